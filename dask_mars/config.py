@@ -1,0 +1,164 @@
+"""Settings: Dask's configuration under the key ``dask-mars``, with defaults from ``dask_mars.yaml``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import yaml
+from dask.system import CPU_COUNT
+from dask.utils import parse_bytes, parse_timedelta
+
+DEFAULTS_FILE = Path(__file__).with_name("dask_mars.yaml")
+SCHEMA_FILE = Path(__file__).with_name("dask_mars-schema.yaml")
+
+
+def load_defaults() -> None:
+    """Add our defaults below whatever the user's Dask configuration says."""
+    defaults = yaml.safe_load(DEFAULTS_FILE.read_text(encoding="utf-8"))
+    dask.config.update_defaults(defaults)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one engine, resolved to numbers.
+
+    Attributes
+    ----------
+    num_workers : int
+        Worker processes.
+    memory_limit : int
+        Bytes of memory that the engine is meant to stay within; also the most that one arena can hold.
+    inline_bytes : int
+        Results up to this size travel in messages instead of shared memory.
+    window_s : float
+        Seconds of work that may be queued at one worker.
+    lost_limit : int
+        How often a worker process may die on the same task.
+    retries : int
+        How often a task that raises is tried again, unless the call or an annotation says otherwise.
+    retry_delay_s, retry_delay_limit_s : float
+        Delay before the first retry, and the most that doubling may make of it.
+    cancel_grace_s : float
+        How long a running task of a cancelled computation may go on before its process is ended.
+    start_timeout_s : float
+        How long a worker process may take to get ready.
+    idle_trim_s : float
+        Idle seconds after which a worker gives unused memory back to the system.
+    """
+
+    num_workers: int
+    memory_limit: int
+    inline_bytes: int
+    window_s: float
+    lost_limit: int
+    retries: int
+    retry_delay_s: float
+    retry_delay_limit_s: float
+    cancel_grace_s: float
+    start_timeout_s: float
+    idle_trim_s: float
+
+
+def settings(num_workers: int | None = None, memory_limit: int | float | str | None = None) -> Settings:
+    """Resolve the settings of an engine.
+
+    Parameters
+    ----------
+    num_workers : int, optional
+        Worker processes; by default what Dask's ``num_workers`` or ``dask-mars.num-workers`` says, else the
+        processors that cgroups and the process's affinity allow.
+    memory_limit : int, float or str, optional
+        Bytes, a share of the memory there is (a float up to 1), or text like ``"4 GiB"`` or ``"60%"``; by default
+        ``dask-mars.memory-limit``.
+
+    Raises
+    ------
+    ValueError
+        A setting makes no sense.
+    """
+    workers = num_workers or dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
+    if int(workers) < 1:
+        raise ValueError(f"the number of workers must be at least 1, not {workers}")
+    return Settings(
+        num_workers=int(workers),
+        memory_limit=parse_memory(memory_limit if memory_limit is not None else get("memory-limit")),
+        inline_bytes=parse_bytes(get("inline-limit")),
+        window_s=_seconds("dispatch-window"),
+        lost_limit=int(get("allowed-worker-losses")),
+        retries=int(get("retries")),
+        retry_delay_s=_seconds("retry-delay"),
+        retry_delay_limit_s=_seconds("retry-delay-limit"),
+        cancel_grace_s=_seconds("cancel-grace"),
+        start_timeout_s=_seconds("start-timeout"),
+        idle_trim_s=_seconds("idle-trim"),
+    )
+
+
+def get(name: str) -> Any:
+    """Return a setting as the configuration has it."""
+    return dask.config.get(f"dask-mars.{name}")
+
+
+def _seconds(name: str) -> float:
+    return float(parse_timedelta(get(name)))
+
+
+def parse_memory(limit: int | float | str | None) -> int:
+    """Turn a memory limit into bytes.
+
+    Examples
+    --------
+    >>> parse_memory("4 GiB")
+    4294967296
+    >>> parse_memory(1000)
+    1000
+    """
+    total = memory_total()
+    if limit is None:
+        return int(total * 0.8)
+    if isinstance(limit, str) and limit.strip().endswith("%"):
+        limit = float(limit.strip()[:-1]) / 100
+    if isinstance(limit, float) and 0 < limit <= 1:
+        return int(total * limit)
+    size = int(parse_bytes(limit))
+    if size <= 0:
+        raise ValueError(f"the memory limit must be positive, not {limit!r}")
+    return size
+
+
+def memory_total() -> int:
+    """Return the bytes of memory that this process may use: what the machine has, or its cgroup allows."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([total, *_cgroup_limits()])
+
+
+def _cgroup_limits() -> list[int]:
+    """Return the memory limits of this process's cgroup and of those above it, in bytes."""
+    limits = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root, name = Path("/sys/fs/cgroup"), "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        # Inside a container the path is the host's, and the container's own group is mounted at the root.
+        for candidate in (folder, *folder.parents):
+            if not candidate.is_relative_to(root):
+                break
+            try:
+                limits.append(int((candidate / name).read_text(encoding="ascii")))
+            except (OSError, ValueError):
+                # Not there, or "max": no limit at this level.
+                continue
+    return limits

@@ -1,0 +1,5 @@
+"""The metadata is in pyproject.toml."""
+
+from setuptools import setup
+
+setup()
