@@ -1,0 +1,1 @@
+"""From Dask's graphs to chunk graphs."""

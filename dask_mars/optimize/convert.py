@@ -1,0 +1,470 @@
+"""Dask's low-level graph to a chunk graph, in one walk.
+
+The walk starts at the requested keys and numbers chunks as it leaves them, so that culling, ordering, detection of
+cycles and of missing keys, and the dense ids all come from the same pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from dask._task_spec import (
+    Alias,
+    DataNode,
+    Dict,
+    GraphNode,
+    List,
+    Set,
+    Task,
+    TaskRef,
+    Tuple,
+    _execute_subgraph,
+    convert_legacy_task,
+)
+from dask.core import getcycle
+from dask.utils import funcname
+
+from dask_mars.graph import DATA, ChunkGraph, Key, Operand, Step, Subprogram
+from dask_mars.optimize.placement import is_client_store, must_run_in_client
+
+#: Literals at least this large become chunks of their own: stored once, shared by all that use them.
+LARGE_LITERAL_BYTES = 1 << 16
+
+# Literal types met so often that asking isinstance for each would show.
+_PLAIN = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
+
+
+def make_list(*items: Any) -> list[Any]:
+    """Build a list from computed items."""
+    return list(items)
+
+
+def make_tuple(*items: Any) -> tuple[Any, ...]:
+    """Build a tuple from computed items."""
+    return items
+
+
+def make_set(*items: Any) -> set[Any]:
+    """Build a set from computed items."""
+    return set(items)
+
+
+def make_dict(*items: Any) -> dict[Any, Any]:
+    """Build a dict from alternating keys and values."""
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def identity(value: Any) -> Any:
+    """Return the value."""
+    return value
+
+
+def call_node(node: GraphNode, keys: tuple[Key, ...], *values: Any) -> Any:
+    """Run a kind of Dask node that we do not know in the way Dask would."""
+    return node(dict(zip(keys, values, strict=True)))
+
+
+_CONTAINERS: dict[type, Callable[..., Any]] = {
+    List: make_list,
+    Tuple: make_tuple,
+    Set: make_set,
+    Dict: make_dict,
+}
+
+
+class _Program:
+    """A program under construction.
+
+    Values get codes while their final numbers are unknown: ``~k`` for literal k, ``2 * i`` for input i,
+    ``2 * s + 1`` for the result of step s.
+    """
+
+    __slots__ = ("functions", "input_keys", "inputs", "literals", "steps")
+
+    def __init__(self) -> None:
+        self.inputs: dict[Key, int] = {}
+        self.input_keys: list[Key] = []
+        self.literals: list[Any] = []
+        self.steps: list[tuple[int, tuple[int, ...], tuple[str, ...]]] = []
+        self.functions: list[Callable[..., Any]] = []
+
+    def input(self, key: Key) -> int:
+        code = self.inputs.get(key)
+        if code is None:
+            code = self.inputs[key] = 2 * len(self.input_keys)
+            self.input_keys.append(key)
+        return code
+
+    def literal(self, value: Any) -> int:
+        self.literals.append(value)
+        return ~(len(self.literals) - 1)
+
+    def step(self, function: Callable[..., Any], codes: tuple[int, ...], keywords: tuple[str, ...] = ()) -> int:
+        self.functions.append(function)
+        self.steps.append((id(function), codes, keywords))
+        return 2 * len(self.steps) - 1
+
+
+class Converter:
+    """Turns one Dask graph into a `ChunkGraph`.
+
+    Parameters
+    ----------
+    dsk : mapping
+        A low-level Dask graph: key to `GraphNode`, legacy task or value.
+    """
+
+    def __init__(self, dsk: Mapping[Key, Any]) -> None:
+        self._dsk = dsk
+        self._graph = ChunkGraph()
+        self._operand_ids: dict[Any, int] = {}
+        # Nodes that are not in Dask's graph: large literals and the halves of split tasks.
+        self._extra: dict[Key, Any] = {}
+        self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
+        # Functions made here, kept alive because programs are told apart by the ids of their functions.
+        self._keep: list[Any] = []
+
+    # -- one node ---------------------------------------------------------------------------------------------
+
+    def _emit_argument(self, program: _Program, argument: Any, local: dict[Key, int]) -> int:
+        kind = type(argument)
+        if kind is TaskRef:
+            key = argument.key
+            code = local.get(key) if local else None
+            return program.input(key) if code is None else code
+        if kind in _PLAIN:
+            return program.literal(argument)
+        if kind is Alias:
+            key = argument.target
+            code = local.get(key) if local else None
+            return program.input(key) if code is None else code
+        if isinstance(argument, DataNode):
+            return self._emit_literal(program, argument.value)
+        if isinstance(argument, GraphNode):
+            return self._emit_node(program, argument, local)
+        if isinstance(argument, TaskRef):
+            code = local.get(argument.key) if local else None
+            return program.input(argument.key) if code is None else code
+        return self._emit_literal(program, argument)
+
+    def _emit_literal(self, program: _Program, value: Any) -> int:
+        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_LITERAL_BYTES:
+            key = ("mars-literal", id(value))
+            self._extra[key] = DataNode(key, value)
+            return program.input(key)
+        return program.literal(value)
+
+    def _emit_node(self, program: _Program, node: GraphNode, local: dict[Key, int]) -> int:
+        kind = type(node)
+        if kind is Task:
+            if node.func is _execute_subgraph:
+                return self._emit_subgraph(program, node, local)
+            emit = self._emit_argument
+            codes = tuple([emit(program, argument, local) for argument in node.args])
+            if node.kwargs:
+                codes += tuple([emit(program, value, local) for value in node.kwargs.values()])
+                return program.step(node.func, codes, tuple(node.kwargs))
+            return program.step(node.func, codes)
+        constructor = _CONTAINERS.get(kind)
+        if constructor is not None:
+            emit = self._emit_argument
+            return program.step(constructor, tuple([emit(program, argument, local) for argument in node.args]))
+        if isinstance(node, Alias):
+            return self._emit_argument(program, TaskRef(node.target), local)
+        if isinstance(node, DataNode):
+            return self._emit_literal(program, node.value)
+        # A kind of node we do not know, such as a subclass of Task: Dask's own call runs it whole.
+        keys = tuple(sorted(node.dependencies, key=repr))
+        codes = (
+            program.literal(node),
+            program.literal(keys),
+            *[self._emit_argument(program, TaskRef(key), local) for key in keys],
+        )
+        return program.step(call_node, codes)
+
+    def _emit_subgraph(self, program: _Program, node: Task, local: dict[Key, int]) -> int:
+        inner, outkey, inkeys, *dependencies = (
+            argument.value if isinstance(argument, DataNode) else argument for argument in node.args
+        )
+        codes = [self._emit_argument(program, argument, local) for argument in dependencies]
+        identity_of_inner = (id(inner), outkey)
+        shared = self._seen_inner.get(identity_of_inner)
+        if shared is None and identity_of_inner in self._seen_inner:
+            # Met a second time: Dask shares this inner graph between blocks, so it becomes one function.
+            shared = self._seen_inner[identity_of_inner] = self._subprogram(inner, outkey, inkeys)
+        if shared is not None:
+            return program.step(shared, tuple(codes))
+        self._seen_inner[identity_of_inner] = None
+        self._keep.append(inner)
+        inner_local = dict(zip(inkeys, codes, strict=False))
+        return self._emit_inner(program, inner, outkey, inner_local)
+
+    def _emit_inner(self, program: _Program, inner: Mapping[Key, Any], outkey: Key, local: dict[Key, int]) -> int:
+        """Emit the tasks of an inner graph that its output needs, inputs before their users."""
+        stack = [outkey]
+        while stack:
+            key = stack[-1]
+            if key in local:
+                stack.pop()
+                continue
+            node = inner[key]
+            if not isinstance(node, GraphNode):
+                node = convert_legacy_task(key, node, inner.keys() | local.keys())
+            waiting = (
+                [d for d in node.dependencies if d not in local and d in inner]
+                if isinstance(node, GraphNode)
+                else []
+            )
+            if waiting:
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            local[key] = self._emit_argument(program, node, local)
+        return local[outkey]
+
+    def _subprogram(self, inner: Mapping[Key, Any], outkey: Key, inkeys: Iterable[Key]) -> Subprogram:
+        program = _Program()
+        local = {key: program.input(key) for key in inkeys}
+        passed = len(program.input_keys)
+        code = self._emit_inner(program, inner, outkey, local)
+        if not program.steps or code != 2 * len(program.steps) - 1:
+            program.step(identity, (code,))
+        operand = _finish_operand(program, _name_of(program.functions))
+        subprogram = Subprogram(operand, tuple(program.literals))
+        # A large literal inside would be an input that nobody passes; it stays inside instead.
+        missing = program.input_keys[passed:]
+        if missing:
+            values = tuple(self._extra[key].value for key in missing)
+            subprogram = _BoundSubprogram(operand, tuple(program.literals), values)
+        self._keep.append(subprogram)
+        return subprogram
+
+    # -- one chunk --------------------------------------------------------------------------------------------
+
+    def _program_of(self, key: Key, value: Any) -> _Program | DataNode | Alias:
+        """Compile the node of one key, or return it if there is nothing to run."""
+        if isinstance(value, GraphNode):
+            node: Any = value
+        else:
+            if type(value) is tuple and value and callable(value[0]):
+                flat = self._flat_legacy(value)
+                if flat is not None:
+                    return flat
+            node = convert_legacy_task(key, value, _AnyKey(self._dsk))
+            if not isinstance(node, GraphNode):
+                return DataNode(key, node)
+        if isinstance(node, (DataNode, Alias)):
+            return node
+        if type(node) is Task and node.func is _execute_subgraph:
+            node = self._split_store(key, node)
+        program = _Program()
+        code = self._emit_node(program, node, {})
+        if not program.steps or code != 2 * len(program.steps) - 1:
+            program.step(identity, (code,))
+        return program
+
+    def _flat_legacy(self, task: tuple[Any, ...]) -> _Program | None:
+        """Compile a legacy task whose arguments are keys and plain literals, or return None."""
+        program = _Program()
+        dsk = self._dsk
+        codes = []
+        for argument in task[1:]:
+            kind = type(argument)
+            if kind is str or kind is int or kind is float:
+                codes.append(program.input(argument) if argument in dsk else program.literal(argument))
+            elif kind is tuple:
+                try:
+                    known = argument in dsk
+                except TypeError:
+                    return None
+                if not known:
+                    return None
+                codes.append(program.input(argument))
+            elif kind in _PLAIN or isinstance(argument, np.generic):
+                codes.append(program.literal(argument))
+            else:
+                return None
+        program.step(task[0], tuple(codes))
+        return program
+
+    def _split_store(self, key: Key, node: Task) -> Task:
+        """Cut a fused task in two where it writes into the user's own memory.
+
+        What is computed before the write goes to a worker; the write, and what follows it, stays in the client.
+        """
+        inner, outkey, inkeys, *dependencies = (
+            argument.value if isinstance(argument, DataNode) else argument for argument in node.args
+        )
+        outer = dict(zip(inkeys, dependencies, strict=False))
+        for store_key, store in inner.items():
+            if not is_client_store(store, inner, outer, self._dsk):
+                continue
+            source = store.args[0]
+            source_key = source.key if isinstance(source, TaskRef) else getattr(source, "target", None)
+            if source_key not in inner or source_key == store_key:
+                return node
+            upper_key = ("mars-source", key)
+            upper = {name: task for name, task in inner.items() if name != store_key}
+            self._extra[upper_key] = Task(upper_key, _execute_subgraph, upper, source_key, inkeys, *dependencies)
+            rest = dict(inner)
+            del rest[source_key]
+            return Task(
+                key, _execute_subgraph, rest, outkey, (*inkeys, source_key), *dependencies, TaskRef(upper_key)
+            )
+        return node
+
+    def _operand_of(self, key: Key, program: _Program) -> int:
+        pattern = (len(program.input_keys), len(program.literals), tuple(program.steps))
+        in_client = must_run_in_client(key, program.functions, program.literals, program.input_keys, self._dsk)
+        number = self._operand_ids.get((pattern, in_client))
+        if number is None:
+            operand = _finish_operand(program, _name_of(program.functions), in_client)
+            number = len(self._graph.operands)
+            self._graph.operands.append(operand)
+            self._operand_ids[pattern, in_client] = number
+        return number
+
+    # -- the walk ---------------------------------------------------------------------------------------------
+
+    def _node(self, key: Key, wanted_by: Key | None) -> Any:
+        try:
+            return self._dsk[key]
+        except KeyError:
+            pass
+        try:
+            return self._extra[key]
+        except KeyError:
+            if wanted_by is None:
+                raise KeyError(key) from None
+            raise ValueError(f"Missing dependency {key!r} for dependents {{{wanted_by!r}}}") from None
+
+    def convert(self, wanted: Iterable[Key]) -> ChunkGraph:
+        """Walk from the wanted keys.
+
+        Raises
+        ------
+        KeyError
+            A wanted key is not in the graph.
+        ValueError
+            A task depends on a key that is not in the graph.
+        RuntimeError
+            The graph has a cycle.
+        """
+        graph = self._graph
+        ids = graph.ids
+        wanted = list(wanted)
+        entered: dict[Key, _Program | DataNode | Alias | None] = {}
+        stack: list[tuple[Key, Key | None]] = [(key, None) for key in reversed(wanted)]
+        while stack:
+            key, wanted_by = stack[-1]
+            if key in ids:
+                stack.pop()
+                continue
+            program = entered.get(key)
+            if program is not None:
+                stack.pop()
+                self._leave(key, program)
+                # Left for good: what it emitted is in the graph now.
+                entered[key] = None
+                continue
+            program = self._program_of(key, self._node(key, wanted_by))
+            entered[key] = program
+            if isinstance(program, _Program):
+                dependencies: Iterable[Key] = reversed(program.input_keys)
+            elif isinstance(program, Alias):
+                dependencies = (program.target,)
+            else:
+                dependencies = ()
+            for dependency in dependencies:
+                if dependency not in ids:
+                    if entered.get(dependency) is not None:
+                        self._raise_cycle(dependency)
+                    stack.append((dependency, key))
+        graph.outputs = sorted({ids[key] for key in wanted})
+        return graph
+
+    def _leave(self, key: Key, program: _Program | DataNode | Alias) -> None:
+        graph = self._graph
+        ids = graph.ids
+        if isinstance(program, Alias):
+            ids[key] = ids[program.target]
+            return
+        chunk = ids[key] = len(graph.keys)
+        graph.keys.append(key)
+        if isinstance(program, DataNode):
+            graph.operand_of.append(DATA)
+            graph.literals.append(())
+            graph.inputs.append(())
+            graph.values[chunk] = program.value
+            return
+        graph.operand_of.append(self._operand_of(key, program))
+        graph.literals.append(tuple(program.literals))
+        inputs = tuple([ids[dependency] for dependency in program.input_keys])
+        graph.inputs.append(inputs)
+
+    def _raise_cycle(self, key: Key) -> None:
+        from dask._task_spec import convert_legacy_graph
+
+        cycle = getcycle(convert_legacy_graph(dict(self._dsk)), [key])
+        path = "\n  -> ".join(str(step) for step in cycle or [key])
+        raise RuntimeError(f"Cycle detected between the following keys:\n  -> {path}")
+
+
+class _BoundSubprogram(Subprogram):
+    """A subprogram with values for its last inputs."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, operand: Operand, literals: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        super().__init__(operand, literals)
+        self.values = values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _BoundSubprogram, (self.operand, self.literals, self.values)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.operand.run([*inputs, *self.values], self.literals)
+
+
+class _AnyKey:
+    """`key in dsk` for arbitrary values, without building a set of all keys."""
+
+    __slots__ = ("_dsk",)
+
+    def __init__(self, dsk: Mapping[Key, Any]) -> None:
+        self._dsk = dsk
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._dsk
+
+
+def _finish_operand(program: _Program, name: str, in_client: bool = False) -> Operand:
+    """Give every value its final number and every function its place."""
+    input_count, literal_count = len(program.input_keys), len(program.literals)
+    first_step = input_count + literal_count
+    places: dict[int, int] = {}
+    functions: list[Callable[..., Any]] = []
+    steps = []
+    for function, (function_id, codes, keywords) in zip(program.functions, program.steps, strict=True):
+        place = places.setdefault(function_id, len(functions))
+        if place == len(functions):
+            functions.append(function)
+        slots = tuple(
+            [
+                input_count + ~code if code < 0 else code >> 1 if code & 1 == 0 else first_step + (code >> 1)
+                for code in codes
+            ]
+        )
+        steps.append(Step(place, slots, keywords))
+    return Operand(name, tuple(functions), tuple(steps), input_count, literal_count, in_client)
+
+
+def _name_of(functions: list[Callable[..., Any]]) -> str:
+    return "-".join(str(funcname(function)) for function in functions[-4:])
+
+
+def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key]) -> ChunkGraph:
+    """Turn a low-level Dask graph into a chunk graph that computes the wanted keys."""
+    return Converter(dsk).convert(wanted)

@@ -1,0 +1,130 @@
+"""What Dask hands a scheduler, taken apart: the low-level graph, the requested keys, the annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import dask
+from dask._task_spec import Alias, DataNode
+from dask.highlevelgraph import HighLevelGraph
+
+from dask_mars.graph import ChunkGraph, Key
+
+#: Annotations that we honour.
+HONOURED = ("retries", "priority")
+
+
+def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, Any]]]:
+    """Return the low-level graph of whatever a getter may be called with, and annotations by layer.
+
+    Parameters
+    ----------
+    dsk : Expr, HighLevelGraph, mapping or collection
+        A Dask expression as `dask.compute` makes it, or a graph as users and tests write it.
+
+    Returns
+    -------
+    graph : mapping
+        Key to task.
+    annotations : dict
+        Layer name to those of its annotations that are honoured.
+    """
+    annotations = _annotations(dsk)
+    if isinstance(dsk, Mapping) and not isinstance(dsk, HighLevelGraph):
+        return dsk, annotations
+    if isinstance(dsk, HighLevelGraph):
+        return dsk.to_dict(), annotations
+    if annotations:
+        # Low-level fusion would give an annotated task the key of its unannotated successor.
+        with dask.config.set({"optimization.fuse.active": False}):
+            return dsk.__dask_graph__(), annotations
+    return dsk.__dask_graph__(), annotations
+
+
+def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for graph in _high_level_graphs(dsk):
+        for name, layer in graph.layers.items():
+            honoured = {kind: value for kind, value in (layer.annotations or {}).items() if kind in HONOURED}
+            if honoured:
+                found[name] = honoured
+                # Materialised layers may hold keys that do not carry the layer's name.
+                if layer.is_materialized():
+                    for key in layer:
+                        found[_layer_name(key)] = honoured
+    return found
+
+
+def _high_level_graphs(dsk: Any) -> Iterator[HighLevelGraph]:
+    """Find the graphs as the user made them: optimisation drops annotations."""
+    if isinstance(dsk, HighLevelGraph):
+        yield dsk
+        return
+    stack = [dsk]
+    while stack:
+        expression = stack.pop()
+        graph = getattr(expression, "hlg", None) if hasattr(expression, "operands") else None
+        if isinstance(graph, HighLevelGraph):
+            yield graph
+        elif hasattr(expression, "operands"):
+            stack.extend(operand for operand in expression.operands if hasattr(operand, "operands"))
+
+
+def _layer_name(key: Key) -> str:
+    return str(key[0]) if isinstance(key, tuple) and key else str(key)
+
+
+def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
+    """Note retries and priorities with the chunks that they are meant for."""
+    if not annotations:
+        return
+    for chunk, key in enumerate(graph.keys):
+        wanted = annotations.get(_layer_name(key))
+        if wanted is None:
+            continue
+        if (retries := _value_for(wanted.get("retries"), key)) is not None:
+            graph.retries[chunk] = int(retries)
+        if (priority := _value_for(wanted.get("priority"), key)) is not None:
+            graph.priorities[chunk] = float(priority)
+
+
+def _value_for(annotation: Callable[[Key], Any] | Any, key: Key) -> Any:
+    return annotation(key) if callable(annotation) else annotation
+
+
+def alias_targets(dsk: Mapping[Key, Any]) -> dict[Key, Key]:
+    """Return the target of every alias in a graph."""
+    return {key: node.target for key, node in dsk.items() if isinstance(node, Alias)}
+
+
+def flatten(keys: Any) -> list[Key]:
+    """List the keys in an arbitrarily nested list of keys."""
+    if not isinstance(keys, list):
+        return [keys]
+    flat: list[Key] = []
+    stack = [iter(keys)]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, list):
+                stack.append(iter(item))
+                break
+            flat.append(item)
+        else:
+            stack.pop()
+    return flat
+
+
+def replace_cached(dsk: Mapping[Key, Any], cache: Mapping[Key, Any]) -> dict[Key, Any]:
+    """Return a graph in which the cache's keys are values that are known."""
+    return {**dsk, **{key: DataNode(key, value) for key, value in cache.items()}}
+
+
+__all__ = [
+    "HONOURED",
+    "alias_targets",
+    "annotate",
+    "flatten",
+    "low_level_graph",
+    "replace_cached",
+]
