@@ -1,0 +1,1 @@
+"""Deciding what runs where and when, and the shell that carries it out."""

@@ -1,0 +1,192 @@
+"""What happens (events, in the past tense) and what is to be done (instructions, in the imperative).
+
+Both carry batches: a message a chunk would cost more than the chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+#: The worker number that stands for the user's own process.
+CLIENT = -1
+
+
+@dataclass(slots=True)
+class GraphPlan:
+    """What the machine has to know of a graph.
+
+    Chunk ids are dense and in the order in which they should run where nothing else decides.
+
+    Attributes
+    ----------
+    inputs : sequence of tuple of int
+        Distinct inputs of each chunk.
+    outputs : sequence of int
+        Chunks that the user asked for; not freed until the results are taken.
+    operand_of : sequence of int
+        Operand number of each chunk, negative for chunks whose value is known.
+    in_client : collection of int
+        Chunks that must run in the user's process.
+    retries : dict
+        Allowed failures of a chunk, where they differ from `default_retries`.
+    priorities : dict
+        User's priority of a chunk, 0 where absent; larger runs first.
+    worker_limit : int or None
+        Most workers to use at the same time.
+    """
+
+    inputs: Sequence[tuple[int, ...]]
+    outputs: Sequence[int]
+    operand_of: Sequence[int]
+    in_client: frozenset[int] = frozenset()
+    retries: dict[int, int] = field(default_factory=dict)
+    default_retries: int = 0
+    priorities: dict[int, float] = field(default_factory=dict)
+    worker_limit: int | None = None
+
+
+# -- events ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class GraphSubmitted:
+    """A graph is to be computed."""
+
+    graph: int
+    plan: GraphPlan
+
+
+@dataclass(slots=True)
+class OperandsFinished:
+    """A worker computed chunks; `durations_s` are in the order of `chunks`."""
+
+    worker: int
+    graph: int
+    chunks: Sequence[int]
+    durations_s: Sequence[float]
+
+
+@dataclass(slots=True)
+class OperandFailed:
+    """A chunk's computation raised. `final` says that trying again is useless."""
+
+    worker: int
+    graph: int
+    chunk: int
+    final: bool = False
+
+
+@dataclass(slots=True)
+class OperandsReturned:
+    """A worker gave chunks back without computing them.
+
+    With `to_client` they can only run in the user's process (they cannot be pickled, say).
+    """
+
+    worker: int
+    graph: int
+    chunks: Sequence[int]
+    to_client: bool = False
+
+
+@dataclass(slots=True)
+class WorkerStarted:
+    """A worker can be given work."""
+
+    worker: int
+
+
+@dataclass(slots=True)
+class WorkerLost:
+    """A worker process died while it ran `running`, if anything."""
+
+    worker: int
+    running: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class GraphCancelled:
+    """The user does not want the graph any more."""
+
+    graph: int
+
+
+@dataclass(slots=True)
+class ResultsTaken:
+    """The user has a finished graph's results; its data are not needed any more."""
+
+    graph: int
+
+
+@dataclass(slots=True)
+class TimePassed:
+    """Nothing happened but time."""
+
+
+Event = (
+    GraphSubmitted
+    | OperandsFinished
+    | OperandFailed
+    | OperandsReturned
+    | WorkerStarted
+    | WorkerLost
+    | GraphCancelled
+    | ResultsTaken
+    | TimePassed
+)
+
+
+# -- instructions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Run:
+    """Hand chunks of one graph to a worker, in this order."""
+
+    worker: int
+    graph: int
+    chunks: list[int]
+
+
+@dataclass(slots=True)
+class Free:
+    """Release the data of chunks: nothing will read them again."""
+
+    graph: int
+    chunks: list[int]
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Stop what a worker has of a graph; with `force`, also what it is running right now."""
+
+    worker: int
+    graph: int
+    force: bool
+
+
+@dataclass(slots=True)
+class FinishGraph:
+    """Tell the user that all outputs of the graph are there."""
+
+    graph: int
+
+
+@dataclass(slots=True)
+class FailGraph:
+    """Tell the user that the graph failed at `chunk`; `worker_lost` if by the death of workers."""
+
+    graph: int
+    chunk: int
+    worker_lost: bool
+
+
+@dataclass(slots=True)
+class ForgetGraph:
+    """Release everything that is kept for the graph: no worker has any of it in hand."""
+
+    graph: int
+
+
+Instruction = Run | Free | Interrupt | FinishGraph | FailGraph | ForgetGraph

@@ -1,0 +1,53 @@
+"""The states of an operand and its legal moves: one table, from which the documentation and tests are drawn."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class State(IntEnum):
+    """Where one chunk's computation stands."""
+
+    #: Some input is not computed yet.
+    UNSCHEDULED = 0
+    #: All inputs are there; it waits for a worker, or for the delay before a retry.
+    READY = 1
+    #: Handed to a worker.
+    RUNNING = 2
+    #: Computed; its data are kept for those that need them.
+    FINISHED = 3
+    #: Computed, and its data released.
+    FREED = 4
+    #: Failed for good, or an input did.
+    FATAL = 5
+    #: Handed to a worker, and no longer wanted.
+    CANCELLING = 6
+    #: Will not be computed.
+    CANCELLED = 7
+
+
+#: ``MOVES[state]`` holds the states that may follow it. Everything else is a bug of ours.
+MOVES: dict[State, frozenset[State]] = {
+    State.UNSCHEDULED: frozenset({State.READY, State.FATAL, State.CANCELLED}),
+    State.READY: frozenset({State.RUNNING, State.FATAL, State.CANCELLED}),
+    State.RUNNING: frozenset({State.FINISHED, State.READY, State.FATAL, State.CANCELLING}),
+    State.FINISHED: frozenset({State.FREED}),
+    State.FREED: frozenset(),
+    State.FATAL: frozenset(),
+    State.CANCELLING: frozenset({State.CANCELLED}),
+    State.CANCELLED: frozenset(),
+}
+
+#: States that no event leads out of, but for freeing.
+ENDED = frozenset({State.FINISHED, State.FREED, State.FATAL, State.CANCELLED})
+
+# One byte a pair, indexed by ``from * len(State) + to``: what the hot path reads instead of two hash look-ups.
+LEGAL = bytes(target in MOVES[source] for source in State for target in State)
+
+
+def mermaid() -> str:
+    """Draw the table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", "    [*] --> UNSCHEDULED", "    [*] --> READY"]
+    for source, targets in MOVES.items():
+        lines += [f"    {source.name} --> {target.name}" for target in sorted(targets)]
+    return "\n".join(lines)
