@@ -1,0 +1,110 @@
+"""Dask's `SerializableLock`, made to lock across the processes of one engine.
+
+Dask gives `da.store(lock=True)`, `to_zarr` and `to_hdf` a lock that holds within one process only. Wherever such a
+lock travels to a worker, or is used by a task in the client beside workers, it becomes an `InterprocessLock` with
+the same token.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+import zlib
+from collections.abc import Hashable
+from types import TracebackType
+from typing import Any, ClassVar
+
+from dask.utils import SerializableLock
+
+_POLL_FIRST_S = 0.0005
+_POLL_LIMIT_S = 0.02
+
+
+class InterprocessLock:
+    """A lock shared by all processes of an engine, told apart by its token.
+
+    It locks one byte of a file that all processes have inherited. The system releases the lock of a process that
+    dies.
+
+    Parameters
+    ----------
+    token : hashable
+        Locks with equal tokens are one lock.
+    """
+
+    #: Descriptor of the file whose bytes are locked; None outside an engine, where one process is all there is.
+    descriptor: ClassVar[int | None] = None
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+    # Byte locks belong to the process, so the threads of a process need a lock of their own for each byte.
+    _threads: ClassVar[dict[int, threading.Lock]] = {}
+
+    def __init__(self, token: Hashable) -> None:
+        self.token = token
+        self._offset = zlib.crc32(repr(token).encode()) & 0x7FFFFFFF
+        with self._guard:
+            self._thread_lock = self._threads.setdefault(self._offset, threading.Lock())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InterprocessLock, (self.token,)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Lock; return whether it worked, as `threading.Lock.acquire` does."""
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        if not self._thread_lock.acquire(blocking, timeout):
+            return False
+        if self.descriptor is None:
+            return True
+        pause = _POLL_FIRST_S
+        try:
+            while not self._try_byte(self.descriptor):
+                if not blocking or (deadline is not None and time.monotonic() >= deadline):
+                    self._thread_lock.release()
+                    return False
+                time.sleep(pause)
+                pause = min(pause * 2, _POLL_LIMIT_S)
+        except BaseException:
+            self._thread_lock.release()
+            raise
+        return True
+
+    def _try_byte(self, descriptor: int) -> bool:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._offset, os.SEEK_SET)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def release(self) -> None:
+        """Unlock."""
+        if self.descriptor is not None:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, self._offset, os.SEEK_SET)
+        self._thread_lock.release()
+
+    def locked(self) -> bool:
+        """Say whether a thread of this process holds it."""
+        return self._thread_lock.locked()
+
+    def __enter__(self) -> InterprocessLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<InterprocessLock {self.token!r}>"
+
+
+def interprocess(value: Any) -> Any:
+    """Replace Dask's process-local lock by one that locks across processes; return all else unchanged."""
+    return InterprocessLock(value.token) if type(value) is SerializableLock else value

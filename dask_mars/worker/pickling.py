@@ -1,0 +1,146 @@
+"""Pickling between the client and its workers.
+
+cloudpickle does the work, so that lambdas and what is defined in ``__main__`` travel by value. Large buffers go
+out of band, and are put into shared memory by the caller. Dask's locks are exchanged for ones that lock.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import tblib
+import tblib.pickling_support
+from dask.utils import SerializableLock
+
+from dask_mars.worker.locks import InterprocessLock
+
+#: Buffers smaller than this stay in the pickle.
+BUFFER_BYTES = 1 << 12
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is SerializableLock:
+            return InterprocessLock, (obj.token,)
+        return super().reducer_override(obj)
+
+
+def dumps(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Pickle a value; `buffers` gets each out-of-band buffer and returns a true value to keep it in band."""
+    with io.BytesIO() as file:
+        _Pickler(file, protocol=5, buffer_callback=buffers).dump(value)
+        return file.getvalue()
+
+
+loads = pickle.loads
+
+
+class FailureRecord:
+    """An exception on its way from a worker to the user, with its traceback and chain.
+
+    Attributes
+    ----------
+    payload : bytes
+        Pickle of the exception.
+    summary : str
+        The exception in words, for where the pickle cannot be read.
+    """
+
+    __slots__ = ("payload", "summary")
+
+    def __init__(self, payload: bytes, summary: str) -> None:
+        self.payload = payload
+        self.summary = summary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FailureRecord, (self.payload, self.summary)
+
+
+def pack_error(error: BaseException) -> FailureRecord:
+    """Make an exception ready to travel, whatever it is made of."""
+    summary = f"{type(error).__name__}: {_text_of(error)}"
+    tblib.pickling_support.install(error)
+    for candidate in (_Whole(error), _Rebuilt(error), _Described(error)):
+        try:
+            payload = dumps(candidate)
+            # Many exceptions pickle and then cannot be unpickled: their __init__ wants other arguments.
+            loads(payload)
+        except Exception:
+            continue
+        return FailureRecord(payload, summary)
+    return FailureRecord(dumps(RuntimeError(summary)), summary)
+
+
+def unpack_error(record: FailureRecord) -> BaseException:
+    """Return the exception with its traceback, ready to be raised."""
+    try:
+        error = loads(record.payload)
+    except Exception:
+        error = RuntimeError(record.summary)
+    return error if isinstance(error, BaseException) else RuntimeError(record.summary)
+
+
+class _Whole:
+    """Pickles as the exception with its traceback, by the exception's own means."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_traceback, (self.error, self.error.__traceback__)
+
+
+class _Rebuilt:
+    """Pickles as the exception's class, arguments and attributes: its __init__ is not called again."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self.error
+        attributes = {name: value for name, value in vars(error).items() if _can_pickle(value)}
+        arguments = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
+        return _rebuild, (type(error), arguments, attributes, error.__traceback__)
+
+
+class _Described:
+    """Pickles as a RuntimeError that says what the exception was."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = f"{type(self.error).__name__}: {_text_of(self.error)}"
+        return _rebuild, (RuntimeError, (text,), {}, self.error.__traceback__)
+
+
+def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
+    return error.with_traceback(traceback)
+
+
+def _rebuild(
+    kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any], traceback: Any
+) -> BaseException:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error.with_traceback(traceback)
+
+
+def _can_pickle(value: Any) -> bool:
+    try:
+        loads(dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<its message cannot be printed>"

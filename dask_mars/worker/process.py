@@ -1,0 +1,502 @@
+"""A worker process: reads operands from its socket, computes them, seals the results, reports in batches.
+
+One thread does everything. Between two operands it looks for messages when the last look is old enough, so that
+small operands are not slowed by system calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from typing import Any
+
+from dask_mars import mode
+from dask_mars.errors import StoreFull
+from dask_mars.graph import Operand
+from dask_mars.worker import channel, context
+from dask_mars.worker.arena import Arena, Bytes
+from dask_mars.worker.locks import InterprocessLock
+from dask_mars.worker.pickling import dumps, loads, pack_error
+from dask_mars.worker.store import (
+    ARRAY,
+    PICKLE,
+    VALUE,
+    Block,
+    Location,
+    Store,
+    still_used,
+)
+
+#: How long results may wait for company before they are sent.
+_FLUSH_S = 0.001
+#: How often the socket is looked at while there is work.
+_POLL_S = 0.0005
+_PR_SET_PDEATHSIG = 1
+
+#: What a worker writes into the control page: graph and chunk that it runs, or -1, -1.
+RUNNING = struct.Struct("<qq")
+
+
+class _Graph:
+    """What a worker keeps of one graph."""
+
+    __slots__ = ("needs_copies", "operands", "values")
+
+    def __init__(self) -> None:
+        #: Operands by number; a bytes payload until first used.
+        self.operands: dict[int, Operand | bytes] = {}
+        #: Known values by chunk: (object, None) for small ones made here, else (None, location).
+        self.values: dict[int, tuple[Any, Location | None]] = {}
+        #: Operands that were seen to write into their inputs.
+        self.needs_copies: set[int] = set()
+
+
+class WorkerProcess:
+    """The loop of one worker process.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the engine.
+    store : Store
+        This process's view of the shared store.
+    control : memoryview
+        Sixteen bytes of shared memory in which the engine reads what runs here, even after a crash.
+    idle_trim_s : float
+        After how many idle seconds unused memory goes back to the system.
+    """
+
+    def __init__(self, connection: socket.socket, store: Store, control: memoryview, idle_trim_s: float) -> None:
+        self._connection = connection
+        self._store = store
+        self._control = control
+        self._idle_trim_s = idle_trim_s
+        self._reader = channel.FrameReader()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._graphs: dict[int, _Graph] = {}
+        self._contexts: dict[int, bytes] = {}
+        self._context: int | None = None
+        #: (graph, context, chunk, operand, literals, inputs) in the order in which they will run.
+        self._queue: deque[tuple[int, int, int, int, tuple[Any, ...], tuple[int, ...]]] = deque()
+        self._outgoing: list[tuple[Any, ...]] = []
+        self._finished: dict[int, tuple[list[int], list[Location], list[float]]] = {}
+        # Threads that a task has started may print.
+        self._send_lock = threading.Lock()
+        self._last_flush = 0.0
+        self._last_look = 0.0
+        self._lingering: list[tuple[Block, Bytes]] = []
+        self._trimmed = True
+        self._running: tuple[int, int] = (-1, -1)
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Work until the engine says EXIT or is gone."""
+        self._outgoing.append((channel.READY, os.getpid()))
+        clock = time.perf_counter
+        while True:
+            if self._queue:
+                now = clock()
+                if now - self._last_look > _POLL_S:
+                    self._last_look = now
+                    if not self._look(wait=False):
+                        return
+                    if not self._queue:
+                        continue
+                self._run(*self._queue.popleft())
+                now = clock()
+                if now - self._last_flush > _FLUSH_S:
+                    self._flush(now)
+            else:
+                self._flush(clock())
+                if not self._rest():
+                    return
+
+    def _rest(self) -> bool:
+        """Wait for messages; False at the end."""
+        while True:
+            if self._lingering:
+                timeout_s = 0.05
+            elif self._trimmed:
+                timeout_s = None
+            else:
+                timeout_s = self._idle_trim_s
+            if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+                return self._look(wait=True)
+            if self._lingering:
+                self._check_lingering()
+                self._flush(time.perf_counter())
+            elif not self._trimmed:
+                self._trim()
+
+    def _look(self, wait: bool) -> bool:
+        data = channel.receive(self._connection, wait)
+        if data is None:
+            return True
+        if not data:
+            return False
+        for payload in self._reader.feed(data):
+            message = loads(payload)
+            if message[0] == channel.EXIT:
+                return False
+            self._take(message)
+        return True
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        code = message[0]
+        if code == channel.RUN:
+            self._enqueue(*message[1:])
+        elif code == channel.FREE:
+            graph = self._graphs.get(message[1])
+            if graph is not None:
+                for chunk in message[2]:
+                    graph.values.pop(chunk, None)
+        elif code == channel.RELEASE:
+            for offset in message[1]:
+                self._store.release(offset)
+            self._trimmed = False
+        elif code == channel.DROP:
+            self._drop(message[1])
+        elif code == channel.FORGET:
+            self._graphs.pop(message[1], None)
+        elif code == channel.CONTEXT:
+            self._contexts = {message[1]: message[2], **self._contexts}
+            while len(self._contexts) > 16:
+                self._contexts.popitem()
+
+    def _enqueue(
+        self,
+        number: int,
+        context_number: int,
+        chunks: list[int],
+        payload: bytes,
+        parts: tuple[Any, ...],
+        locations: dict[int, Location],
+        operands: list[tuple[int, bytes, tuple[Any, ...]]],
+    ) -> None:
+        graph = self._graphs.get(number)
+        if graph is None:
+            graph = self._graphs[number] = _Graph()
+        for chunk, location in locations.items():
+            graph.values.setdefault(chunk, (None, location))
+        for operand, data, operand_parts in operands:
+            # Read when first used, and then in the context of its graph.
+            graph.operands[operand] = pickle.dumps((data, operand_parts))
+        self._enter(context_number)
+        try:
+            records = self._loads(payload, parts)
+        except BaseException:
+            self._outgoing.append((channel.RETURNED, number, chunks, channel.UNREADABLE))
+            return
+        self._queue.extend(
+            [(number, context_number, chunk, *record) for chunk, record in zip(chunks, records, strict=True)]
+        )
+
+    def _loads(self, payload: bytes, parts: tuple[Any, ...]) -> Any:
+        views = []
+        for arena, offset, size in parts:
+            base = self._store.arenas[arena].view(offset, size)
+            base.flags.writeable = False
+            views.append(memoryview(base))
+        return loads(payload, buffers=views)
+
+    def _drop(self, number: int) -> None:
+        dropped = [record[2] for record in self._queue if record[0] == number]
+        if dropped:
+            self._queue = deque(record for record in self._queue if record[0] != number)
+            self._outgoing.append((channel.RETURNED, number, dropped, channel.DROPPED))
+
+    # -- one operand ------------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        number: int,
+        context_number: int,
+        chunk: int,
+        operand_number: int,
+        literals: tuple[Any, ...],
+        inputs: tuple[int, ...],
+    ) -> None:
+        graph = self._graphs[number]
+        operand = graph.operands[operand_number]
+        if self._context != context_number:
+            self._enter(context_number)
+        if type(operand) is bytes:
+            try:
+                operand = self._loads(*loads(operand))
+            except BaseException:
+                self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
+                return
+            graph.operands[operand_number] = operand
+        self._running = (number, chunk)
+        RUNNING.pack_into(self._control, 0, number, chunk)
+        owners: list[tuple[Block, Bytes]] = []
+        start = time.perf_counter()
+        try:
+            try:
+                copies = operand_number in graph.needs_copies
+                values = self._load_inputs(graph, inputs, owners, copies)
+                result = operand.run(values, literals)  # type: ignore[union-attr]
+            except ValueError as error:
+                if copies or not inputs or "read-only" not in str(error):
+                    raise
+                # The task writes into its input, which under threads it may: it gets copies of its own.
+                error.__traceback__ = None
+                graph.needs_copies.add(operand_number)
+                values = self._load_inputs(graph, inputs, owners, copies=True)
+                result = operand.run(values, literals)  # type: ignore[union-attr]
+        except BaseException as error:
+            self._failed(number, chunk, error, owners)
+            return
+        finally:
+            RUNNING.pack_into(self._control, 0, -1, -1)
+            self._running = (-1, -1)
+        self._seal(number, graph, chunk, result, owners, time.perf_counter() - start)
+
+    def _load_inputs(
+        self,
+        graph: _Graph,
+        inputs: tuple[int, ...],
+        owners: list[tuple[Block, Bytes]],
+        copies: bool,
+    ) -> list[Any]:
+        values = []
+        for source in inputs:
+            value, location = graph.values[source]
+            if location is not None:
+                store = self._store
+                value = store.load_copy(location) if copies else store.load(location, owners)
+            values.append(value)
+        return values
+
+    def _seal(
+        self,
+        number: int,
+        graph: _Graph,
+        chunk: int,
+        result: Any,
+        owners: list[tuple[Block, Bytes]],
+        duration_s: float,
+    ) -> None:
+        try:
+            location = self._store.seal(result, [block for block, _ in owners])
+        except (StoreFull, MemoryError) as error:
+            self._failed(number, chunk, error, owners, final=True)
+            return
+        except BaseException:
+            # It cannot be pickled: only the user's own process can make it and use it.
+            del result
+            self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
+            self._linger(owners)
+            return
+        kind = location[0]
+        if kind in (VALUE, PICKLE):
+            graph.values[chunk] = (result, None)
+            if owners and still_used(owners):
+                # The small result is a view of a large input, which it must not keep.
+                graph.values[chunk] = (None, location)
+        else:
+            graph.values[chunk] = (None, location)
+        if kind >= ARRAY:
+            self._trimmed = False
+        del result
+        if owners:
+            self._linger(owners)
+        batch = self._finished.get(number)
+        if batch is None:
+            batch = self._finished[number] = ([], [], [])
+        batch[0].append(chunk)
+        batch[1].append(location)
+        batch[2].append(duration_s)
+
+    def _failed(
+        self,
+        number: int,
+        chunk: int,
+        error: BaseException,
+        owners: list[tuple[Block, Bytes]],
+        final: bool = False,
+    ) -> None:
+        traceback = error.__traceback__
+        # Our own frames say nothing to the user: the traceback starts in Operand.run.
+        while traceback is not None and traceback.tb_frame.f_globals.get("__name__") == __name__:
+            traceback = traceback.tb_next
+        record = pack_error(error.with_traceback(traceback))
+        self._outgoing.append((channel.FAILED, number, chunk, record, final))
+        del traceback
+        error.__traceback__ = None
+        del error
+        self._linger(owners)
+
+    # -- blocks that outlive their task -------------------------------------------------------------------------
+
+    def _linger(self, owners: list[tuple[Block, Bytes]]) -> None:
+        """Tell the engine of blocks that something still refers to after their task, such as a cache."""
+        used = still_used(owners)
+        if used:
+            self._lingering += used
+            self._outgoing.append((channel.HELD, [block for block, _ in used]))
+
+    def _check_lingering(self) -> None:
+        used = still_used(self._lingering)
+        if len(used) < len(self._lingering):
+            kept = {id(base) for _, base in used}
+            gone = [block for block, base in self._lingering if id(base) not in kept]
+            self._lingering = used
+            self._outgoing.append((channel.UNHELD, gone))
+
+    # -- reporting --------------------------------------------------------------------------------------------
+
+    def _flush(self, now: float) -> None:
+        self._last_flush = now
+        if self._lingering:
+            self._check_lingering()
+        outgoing = self._outgoing
+        if self._finished:
+            for number, (chunks, locations, durations) in self._finished.items():
+                outgoing.append((channel.FINISHED, number, chunks, locations, durations))
+            self._finished.clear()
+        if outgoing:
+            payload = channel.frame(pickle.dumps(outgoing, protocol=5))
+            outgoing.clear()
+            with self._send_lock:
+                self._connection.sendall(payload)
+
+    def send_output(self, stream: str, text: str) -> None:
+        """Send what a task printed."""
+        self._outgoing.append((channel.OUTPUT, self._running[0], stream, text))
+        self._flush(time.perf_counter())
+
+    def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
+        """Send a warning that a task has given."""
+        try:
+            payload = dumps((message, category, filename, line))
+        except Exception:
+            payload = dumps((str(message), UserWarning, filename, line))
+        self._outgoing.append((channel.WARNING, self._running[0], payload))
+
+    # -- surroundings -----------------------------------------------------------------------------------------
+
+    def _enter(self, number: int) -> None:
+        payload = self._contexts.get(number)
+        if self._context != number and payload is not None:
+            self._context = number
+            context.enter(payload)
+
+    def _trim(self) -> None:
+        self._trimmed = True
+        self._store.trim()
+        # Without glibc there is no such function, and its allocator has ways of its own.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+class _Output:
+    """A text stream whose lines go to the user's process."""
+
+    encoding = "utf-8"
+    errors = "replace"
+    closed = False
+
+    def __init__(self, process: WorkerProcess, name: str, original: Any) -> None:
+        self._process = process
+        self._name = name
+        self._original = original
+        self._parts: list[str] = []
+
+    def write(self, text: str) -> int:
+        self._parts.append(text)
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        text = "".join(self._parts)
+        self._parts.clear()
+        if text:
+            self._process.send_output(self._name, text)
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        # What only the real stream has, such as its descriptor and its binary buffer.
+        return getattr(self._original, name)
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the system end this process when the engine's goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main(descriptor: int) -> None:
+    """Run a worker process.
+
+    Parameters
+    ----------
+    descriptor : int
+        Socket to the engine, whose first message is a `channel.Start`.
+    """
+    # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=descriptor)
+    start = channel.receive_start(connection)
+    _die_with_parent(start.parent)
+    mode.in_worker = True
+    sys.argv[:] = start.arguments
+    InterprocessLock.descriptor = start.locks
+    arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
+    control = Arena(start.control, start.control_bytes)
+    store = Store(arenas, start.number, start.live, start.inline_bytes)
+    process = WorkerProcess(
+        connection,
+        store,
+        control.view(start.number * RUNNING.size, RUNNING.size).data,
+        start.idle_trim_s,
+    )
+    sys.stdout = _Output(process, "stdout", sys.stdout)
+    sys.stderr = _Output(process, "stderr", sys.stderr)
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        process.send_warning(message, category, filename, lineno)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    os.register_at_fork(after_in_child=_leave_engine)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.serve()
+    # What destructors and exit handlers of user code print now has nowhere else to go.
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+def _leave_engine() -> None:
+    """Undo, in a process that a task has forked, what only the worker itself may do."""
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    warnings.showwarning = _plain_showwarning
+
+
+_plain_showwarning = warnings.showwarning

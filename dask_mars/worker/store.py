@@ -1,0 +1,332 @@
+"""The shared store, as one process sees it: sealing values into its own arena, reading them from any.
+
+A sealed value is known by its *location*, a plain tuple that travels in messages:
+
+* ``(VALUE, value)``: a scalar, as it is;
+* ``(PICKLE, data)``: small, pickled, in the message itself;
+* ``(ARRAY, blocks, dtype, shape, strides, offset, size, writeable)``: one NumPy array in an arena;
+* ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, offset, size)
+  of each, and ``header`` is the pickle itself or the number of the part that holds it.
+
+``blocks`` is a tuple of (arena, offset, size in bytes): the allocations that must stay while the value lives. A
+value may refer to blocks that other values have made: a slice of a chunk is a view and not a copy, as it is under
+threads. Sealed values are immutable: they are read through read-only arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dask_mars.errors import StoreFull
+from dask_mars.worker.allocator import Allocator
+from dask_mars.worker.arena import Arena, Bytes
+from dask_mars.worker.pickling import dumps, loads
+
+VALUE, PICKLE, ARRAY, OBJECT = range(4)
+
+#: (arena, offset, size in bytes) of an allocation.
+Block = tuple[int, int, int]
+Location = tuple[Any, ...]
+
+_SCALARS = frozenset({type(None), bool, int, float, complex})
+_ALIGNMENT = 64
+# A view smaller than this share of its block is copied out, lest it keep a large block alive.
+_VIEW_SHARE = 1 / 64
+
+
+class Store:
+    """Seals and loads values for one process.
+
+    Parameters
+    ----------
+    arenas : list of Arena
+        All arenas of the engine, in their order.
+    own : int
+        Number of the arena that this process allocates from.
+    live : iterable of (int, int)
+        Blocks of the own arena that are in use already: what a process that died has left.
+    inline_bytes : int
+        Values up to this size travel in messages.
+    """
+
+    def __init__(
+        self,
+        arenas: list[Arena],
+        own: int,
+        live: Iterable[tuple[int, int]] = (),
+        inline_bytes: int = 1 << 14,
+    ) -> None:
+        self.arenas = arenas
+        self.own = own
+        self.inline_bytes = inline_bytes
+        self.allocator = Allocator(arenas[own].capacity_bytes, live)
+
+    # -- sealing ----------------------------------------------------------------------------------------------
+
+    def seal(self, value: Any, inputs: Iterable[Block] = ()) -> Location:
+        """Put a value where every process can read it.
+
+        Parameters
+        ----------
+        value : object
+            Anything that can be pickled.
+        inputs : iterable of Block
+            Blocks that the value may be a view of.
+
+        Returns
+        -------
+        Location
+            Where it is. Allocations that it refers to are its second item, if it is in an arena.
+
+        Raises
+        ------
+        StoreFull
+            The arena has no free block that is large enough.
+        Exception
+            Whatever pickling the value raises.
+        """
+        kind = type(value)
+        if kind in _SCALARS:
+            return (VALUE, value)
+        if kind is np.ndarray and not value.dtype.hasobject:
+            if value.nbytes > self.inline_bytes:
+                return self._seal_array(value, inputs)
+            return (PICKLE, dumps(value))
+        return self._seal_object(value, inputs)
+
+    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> Location:
+        low, high = _byte_bounds(array)
+        writeable = array.flags.writeable
+        block = self._block_of(low, high, inputs)
+        if block is not None:
+            start = self.arenas[block[0]].address + block[1]
+            position = int(array.__array_interface__["data"][0]) - start
+            # Read-only here because it is shared; whoever gets a copy of it may write.
+            return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, True)
+        if high - low <= array.nbytes:
+            # Contiguous in some order, or broadcast: its memory is copied as it lies, its strides stay.
+            size = high - low
+            source = _raw(low, size, array)
+            position = int(array.__array_interface__["data"][0]) - low
+            strides = array.strides
+        else:
+            array = np.copy(array, order="K")
+            return self._seal_array(array, ())
+        own = self._allocate(size)
+        np.copyto(self.arenas[self.own].view(own[1], size), source)
+        return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
+
+    def _seal_object(self, value: Any, inputs: Iterable[Block]) -> Location:
+        buffers: list[memoryview] = []
+
+        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                raw = buffer.raw()
+            except BufferError:
+                return True
+            if raw.nbytes < _ALIGNMENT:
+                return True
+            buffers.append(raw)
+            return False
+
+        header = dumps(value, out_of_band)
+        total = sum(buffer.nbytes for buffer in buffers) + len(header)
+        if total <= self.inline_bytes:
+            return (PICKLE, dumps(value) if buffers else header)
+        blocks: list[Block] = []
+        parts: list[tuple[int, int, int]] = []
+        to_copy: list[tuple[int, Bytes]] = []
+        if len(header) > self.inline_bytes:
+            buffers.append(memoryview(header))
+        needed = 0
+        for buffer in buffers:
+            source = np.frombuffer(buffer, dtype=np.uint8)
+            low = int(source.__array_interface__["data"][0])
+            block = self._block_of(low, low + source.nbytes, inputs)
+            if block is not None:
+                if block not in blocks:
+                    blocks.append(block)
+                start = self.arenas[block[0]].address + block[1]
+                parts.append((blocks.index(block), low - start, source.nbytes))
+            else:
+                parts.append((-1, needed, source.nbytes))
+                to_copy.append((needed, source))
+                needed += -(-source.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if to_copy:
+            own = self._allocate(needed)
+            blocks.append(own)
+            view = self.arenas[self.own].view(own[1], needed)
+            for position, source in to_copy:
+                np.copyto(view[position : position + source.nbytes], source)
+            last = len(blocks) - 1
+            parts = [(last if number < 0 else number, at, size) for number, at, size in parts]
+        stored_header: bytes | None = None if len(header) > self.inline_bytes else header
+        return (OBJECT, tuple(blocks), stored_header, tuple(parts))
+
+    def put(self, data: memoryview) -> Block:
+        """Copy bytes into a block of their own."""
+        block = self._allocate(data.nbytes)
+        np.copyto(self.arenas[self.own].view(block[1], data.nbytes), np.frombuffer(data, dtype=np.uint8))
+        return block
+
+    def _allocate(self, size_bytes: int) -> Block:
+        offset = self.allocator.allocate(size_bytes)
+        if offset is None:
+            raise StoreFull(size_bytes, self.allocator.largest_free_bytes, self.allocator.capacity_bytes)
+        return (self.own, offset, size_bytes)
+
+    def _block_of(self, low: int, high: int, inputs: Iterable[Block]) -> Block | None:
+        """Return the input block that memory from `low` to `high` lies in, if it is worth keeping alive."""
+        for block in inputs:
+            start = self.arenas[block[0]].address + block[1]
+            if start <= low and high <= start + block[2]:
+                return block if high - low >= block[2] * _VIEW_SHARE else None
+        return None
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def load(self, location: Location, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
+        """Read a value without copying what lies in arenas.
+
+        Parameters
+        ----------
+        location : Location
+            What `seal` returned, in any process.
+        owners : list, optional
+            Gets a (block, array) pair for each block that the value refers to. As long as anything made of the
+            value is alive, the array has more references than this list's own: see `still_used`.
+        """
+        kind = location[0]
+        if kind == VALUE:
+            return location[1]
+        if kind == PICKLE:
+            return loads(location[1])
+        bases = []
+        for block in location[1]:
+            base = self.arenas[block[0]].view(block[1], block[2])
+            base.flags.writeable = False
+            bases.append(base)
+            if owners is not None:
+                owners.append((block, base))
+        if kind == ARRAY:
+            _, _, dtype, shape, strides, position, _ = location
+            return np.ndarray(shape, dtype, buffer=bases[0], offset=position, strides=strides)
+        _, _, header, parts = location
+        views = [memoryview(bases[number])[at : at + size] for number, at, size in parts]
+        if header is None:
+            header = views.pop()
+        return loads(header, buffers=views)
+
+    def load_copy(self, location: Location) -> Any:
+        """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
+        kind = location[0]
+        if kind in (VALUE, PICKLE):
+            return self.load(location)
+        if kind == ARRAY:
+            view = self.load(location)
+            copy = _copy_as_it_lies(view)
+            if not location[6]:
+                copy.flags.writeable = False
+            return copy
+        _, blocks, header, parts = location
+        copies = []
+        for number, at, size in parts:
+            arena, offset, _ = blocks[number]
+            copies.append(bytearray(self.arenas[arena].view(offset + at, size)))
+        if header is None:
+            header = copies.pop()
+        return loads(header, buffers=copies)
+
+    # -- freeing ----------------------------------------------------------------------------------------------
+
+    def release(self, offset: int) -> None:
+        """Free a block of the own arena."""
+        self.allocator.free(offset)
+
+    def trim(self) -> None:
+        """Give the pages of all free blocks back to the system."""
+        arena = self.arenas[self.own]
+        for offset, size in self.allocator.free_ranges():
+            arena.give_back(offset, size)
+
+
+def still_used(owners: list[tuple[Block, Bytes]]) -> list[tuple[Block, Bytes]]:
+    """Return those entries of a list that `Store.load` filled whose memory something else still refers to."""
+    return [entry for entry in owners if sys.getrefcount(entry[1]) > _UNUSED_COUNT]
+
+
+def _unused_count() -> int:
+    """Count the references to an array that only an entry like those of `still_used` has."""
+    entry = ((0, 0, 0), np.frombuffer(bytearray(1), dtype=np.uint8))
+    return next(iter([sys.getrefcount(entry[1]) for entry in [entry]]))
+
+
+_UNUSED_COUNT = _unused_count()
+
+
+def blocks_of(location: Location) -> tuple[Block, ...]:
+    """Return the blocks that a location refers to."""
+    return location[1] if location[0] >= ARRAY else ()
+
+
+def size_of(location: Location) -> int:
+    """Return the bytes that a location's value takes, roughly."""
+    kind = location[0]
+    if kind == VALUE:
+        return 32
+    if kind == PICKLE:
+        return len(location[1])
+    if kind == ARRAY:
+        return math.prod(location[3]) * np.dtype(location[2]).itemsize
+    return sum(size for _, _, size in location[3])
+
+
+def _portable(dtype: np.dtype[Any]) -> Any:
+    """Return what a message carries of a dtype: its short name where that says everything."""
+    if dtype.kind in "biufc" and dtype.metadata is None:
+        return dtype.str
+    return dtype
+
+
+def _byte_bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Return the addresses of an array's first byte and of the byte after its last."""
+    low = high = int(array.__array_interface__["data"][0])
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (length - 1) * stride
+        else:
+            high += (length - 1) * stride
+    return low, high + array.itemsize
+
+
+class _Memory:
+    """Exposes raw memory of an array through the array interface, and keeps the array alive."""
+
+    def __init__(self, address: int, size_bytes: int, keep: Any) -> None:
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": (size_bytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+        self.keep = keep
+
+
+def _raw(address: int, size_bytes: int, keep: Any) -> Bytes:
+    return np.asarray(_Memory(address, size_bytes, keep))
+
+
+def _copy_as_it_lies(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copy an array; one that is broadcast stays so, as it would under Dask's own schedulers."""
+    low, high = _byte_bounds(view)
+    if high - low >= view.nbytes:
+        return np.copy(view, order="K")
+    memory = _raw(low, high - low, view).copy()
+    position = int(view.__array_interface__["data"][0]) - low
+    return np.ndarray(view.shape, view.dtype, buffer=memory, offset=position, strides=view.strides)
