@@ -1,0 +1,708 @@
+"""The embedded engine: the scheduler's thread and its worker processes, in the user's process.
+
+A thin shell around `Machine`. It owns all sockets, processes and memory; client threads talk to it by commands in
+a queue, and it talks back through each graph's inbox. It keeps every arena open, so that chunks outlive the worker
+that sealed them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import os
+import pickle
+import selectors
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from dask_mars.config import Settings
+from dask_mars.errors import (
+    EngineStopped,
+    StoreFull,
+    UnsupportedPlatform,
+    WorkerDied,
+    WorkerStartFailed,
+    describe_exit,
+)
+from dask_mars.graph import ChunkGraph
+from dask_mars.scheduler import run as messages
+from dask_mars.scheduler.events import (
+    CLIENT,
+    Event,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    Free,
+    GraphCancelled,
+    GraphPlan,
+    GraphSubmitted,
+    Interrupt,
+    OperandFailed,
+    OperandsFinished,
+    OperandsReturned,
+    ResultsTaken,
+    Run,
+    TimePassed,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.run import GraphRun
+from dask_mars.scheduler.workers import WorkerHandle
+from dask_mars.worker import arena as arenas
+from dask_mars.worker import channel
+from dask_mars.worker.context import Context
+from dask_mars.worker.locks import InterprocessLock
+from dask_mars.worker.pickling import dumps
+from dask_mars.worker.process import RUNNING
+from dask_mars.worker.store import Block, Location, Store, blocks_of
+
+logger = logging.getLogger(__name__)
+
+#: Start failures in a row, over all workers, after which the engine gives up.
+_START_ATTEMPTS = 3
+#: How long worker processes may take to run their exit handlers.
+_EXIT_S = 5.0
+#: Out-of-band buffers of literals at least this large go through shared memory.
+_LITERAL_BUFFER_BYTES = 1 << 14
+
+
+class Engine:
+    """Runs chunk graphs on its own worker processes.
+
+    Parameters
+    ----------
+    settings : Settings
+        Number of workers, memory, policy.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        if not hasattr(os, "fork"):
+            raise UnsupportedPlatform(sys.platform)
+        self.settings = settings
+        self.pid = os.getpid()
+        self._machine = Machine(
+            Policy(
+                window_s=settings.window_s,
+                lost_limit=settings.lost_limit,
+                retry_delay_s=settings.retry_delay_s,
+                retry_delay_limit_s=settings.retry_delay_limit_s,
+            )
+        )
+        self._runs: dict[int, GraphRun] = {}
+        self._workers: dict[int, WorkerHandle] = {}
+        #: References and size of every block in use, by (arena, offset).
+        self._blocks: dict[tuple[int, int], list[int]] = {}
+        self._commands: deque[Callable[[], None]] = deque()
+        self._numbers = itertools.count(1)
+        self._context: tuple[int, Context] | None = None
+        self._lock = threading.Lock()
+        #: (deadline, worker process, graph): what is to have stopped by then.
+        self._deadlines: list[tuple[float, int, WorkerHandle, int]] = []
+        self._start_failures = 0
+        self._closing = False
+        self._stopped: BaseException | None = None
+        self._pumping = False
+        self._events: deque[Event] = deque()
+
+        count = settings.num_workers
+        self._arena_files = [
+            arenas.create(f"dask-mars-{number}", settings.memory_limit) for number in range(count + 1)
+        ]
+        self._control_bytes = -(-count * RUNNING.size // 4096) * 4096
+        self._control_file = arenas.create("dask-mars-control", self._control_bytes)
+        self._locks_file = arenas.create("dask-mars-locks", 4096)
+        views = [arenas.Arena(descriptor, settings.memory_limit) for descriptor in self._arena_files]
+        self._control = arenas.Arena(self._control_file, self._control_bytes).view(0, self._control_bytes).data
+        self.store = Store(views, count, inline_bytes=settings.inline_bytes)
+        InterprocessLock.descriptor = self._locks_file
+
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._main, name="dask-mars-engine", daemon=True)
+        _engines.add(self)
+        self._thread.start()
+
+    # -- for client threads -----------------------------------------------------------------------------------
+
+    def submit(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
+        """Start computing a graph. What comes of it arrives in the run's inbox."""
+        with self._lock:
+            if self._context is None or not self._context[1].is_current():
+                self._context = (next(self._numbers), Context())
+            number, context = next(self._numbers), self._context
+        run = GraphRun(number, graph, plan, context[0], observed, values_wanted)
+
+        def command() -> None:
+            self._contexts[context[0]] = context[1].payload
+            self._runs[number] = run
+            self._handle(GraphSubmitted(number, plan))
+
+        self._command(command)
+        return run
+
+    def cancel(self, run: GraphRun) -> None:
+        """Stop a graph: what is queued at once, what is running within the grace period."""
+        self._command(lambda: self._handle(GraphCancelled(run.number)))
+
+    def results_taken(self, run: GraphRun) -> None:
+        """Release a finished graph's data."""
+        self._command(lambda: self._handle(ResultsTaken(run.number)))
+
+    def client_finished(self, run: GraphRun, chunk: int, value: Any, duration_s: float) -> None:
+        """Take the value of a chunk that was computed in the user's process."""
+
+        def command() -> None:
+            if run.number in self._runs:
+                run.values[chunk] = value
+                self._handle(OperandsFinished(CLIENT, run.number, [chunk], [duration_s]))
+
+        self._command(command)
+
+    def client_failed(self, run: GraphRun, chunk: int, error: BaseException) -> None:
+        """Note that a chunk's computation raised in the user's process."""
+
+        def command() -> None:
+            run.errors[chunk] = error
+            self._handle(OperandFailed(CLIENT, run.number, chunk))
+
+        self._command(command)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine can take work."""
+        return self._thread.is_alive() and not self._closing and self.pid == os.getpid()
+
+    def why_stopped(self) -> BaseException:
+        """Return the reason for which the engine takes no work."""
+        return self._stopped or EngineStopped()
+
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of the workers."""
+        return [handle.process.pid for handle in list(self._workers.values())]
+
+    def close(self) -> None:
+        """End the workers and release everything. Running computations raise `EngineStopped`."""
+        if self.pid != os.getpid():
+            return
+        self._closing = True
+        if self._thread.is_alive():
+            self._command(lambda: None)
+            self._thread.join()
+
+    def _command(self, command: Callable[[], None]) -> None:
+        if not self._thread.is_alive():
+            raise self.why_stopped()
+        self._commands.append(command)
+        with contextlib.suppress(BlockingIOError, OSError):
+            # A full pipe wakes just as well.
+            os.write(self._wake_writer, b"\0")
+
+    # -- the thread -------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        self._contexts: dict[int, bytes] = {}
+        reason: BaseException = EngineStopped()
+        try:
+            for number in range(self.settings.num_workers):
+                self._start_worker(number)
+            while not self._closing:
+                self._turn()
+        except BaseException as error:
+            if not isinstance(error, WorkerStartFailed):
+                logger.exception("the scheduler of dask_mars has failed")
+            reason = error
+        finally:
+            self._stopped = reason
+            self._closing = True
+            self._shut_down()
+            for run in list(self._runs.values()):
+                run.inbox.put(messages.Stopped(reason))
+            self._runs.clear()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and see to it."""
+        for key, mask in self._selector.select(self._timeout_s()):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    while os.read(self._wake_reader, 4096):
+                        pass
+            else:
+                handle: WorkerHandle = key.data
+                if self._workers.get(handle.number) is not handle:
+                    continue
+                if key.fileobj is handle.exit_descriptor or mask & selectors.EVENT_READ:
+                    self._read(handle, ended=key.fileobj is handle.exit_descriptor)
+        while self._commands:
+            self._commands.popleft()()
+        now = time.monotonic()
+        due = self._machine.next_due_s()
+        if due is not None and due <= now:
+            self._handle(TimePassed())
+        self._enforce_deadlines(now)
+        for handle in self._workers.values():
+            handle.flush_frees()
+            self._write(handle)
+
+    def _timeout_s(self) -> float | None:
+        times = [due for due in (self._machine.next_due_s(),) if due is not None]
+        if self._deadlines:
+            times.append(self._deadlines[0][0])
+        return max(min(times) - time.monotonic(), 0.0) if times else None
+
+    def _write(self, handle: WorkerHandle) -> None:
+        events = selectors.EVENT_READ
+        if handle.write():
+            events |= selectors.EVENT_WRITE
+        if self._selector.get_key(handle.socket).events != events:
+            self._selector.modify(handle.socket, events, handle)
+
+    def _handle(self, event: Event) -> None:
+        """Feed an event to the machine and carry out its instructions, and those of events that they cause."""
+        self._events.append(event)
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._events:
+                now = time.monotonic()
+                for instruction in self._machine.handle(self._events.popleft(), now):
+                    self._carry_out[type(instruction)](self, instruction)
+        finally:
+            self._pumping = False
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    def _start_worker(self, number: int) -> None:
+        live = [(offset, entry[1]) for (arena, offset), entry in self._blocks.items() if arena == number]
+        RUNNING.pack_into(self._control, number * RUNNING.size, -1, -1)
+        start = channel.Start(
+            parent=self.pid,
+            number=number,
+            arguments=list(sys.argv),
+            arenas=self._arena_files,
+            capacity_bytes=self.settings.memory_limit,
+            live=live,
+            control=self._control_file,
+            control_bytes=self._control_bytes,
+            locks=self._locks_file,
+            inline_bytes=self.settings.inline_bytes,
+            idle_trim_s=self.settings.idle_trim_s,
+        )
+        handle = WorkerHandle(start)
+        self._workers[number] = handle
+        self._selector.register(handle.socket, selectors.EVENT_READ, handle)
+        if handle.exit_descriptor is not None:
+            self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
+        self._set_deadline(self.settings.start_timeout_s, handle, 0)
+        # Work is sent before the process is up: the socket keeps it until then.
+        self._handle(WorkerStarted(number))
+
+    def _read(self, handle: WorkerHandle, ended: bool) -> None:
+        received, goes_on = handle.read()
+        for message in received:
+            self._receive[message[0]](self, handle, *message[1:])
+        if ended or not goes_on:
+            self._lose(handle)
+
+    def _lose(self, handle: WorkerHandle) -> None:
+        """Replace a worker process that has ended."""
+        number = handle.number
+        if self._workers.get(number) is not handle:
+            return
+        self._selector.unregister(handle.socket)
+        if handle.exit_descriptor is not None:
+            self._selector.unregister(handle.exit_descriptor)
+        code = handle.close()
+        del self._workers[number]
+        if not handle.ready:
+            self._start_failures += 1
+            if self._start_failures >= _START_ATTEMPTS:
+                raise WorkerStartFailed(self._start_failures, describe_exit(code))
+        graph, chunk = RUNNING.unpack_from(self._control, number * RUNNING.size)
+        running = (graph, chunk) if graph in self._runs else None
+        if running:
+            run = self._runs[graph]
+            logger.info("worker %d %s while it ran %r", number, describe_exit(code), run.graph.keys[chunk])
+            run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, self.settings.lost_limit + 1)
+        for block in handle.held:
+            self._drop_block(block)
+        self._handle(WorkerLost(number, running))
+        self._start_worker(number)
+
+    def _set_deadline(self, seconds: float, handle: WorkerHandle, graph: int) -> None:
+        entry = (time.monotonic() + seconds, next(self._numbers), handle, graph)
+        heapq.heappush(self._deadlines, entry)
+
+    def _enforce_deadlines(self, now: float) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, handle, graph = heapq.heappop(self._deadlines)
+            if self._workers.get(handle.number) is not handle:
+                continue
+            if graph == 0:
+                late = not handle.ready
+            else:
+                late = any(number == graph for number, _ in self._machine.in_hand(handle.number))
+            if late:
+                handle.kill()
+
+    # -- messages from workers --------------------------------------------------------------------------------
+
+    def _on_ready(self, handle: WorkerHandle, pid: int) -> None:
+        handle.ready = True
+        self._start_failures = 0
+
+    def _on_finished(
+        self,
+        handle: WorkerHandle,
+        number: int,
+        chunks: list[int],
+        locations: list[Location],
+        durations_s: list[float],
+    ) -> None:
+        run = self._runs[number]
+        for chunk, location in zip(chunks, locations, strict=True):
+            run.locations[chunk] = location
+            if location[0] >= 2:
+                for block in location[1]:
+                    self._keep_block(block)
+        handle.known[number].update(chunks)
+        if run.observed:
+            values = {}
+            if run.values_wanted:
+                values = {chunk: self.store.load_copy(run.locations[chunk] or ()) for chunk in chunks}
+            run.inbox.put(messages.Done(chunks, handle.process.pid, values))
+        self._handle(OperandsFinished(handle.number, number, chunks, durations_s))
+
+    def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> None:
+        self._runs[number].errors[chunk] = record
+        self._handle(OperandFailed(handle.number, number, chunk, final))
+
+    def _on_returned(self, handle: WorkerHandle, number: int, chunks: list[int], reason: str) -> None:
+        run = self._runs[number]
+        to_client = False
+        if reason == channel.UNSENDABLE:
+            to_client = True
+        elif reason == channel.UNREADABLE:
+            # Only alone can a chunk be told from its companions.
+            to_client = len(chunks) == 1
+            run.one_by_one = True
+        if to_client:
+            logger.debug(
+                "%r runs in the user's process: it is %s between processes", run.graph.keys[chunks[0]], reason
+            )
+        self._handle(OperandsReturned(handle.number, number, chunks, to_client))
+
+    def _on_held(self, handle: WorkerHandle, blocks: list[Block]) -> None:
+        for block in blocks:
+            self._keep_block(block)
+        handle.held += blocks
+
+    def _on_unheld(self, handle: WorkerHandle, blocks: list[Block]) -> None:
+        for block in blocks:
+            handle.held.remove(block)
+            self._drop_block(block)
+
+    def _on_output(self, handle: WorkerHandle, number: int, stream: str, text: str) -> None:
+        run = self._runs.get(number)
+        if run is not None:
+            run.inbox.put(messages.Printed(stream, text))
+        else:
+            # Printed by something that outlived its task: nobody in particular is listening.
+            print(text, end="", file=sys.__stderr__ if stream == "stderr" else sys.__stdout__)
+
+    def _on_warning(self, handle: WorkerHandle, number: int, payload: bytes) -> None:
+        run = self._runs.get(number)
+        if run is not None:
+            run.inbox.put(messages.Warned(payload))
+
+    _receive: ClassVar[dict[int, Callable[..., None]]] = {
+        channel.READY: _on_ready,
+        channel.FINISHED: _on_finished,
+        channel.FAILED: _on_failed,
+        channel.RETURNED: _on_returned,
+        channel.HELD: _on_held,
+        channel.UNHELD: _on_unheld,
+        channel.OUTPUT: _on_output,
+        channel.WARNING: _on_warning,
+    }
+
+    # -- instructions -----------------------------------------------------------------------------------------
+
+    def _run(self, instruction: Run) -> None:
+        run = self._runs[instruction.graph]
+        if run.observed:
+            run.inbox.put(messages.Started(instruction.chunks))
+        if instruction.worker == CLIENT:
+            run.inbox.put(messages.RunHere(instruction.chunks))
+            return
+        handle = self._workers[instruction.worker]
+        if run.one_by_one:
+            for chunk in instruction.chunks:
+                self._send_run(handle, run, [chunk])
+        else:
+            self._send_run(handle, run, instruction.chunks)
+
+    def _send_run(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> None:
+        graph, number = run.graph, run.number
+        known = handle.known.setdefault(number, set())
+        sent = handle.operands.setdefault(number, set())
+        operand_of, literals, inputs = graph.operand_of, graph.literals, graph.inputs
+        locations: dict[int, Location] = {}
+        operands: list[tuple[int, bytes, tuple[Block, ...]]] = []
+        unsendable: list[int] = []
+        for chunk in chunks:
+            operand = operand_of[chunk]
+            if operand not in sent:
+                payload = self._operand_payload(run, operand)
+                if payload is None:
+                    unsendable.append(chunk)
+                    continue
+                sent.add(operand)
+                operands.append((operand, *payload))
+            for source in inputs[chunk]:
+                if source not in known:
+                    location = run.locations[source]
+                    if location is None:
+                        try:
+                            location = self._seal_here(run, source)
+                        except StoreFull as error:
+                            run.errors[chunk] = error
+                            self._handle(OperandFailed(handle.number, number, chunk, final=True))
+                            unsendable.append(-1 - chunk)
+                            break
+                        except Exception:
+                            unsendable.append(chunk)
+                            break
+                    known.add(source)
+                    locations[source] = location
+        if unsendable:
+            gone = {chunk if chunk >= 0 else -1 - chunk for chunk in unsendable}
+            chunks = [chunk for chunk in chunks if chunk not in gone]
+            self._to_client(handle, run, [chunk for chunk in unsendable if chunk >= 0])
+        records = [(operand_of[chunk], literals[chunk], inputs[chunk]) for chunk in chunks]
+        try:
+            payload_and_parts = self._dumps(run, records)
+        except Exception:
+            good: list[int] = []
+            bad: list[int] = []
+            for chunk, record in zip(chunks, records, strict=True):
+                (good if _can_dump(record) else bad).append(chunk)
+            self._to_client(handle, run, bad)
+            chunks = good
+            records = [(operand_of[chunk], literals[chunk], inputs[chunk]) for chunk in chunks]
+            payload_and_parts = self._dumps(run, records)
+        if run.context not in handle.contexts:
+            handle.contexts.add(run.context)
+            handle.send((channel.CONTEXT, run.context, self._contexts[run.context]))
+        handle.send((channel.RUN, number, run.context, chunks, *payload_and_parts, locations, operands))
+
+    def _to_client(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> None:
+        if chunks:
+            self._handle(OperandsReturned(handle.number, run.number, chunks, to_client=True))
+
+    def _operand_payload(self, run: GraphRun, operand: int) -> tuple[bytes, tuple[Block, ...]] | None:
+        if operand not in run.payloads:
+            try:
+                run.payloads[operand] = self._dumps(run, run.graph.operands[operand])
+            except Exception as error:
+                logger.debug("%s runs in the user's process: %s", run.graph.operands[operand], error)
+                run.payloads[operand] = None
+        return run.payloads[operand]
+
+    def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
+        """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
+        parts: list[Block] = []
+
+        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                raw = buffer.raw()
+            except BufferError:
+                return True
+            if raw.nbytes < _LITERAL_BUFFER_BYTES:
+                return True
+            parts.append(self.store.put(raw))
+            return False
+
+        try:
+            payload = dumps(value, out_of_band)
+        finally:
+            for block in parts:
+                self._keep_block(block)
+            run.kept += parts
+        return payload, tuple(parts)
+
+    def _seal_here(self, run: GraphRun, chunk: int) -> Location:
+        """Put a value of the user's process into the client's arena."""
+        location = self.store.seal(run.values[chunk])
+        for block in blocks_of(location):
+            self._keep_block(block)
+        run.locations[chunk] = location
+        return location
+
+    def _free(self, instruction: Free) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            location = run.locations[chunk]
+            if location is not None:
+                run.locations[chunk] = None
+                if location[0] >= 2:
+                    for block in location[1]:
+                        self._drop_block(block)
+            if run.values:
+                run.values.pop(chunk, None)
+                run.graph.values.pop(chunk, None)
+        for handle in self._workers.values():
+            known = handle.known.get(run.number)
+            if known:
+                gone = [chunk for chunk in instruction.chunks if chunk in known]
+                if gone:
+                    known.difference_update(gone)
+                    handle.to_free.setdefault(run.number, []).extend(gone)
+
+    def _interrupt(self, instruction: Interrupt) -> None:
+        handle = self._workers[instruction.worker]
+        handle.send((channel.DROP, instruction.graph))
+        if instruction.force:
+            self._set_deadline(self.settings.cancel_grace_s, handle, instruction.graph)
+
+    def _finish_graph(self, instruction: FinishGraph) -> None:
+        self._runs[instruction.graph].inbox.put(messages.Finished())
+
+    def _fail_graph(self, instruction: FailGraph) -> None:
+        run = self._runs[instruction.graph]
+        run.inbox.put(messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
+
+    def _forget_graph(self, instruction: ForgetGraph) -> None:
+        run = self._runs.pop(instruction.graph)
+        for location in run.locations:
+            if location is not None and location[0] >= 2:
+                for block in location[1]:
+                    self._drop_block(block)
+        for block in run.kept:
+            self._drop_block(block)
+        for handle in self._workers.values():
+            if handle.known.pop(run.number, None) is not None:
+                handle.operands.pop(run.number, None)
+                handle.to_free.pop(run.number, None)
+                handle.send((channel.FORGET, run.number))
+        if not self._runs:
+            self._contexts = {
+                number: payload
+                for number, payload in self._contexts.items()
+                if self._context is not None and number == self._context[0]
+            }
+
+    _carry_out: ClassVar[dict[type, Callable[[Engine, Any], None]]] = {
+        Run: _run,
+        Free: _free,
+        Interrupt: _interrupt,
+        FinishGraph: _finish_graph,
+        FailGraph: _fail_graph,
+        ForgetGraph: _forget_graph,
+    }
+
+    # -- blocks -----------------------------------------------------------------------------------------------
+
+    def _keep_block(self, block: Block) -> None:
+        entry = self._blocks.get((block[0], block[1]))
+        if entry is None:
+            self._blocks[block[0], block[1]] = [1, block[2]]
+        else:
+            entry[0] += 1
+
+    def _drop_block(self, block: Block) -> None:
+        arena, offset, _ = block
+        entry = self._blocks[arena, offset]
+        entry[0] -= 1
+        if entry[0]:
+            return
+        del self._blocks[arena, offset]
+        if arena == self.store.own:
+            self.store.release(offset)
+        elif arena in self._workers:
+            self._workers[arena].to_release.append(offset)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def _shut_down(self) -> None:
+        """End the workers, politely and then not, and close everything."""
+        for handle in self._workers.values():
+            handle.send((channel.EXIT,))
+            with contextlib.suppress(OSError):
+                handle.socket.setblocking(True)
+                handle.socket.settimeout(0.5)
+                handle.write()
+        # This thread is the workers' parent: were it to end first, the system would kill them.
+        deadline = time.monotonic() + _EXIT_S
+        for handle in self._workers.values():
+            while handle.process.poll() is None and time.monotonic() < deadline:
+                if self._busy(handle):
+                    break
+                with contextlib.suppress(OSError):
+                    handle.read()
+                time.sleep(0.002)
+            handle.close()
+        self._close_descriptors()
+
+    def _busy(self, handle: WorkerHandle) -> bool:
+        """Say whether a worker is in the middle of a task, and so would not read EXIT."""
+        graph, _ = RUNNING.unpack_from(self._control, handle.number * RUNNING.size)
+        return bool(graph >= 0)
+
+    def _close_descriptors(self) -> None:
+        self._selector.close()
+        descriptors: Iterable[int] = (
+            *self._arena_files,
+            self._control_file,
+            self._locks_file,
+            self._wake_reader,
+            self._wake_writer,
+        )
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        if InterprocessLock.descriptor == self._locks_file:
+            InterprocessLock.descriptor = None
+        for view in self.store.arenas:
+            view.close()
+
+    def abandon(self) -> None:
+        """In a process forked from the user's: let go of what belongs to the parent."""
+        self._closing = True
+        for handle in self._workers.values():
+            with contextlib.suppress(OSError):
+                handle.close_descriptors()
+            # Not this process's child.
+            handle.process.returncode = 0
+        with contextlib.suppress(OSError):
+            self._close_descriptors()
+
+
+def _can_dump(record: Any) -> bool:
+    try:
+        dumps(record)
+    except Exception:
+        return False
+    return True
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _abandon_engines() -> None:
+    for engine in list(_engines):
+        engine.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_engines)
