@@ -1,0 +1,41 @@
+"""``python -m dask_mars script.py args…``: run an unchanged script with dask_mars as its scheduler."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import click
+import dask
+
+import dask_mars
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
+@click.version_option(dask_mars.__version__, prog_name="dask_mars")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def main(module: bool, script: str, arguments: tuple[str, ...]) -> None:
+    """Run SCRIPT with dask_mars as Dask's scheduler.
+
+    The script and its arguments need no change: the scheduler is set in Dask's configuration, which a call's own
+    `scheduler=` and a script's own configuration still override.
+    """
+    dask.config.set(scheduler="mars")
+    sys.argv = [script, *arguments]
+    if module:
+        sys.path.insert(0, "")
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    else:
+        if not Path(script).exists():
+            raise click.UsageError(f"there is no file {script}")
+        sys.path.insert(0, str(Path(script).resolve().parent))
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m dask_mars")

@@ -1,0 +1,301 @@
+"""From Dask's call to its result: prepare the graph, give it to the engine, serve it while it runs."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import pickle
+import queue
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ClassVar
+
+import dask
+from dask.array.core import finalize as finalize_array
+from dask.callbacks import local_callbacks
+from dask.local import nested_get
+
+from dask_mars import mode
+from dask_mars.graph import ChunkGraph, Key
+from dask_mars.observer import Observer, as_tasks
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.expression import annotate, flatten, low_level_graph, replace_cached
+from dask_mars.scheduler import run as messages
+from dask_mars.scheduler.engine import Engine
+from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.run import GraphRun
+from dask_mars.worker.locks import interprocess
+from dask_mars.worker.pickling import FailureRecord, unpack_error
+from dask_mars.worker.store import Location
+
+#: How often a waiting thread makes sure that the engine still lives.
+_LIVENESS_S = 2.0
+
+
+def compute(
+    engine_for: Callable[[int | None], Engine],
+    dsk: Any,
+    keys: Any,
+    *,
+    num_workers: int | None = None,
+    retries: int | None = None,
+    callbacks: Any = None,
+    cache: Mapping[Key, Any] | None = None,
+    rerun_exceptions_locally: bool | None = None,
+) -> Any:
+    """Compute keys of a Dask graph.
+
+    Parameters
+    ----------
+    engine_for : callable
+        Returns the engine to use, given `num_workers`.
+    dsk, keys
+        As Dask calls a scheduler.
+    num_workers : int, optional
+        Most workers to use.
+    retries : int, optional
+        How often a task that raises is tried again.
+    callbacks : iterable of tuple, optional
+        In place of those registered with Dask.
+    cache : mapping, optional
+        Values of keys that are known already.
+    rerun_exceptions_locally : bool, optional
+        Run a task that raises once more in this process, for a debugger.
+
+    Returns
+    -------
+    tuple or object
+        As Dask's own schedulers: nested lists of keys become nested tuples of values.
+    """
+    wanted = flatten(keys)
+    if not wanted:
+        return nested_get(keys, {})
+    graph_of_dask, annotations = low_level_graph(dsk)
+    cache = cache if cache is not None else dask.config.get("cache", None)
+    if cache:
+        graph_of_dask = replace_cached(graph_of_dask, cache)
+    if rerun_exceptions_locally is None:
+        rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
+    with local_callbacks(callbacks) as active:
+        observer = None
+        failed = True
+        try:
+            if active:
+                graph_of_dask = as_tasks(graph_of_dask)
+                observer = Observer(active, graph_of_dask)
+                observer.start()
+            graph = convert(graph_of_dask, wanted)
+            annotate(graph, annotations)
+            if observer:
+                observer.start_state(set(wanted))
+            computation = _Computation(
+                engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
+            )
+            values = computation.results()
+            failed = False
+        finally:
+            if observer:
+                observer.finish(failed)
+    ids = graph.ids
+    return nested_get(keys, {key: values[ids[key]] for key in wanted})
+
+
+class _Computation:
+    """One graph's computation as its calling thread sees it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        graph: ChunkGraph,
+        observer: Observer | None,
+        num_workers: int | None,
+        retries: int | None,
+        rerun_locally: bool,
+    ) -> None:
+        self._engine = engine
+        self._graph = graph
+        self._observer = observer
+        self._rerun_locally = rerun_locally
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_size = num_workers or engine.settings.num_workers
+        operands = graph.operands
+        in_client = (
+            {
+                chunk
+                for chunk, operand in enumerate(graph.operand_of)
+                if operand >= 0 and operands[operand].in_client
+            }
+            if any(operand.in_client for operand in operands)
+            else set()
+        )
+        self._plan = GraphPlan(
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+            operand_of=graph.operand_of,
+            in_client=frozenset(in_client | graph.in_client),
+            retries=graph.retries,
+            default_retries=engine.settings.retries if retries is None else int(retries),
+            priorities=graph.priorities,
+            worker_limit=num_workers,
+        )
+        # With one such task at a time the calling thread itself will do.
+        self._single = len(in_client) <= 1
+
+    def results(self) -> dict[int, Any]:
+        """Compute, and return the value of each output chunk."""
+        observer = self._observer
+        if all(operand < 0 for operand in map(self._graph.operand_of.__getitem__, self._graph.outputs)):
+            # Nothing to run: the values are in the graph.
+            values = {chunk: self._graph.values[chunk] for chunk in self._graph.outputs}
+            return values
+        engine = self._engine
+        run = engine.submit(
+            self._graph,
+            self._plan,
+            observed=observer is not None,
+            values_wanted=observer is not None and observer.values_wanted,
+        )
+        try:
+            self._serve(run)
+            values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}
+        except BaseException:
+            if engine.alive:
+                engine.cancel(run)
+            raise
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+        if engine.alive:
+            engine.results_taken(run)
+        return values
+
+    # -- while it runs ----------------------------------------------------------------------------------------
+
+    def _serve(self, run: GraphRun) -> None:
+        """See to the engine's messages until the outputs are there."""
+        inbox = run.inbox
+        while True:
+            try:
+                message = inbox.get(timeout=_LIVENESS_S)
+            except queue.Empty:
+                if not self._engine.alive:
+                    raise self._engine.why_stopped() from None
+                continue
+            kind = type(message)
+            if kind is messages.Finished:
+                return
+            self._actions[kind](self, run, message)
+
+    def _run_here(self, run: GraphRun, message: messages.RunHere) -> None:
+        if self._single and len(message.chunks) == 1 and self._pool is None:
+            self._run_chunk(run, message.chunks[0])
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._pool_size, thread_name_prefix="dask-mars-client")
+        for chunk in message.chunks:
+            # As Dask's thread pool does, so that NumPy's error state and the like hold in tasks.
+            self._pool.submit(contextvars.copy_context().run, self._run_chunk, run, chunk)
+
+    def _run_chunk(self, run: GraphRun, chunk: int) -> None:
+        """Compute a chunk in this process."""
+        graph, engine = self._graph, self._engine
+        start = time.perf_counter()
+        try:
+            operand = graph.operands[graph.operand_of[chunk]]
+            # Dask's own assembly of arrays copies its inputs and keeps none of them.
+            in_place = operand.functions[-1] is finalize_array
+            inputs = [self._input(run, source, in_place) for source in graph.inputs[chunk]]
+            literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
+            value = operand.run(inputs, literals)
+        except Exception as error:
+            engine.client_failed(run, chunk, error)
+        except BaseException as error:
+            # Ctrl-C, or a task that wants to leave: the calling thread sees to it.
+            engine.client_failed(run, chunk, error)
+            raise
+        else:
+            if run.observed:
+                run.inbox.put(messages.Done([chunk], os.getpid(), {chunk: value}))
+            engine.client_finished(run, chunk, value, time.perf_counter() - start)
+
+    def _input(self, run: GraphRun, chunk: int, in_place: bool) -> Any:
+        if chunk in run.values:
+            return run.values[chunk]
+        location = _location(run, chunk)
+        store = self._engine.store
+        return store.load(location) if in_place else store.load_copy(location)
+
+    def _value(self, run: GraphRun, chunk: int) -> Any:
+        if chunk in run.values:
+            return run.values[chunk]
+        return self._engine.store.load_copy(_location(run, chunk))
+
+    def _on_started(self, run: GraphRun, message: messages.Started) -> None:
+        if self._observer:
+            for chunk in message.chunks:
+                self._observer.running(self._graph.keys[chunk])
+
+    def _on_done(self, run: GraphRun, message: messages.Done) -> None:
+        if self._observer:
+            for chunk in message.chunks:
+                self._observer.done(self._graph.keys[chunk], message.values.get(chunk), message.worker)
+
+    def _on_printed(self, run: GraphRun, message: messages.Printed) -> None:
+        stream = sys.stderr if message.stream == "stderr" else sys.stdout
+        if stream is not None:
+            stream.write(message.text)
+            stream.flush()
+
+    def _on_warned(self, run: GraphRun, message: messages.Warned) -> None:
+        text, category, filename, line = pickle.loads(message.payload)
+        # Module and registry decide on repetition; the file name stands in for the module that warned.
+        warnings.warn_explicit(text, category, filename, line, registry=_registry)
+
+    def _on_failed(self, run: GraphRun, message: messages.Failed) -> None:
+        key = self._graph.keys[message.chunk]
+        if self._rerun_locally:
+            operand = self._graph.operands[self._graph.operand_of[message.chunk]]
+            inputs = [self._input(run, source, False) for source in self._graph.inputs[message.chunk]]
+            operand.run(inputs, self._graph.literals[message.chunk])
+        error = message.error
+        if isinstance(error, FailureRecord):
+            error = unpack_error(error)
+        error.add_note(f"dask_mars: raised by task {key!r} of layer {self._graph.layer_of(message.chunk)!r}")
+        raise error
+
+    def _on_stopped(self, run: GraphRun, message: messages.Stopped) -> None:
+        raise message.error
+
+    _actions: ClassVar[dict[type, Callable[[_Computation, GraphRun, Any], None]]] = {
+        messages.RunHere: _run_here,
+        messages.Started: _on_started,
+        messages.Done: _on_done,
+        messages.Printed: _on_printed,
+        messages.Warned: _on_warned,
+        messages.Failed: _on_failed,
+        messages.Stopped: _on_stopped,
+    }
+
+
+#: Which warnings of workers have been shown, as Python notes it for each module.
+_registry: dict[Any, Any] = {}
+
+
+def _location(run: GraphRun, chunk: int) -> Location:
+    location = run.locations[chunk]
+    assert location is not None, f"chunk {chunk} is nowhere"
+    return location
+
+
+def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
+    """Compute on the spot: what `get` does inside a task, whose worker is all the parallelism there is."""
+    assert mode.in_worker
+    known = {name: options[name] for name in ("callbacks", "cache") if options.get(name) is not None}
+    return partial(dask.local.get_sync, **known)(dsk, keys)
+
+
+__all__ = ["compute", "compute_in_worker"]

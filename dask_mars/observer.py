@@ -1,0 +1,122 @@
+"""Dask's callbacks, fed from what the engine reports: progress bars, profilers, caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from dask.callbacks import unpack_callbacks
+from dask.local import start_state_from_dask
+
+from dask_mars.graph import Key
+from dask_mars.optimize.expression import alias_targets
+
+Callbacks = tuple[Callable[..., None] | None, ...]
+
+# Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
+_IGNORE_VALUES = {"dask.diagnostics.progress", "dask.diagnostics.profile", "tqdm.dask"}
+
+
+class Observer:
+    """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use.
+
+    Parameters
+    ----------
+    callbacks : iterable of tuple
+        ``(start, start_state, pretask, posttask, finish)`` of each callback.
+    dsk : dict
+        The low-level graph, in Dask's task objects; callbacks may change it in `start`.
+    """
+
+    def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any]) -> None:
+        self._callbacks: list[Callbacks] = list(callbacks)
+        self._dsk = dsk
+        self._started: list[Callbacks] = []
+        _, _, self._pretask, self._posttask, _ = unpack_callbacks(self._callbacks)
+        #: State as Dask's schedulers show it to callbacks; sets where theirs has lists.
+        self.state: dict[str, Any] = {}
+        self._aliases: dict[Key, list[Key]] = {}
+
+    @property
+    def values_wanted(self) -> bool:
+        """Whether some callback looks at the values of finished tasks."""
+        return any(_looks_at_values(callback) for callback in self._posttask)
+
+    def start(self) -> None:
+        """Call `start` of each callback."""
+        for callback in self._callbacks:
+            if callback[0]:
+                callback[0](self._dsk)
+            self._started.append(callback)
+
+    def start_state(self, wanted: set[Key]) -> None:
+        """Work out the state and call `start_state` of each callback."""
+        state = start_state_from_dask(dict(self._dsk), keys=wanted, cache={}, sortkey=lambda _: 0)
+        state["ready"] = set(state["ready"])
+        self.state.update(state)
+        for alias, target in alias_targets(self._dsk).items():
+            self._aliases.setdefault(target, []).append(alias)
+        for callback in self._callbacks:
+            if callback[1]:
+                callback[1](self._dsk, self.state)
+
+    def running(self, key: Key) -> None:
+        """Note that a task was handed out. Tasks that are no part of Dask's graph are passed over."""
+        if key not in self._dsk:
+            return
+        self.state["ready"].discard(key)
+        self.state["running"].add(key)
+        for callback in self._pretask:
+            callback(key, self._dsk, self.state)
+
+    def done(self, key: Key, value: Any, worker: int) -> None:
+        """Note that a task has finished, and with it the aliases of its key."""
+        if key not in self._dsk:
+            return
+        state = self.state
+        state["running"].discard(key)
+        state["finished"].add(key)
+        for successor in state["dependents"].get(key, ()):
+            waiting = state["waiting"].get(successor)
+            if waiting is not None:
+                waiting.discard(key)
+                if not waiting:
+                    del state["waiting"][successor]
+                    state["ready"].add(successor)
+        for source in state["dependencies"].get(key, ()):
+            users = state["waiting_data"].get(source)
+            if users is not None:
+                users.discard(key)
+                if not users:
+                    del state["waiting_data"][source]
+                    state["released"].add(source)
+        for callback in self._posttask:
+            callback(key, value, self._dsk, state, worker)
+        for alias in self._aliases.get(key, ()):
+            if alias in state["dependencies"]:
+                self.running(alias)
+                self.done(alias, value, worker)
+
+    def finish(self, failed: bool) -> None:
+        """Call `finish` of each callback that was started."""
+        for callback in self._started:
+            if callback[4]:
+                callback[4](self._dsk, self.state, failed)
+
+
+def _looks_at_values(posttask: Any) -> bool:
+    function = getattr(posttask, "__func__", posttask)
+    module = getattr(function, "__module__", "")
+    if module == "dask.diagnostics.profile":
+        return "CacheProfiler" in getattr(function, "__qualname__", "")
+    return module not in _IGNORE_VALUES
+
+
+def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
+    """Return a graph of Dask's task objects that callbacks may change."""
+    from dask._task_spec import convert_legacy_graph
+
+    return dict(convert_legacy_graph(dsk))
+
+
+__all__ = ["Observer", "as_tasks"]

@@ -1,0 +1,223 @@
+"""`Runtime`: an engine that users can hold in their hands, and the one that is there when they do not."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from types import TracebackType
+from typing import Any
+
+from dask_mars import config, mode
+from dask_mars.client import compute, compute_in_worker
+from dask_mars.errors import EngineStopped
+from dask_mars.scheduler.engine import Engine
+
+
+class Runtime:
+    """Worker processes around a shared store on this machine.
+
+    It starts at the first call and ends when it is closed, at the latest with the interpreter. Threads may share
+    it.
+
+    Parameters
+    ----------
+    num_workers : int, optional
+        Worker processes. Default: the processors that this process may use.
+    memory_limit : int, float or str, optional
+        Bytes, a share of the memory there is, or text such as ``"4 GiB"`` or ``"60%"``. Default: 80 %.
+
+    Raises
+    ------
+    ValueError
+        An argument makes no sense.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dask_mars import Runtime
+    >>> with Runtime(num_workers=2) as runtime:
+    ...     int(da.arange(10, chunks=5).sum().compute(scheduler=runtime.get))
+    45
+    """
+
+    def __init__(self, num_workers: int | None = None, memory_limit: int | float | str | None = None) -> None:
+        self.settings = config.settings(num_workers, memory_limit)
+        self._engine: Engine | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def start(self) -> Runtime:
+        """Start the workers now rather than at the first computation."""
+        self.engine()
+        return self
+
+    def engine(self, num_workers: int | None = None) -> Engine:
+        """Return the running engine, starting it if need be.
+
+        A process forked from the one that started it gets an engine of its own.
+
+        Parameters
+        ----------
+        num_workers : int, optional
+            Ignored: a computation may ask for fewer workers, and gets no more than there are.
+
+        Raises
+        ------
+        EngineStopped
+            The runtime is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise EngineStopped
+            if self._engine is None or not self._engine.alive:
+                self._engine = Engine(self.settings)
+                atexit.register(self._engine.close)
+            return self._engine
+
+    def get(self, dsk: Any, keys: Any, **options: Any) -> Any:
+        """Compute keys of a Dask graph: a Dask scheduler, as in ``x.compute(scheduler=runtime.get)``.
+
+        Parameters
+        ----------
+        dsk : mapping or Dask expression
+            The graph.
+        keys : key or nested list of keys
+            What to compute.
+        **options
+            ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
+            `dask_mars.get` takes them.
+        """
+        if mode.in_worker:
+            return compute_in_worker(dsk, keys, **options)
+        return compute(self.engine, dsk, keys, **_known(options))
+
+    def close(self) -> None:
+        """End the workers and free all memory. Computations that are running raise `EngineStopped`."""
+        with self._lock:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+            atexit.unregister(engine.close)
+
+    def __enter__(self) -> Runtime:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self._engine else "not started"
+        return f"<Runtime {state} num_workers={self.settings.num_workers}>"
+
+
+_OPTIONS = frozenset({"num_workers", "retries", "callbacks", "cache", "rerun_exceptions_locally"})
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    """Keep the options that are ours; as Dask's own schedulers do, pass over those of others."""
+    return {name: value for name, value in options.items() if name in _OPTIONS}
+
+
+class _Default:
+    """The runtimes behind `dask_mars.get`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runtime: Runtime | None = None
+        #: One more, for calls that want more workers than the default has.
+        self._larger: Runtime | None = None
+        self._pid = os.getpid()
+
+    def engine(self, num_workers: int | None) -> Engine:
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = Runtime()
+            runtime = self._runtime
+            if num_workers is not None and num_workers > runtime.settings.num_workers:
+                if self._larger is None or self._larger.settings.num_workers < num_workers:
+                    if self._larger is not None:
+                        self._larger.close()
+                    self._larger = Runtime(num_workers)
+                runtime = self._larger
+            return runtime.engine()
+
+    def close(self) -> None:
+        with self._lock:
+            for runtime in (self._runtime, self._larger):
+                if runtime is not None:
+                    runtime.close()
+            self._runtime = self._larger = None
+
+    def after_fork(self) -> None:
+        # The lock may have been held by a thread that does not exist here.
+        self.__init__()  # type: ignore[misc]
+
+
+_default = _Default()
+os.register_at_fork(after_in_child=_default.after_fork)
+
+
+def get(
+    dsk: Any,
+    keys: Any,
+    *,
+    num_workers: int | None = None,
+    retries: int | None = None,
+    **options: Any,
+) -> Any:
+    """Compute keys of a Dask graph on dask_mars: pass it as ``scheduler=`` wherever Dask takes one.
+
+    The first call starts worker processes, which later calls share and which end with the interpreter.
+
+    Parameters
+    ----------
+    dsk : mapping or Dask expression
+        The graph.
+    keys : key or nested list of keys
+        What to compute.
+    num_workers : int, optional
+        Most worker processes to use for this computation. Default: all.
+    retries : int, optional
+        How often a task that raises is tried again. Default: ``dask-mars.retries``, which is 0.
+    **options
+        ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, with the meaning that Dask's own schedulers
+        give them. Others are ignored, as they are there.
+
+    Returns
+    -------
+    object or tuple
+        The value of a key; for a list of keys a tuple of their values.
+
+    Raises
+    ------
+    KeyError
+        A requested key is not in the graph.
+    ValueError
+        A task depends on a key that is not in the graph.
+    RuntimeError
+        The graph has a cycle.
+    Exception
+        Whatever a task raises, with the task's own traceback.
+
+    Examples
+    --------
+    >>> from operator import add
+    >>> import dask_mars
+    >>> dask_mars.get({"x": 1, "y": (add, "x", 10)}, ["x", "y"])
+    (1, 11)
+    """
+    if mode.in_worker:
+        return compute_in_worker(dsk, keys, **options)
+    return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))
+
+
+def close() -> None:
+    """End the default runtime's workers; the next computation starts new ones."""
+    _default.close()
