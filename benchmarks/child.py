@@ -1,0 +1,138 @@
+"""The child process: warms a peer, runs one workload, and reports to its parent in JSON lines.
+
+The order is: a small run of the workload, which starts the pool and imports what the workers need;
+the timed runs; and one more run, untimed, during which the parent samples memory. Sampling holds
+locks that a process needs to map memory, so it never overlaps with a timed run.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import textwrap
+import time
+from typing import Any, TextIO
+
+import numpy as np
+
+from benchmarks.jobs import Job
+from benchmarks.latency import Probe
+from benchmarks.peers import PEERS, Get
+from benchmarks.workloads import CATALOGUE, Workload
+
+#: The part of the asked-for scale at which a workload is run to warm the peer.
+WARM_UP_SCALE = {"array": 0.1, "tasks": 0.01}
+
+#: How many characters of an error reach the tables.
+LONGEST_MESSAGE = 160
+
+
+class Events:
+    """The line to the parent."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @classmethod
+    def on_standard_output(cls) -> Events:
+        """Take standard output for events, and send what anybody prints to standard error instead.
+
+        Returns
+        -------
+        Events
+            The line to the parent, on a descriptor that the child's own workers do not inherit.
+        """
+        stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        return cls(stream)
+
+    def send(self, kind: str, **facts: Any) -> None:
+        """Send one event.
+
+        Parameters
+        ----------
+        kind
+            What happened.
+        **facts
+            What belongs to it.
+        """
+        print(json.dumps({"kind": kind, **facts}), file=self._stream, flush=True)
+
+
+def _check(workload: Workload, value: np.ndarray[Any, Any], scale: float) -> None:
+    low, high = workload.bounds(scale)
+    largest = value.max()
+    # Written so that a NaN fails too.
+    if not low <= largest <= high:
+        raise ArithmeticError(f"{workload.name} gave {largest!r}, expected {low!r} to {high!r}")
+
+
+def _run_workload(workload: Workload, get: Get, job: Job, events: Events, began_s: float) -> None:
+    workload.prepare(job.scale * WARM_UP_SCALE[workload.group], job.repeat)(get)
+    longest_s = 0.0
+
+    def fits() -> bool:
+        # A quarter more than the longest run so far, because the machine is shared.
+        return time.monotonic() - began_s + 1.25 * longest_s < job.timeout_s
+
+    for seed in range(job.repeat):
+        if seed > 0 and not fits():
+            break
+        # Each run has its own seed, so that no peer can answer from what it computed before.
+        call = workload.prepare(job.scale, seed)
+        gc.collect()
+        start_s = time.perf_counter()
+        result = call(get)
+        duration_s = time.perf_counter() - start_s
+        longest_s = max(longest_s, duration_s)
+        value = workload.digest(result)
+        del result, call
+        _check(workload, value, job.scale)
+        events.send("timed", seconds=duration_s, value=value.tolist())
+    if fits():
+        call = workload.prepare(job.scale, job.repeat + 1)
+        gc.collect()
+        events.send("memory_run_began")
+        call(get)
+        events.send("memory_run_ended")
+
+
+def run(job: Job, events: Events) -> None:
+    """Do a job.
+
+    Parameters
+    ----------
+    job
+        What to do.
+    events
+        Where to tell of it.
+    """
+    began_s = time.monotonic()
+    peer = PEERS[job.peer]
+    peer.load()
+    subject = CATALOGUE[job.workload]
+    if isinstance(subject, Probe):
+        for duration_s in subject.durations_s(peer, job.workers, job.repeat):
+            events.send("timed", seconds=duration_s, value=[])
+    else:
+        with peer.open(job.workers) as get:
+            _run_workload(subject, get, job, events, began_s)
+
+
+def main() -> None:
+    """Do the job given as JSON on the command line."""
+    events = Events.on_standard_output()
+    job = Job(**json.loads(sys.argv[1]))
+    try:
+        run(job, events)
+    except Exception as error:
+        message = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
+        events.send("failed", error=message)
+        raise
+    events.send("done")
+
+
+if __name__ == "__main__":
+    main()

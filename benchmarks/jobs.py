@@ -1,0 +1,43 @@
+"""What the parent asks of a child process, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["ok", "failed", "timeout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One workload under one peer in one round: what one fresh child process does."""
+
+    peer: str
+    workload: str
+    #: Counted from 0.
+    round_index: int
+    #: How many timed runs the child makes, if they fit in the timeout.
+    repeat: int
+    workers: int
+    scale: float
+    #: How long the child may live. Runs that would not fit are left out.
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What came of a job."""
+
+    job: Job
+    status: Status = "ok"
+    #: Why the status is not ``"ok"``, or what else a reader should know.
+    detail: str = ""
+    #: One duration per timed run.
+    seconds: list[float] = field(default_factory=list)
+    #: The digest of each timed run's result. Run n of every job has the same seed, so these compare
+    #: across peers.
+    values: list[list[float]] = field(default_factory=list)
+    #: Of the whole process tree, in a run of its own; None where that run did not take place.
+    peak_memory_bytes: int | None = None
+    #: Processes that outlived the child and had to be killed.
+    stray_processes: int = 0

@@ -1,0 +1,206 @@
+"""Runs each job in a fresh child process, watches it, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from benchmarks.jobs import Job, Measurement
+from benchmarks.memory import peak_memory
+
+#: Every peer gets the same processor budget: one thread per worker. Without this a BLAS call under
+#: `threads` would use all cores from each of its threads, while LocalCluster sets such variables to
+#: 1 for its workers by itself.
+ONE_THREAD_EACH = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "BLIS_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    ),
+    "1",
+)
+
+#: Set in a child to a value of its own and inherited by all it starts, so that they can be told
+#: from all others, even where they left the child's session.
+MARK = "DASK_MARS_BENCHMARK_CHILD"
+
+#: How long processes may take to end after the child that started them has ended.
+GRACE_S = 5.0
+
+
+def interleave(peers: Sequence[str], workloads: Sequence[str], rounds: int) -> Iterator[tuple[int, str, str]]:
+    """Order the measurements so that drift of the machine falls on all peers alike.
+
+    Parameters
+    ----------
+    peers, workloads
+        What to combine.
+    rounds
+        How often.
+
+    Yields
+    ------
+    tuple of (int, str, str)
+        Round, workload and peer. The peer that comes first changes from round to round.
+    """
+    for round_index in range(rounds):
+        turn = round_index % len(peers)
+        for workload in workloads:
+            for peer in (*peers[turn:], *peers[:turn]):
+                yield round_index, workload, peer
+
+
+def run_job(job: Job) -> Measurement:
+    """Run a job in a child process of its own.
+
+    Parameters
+    ----------
+    job
+        What to run.
+
+    Returns
+    -------
+    Measurement
+        What came of it. A child that fails, dies or takes too long gives a status, not an
+        exception.
+    """
+    measurement = Measurement(job)
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.child", json.dumps(asdict(job))],
+            env=_child_environment(mark),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            _watch(child, measurement)
+            if measurement.status == "ok":
+                # What the child started may take a moment to follow it.
+                measurement.stray_processes = _wait_for_marked(mark)
+        finally:
+            _kill(child, mark)
+        if measurement.status == "failed" and not measurement.detail:
+            measurement.detail = f"exit status {child.returncode}: {_last_line(errors)}"
+    return measurement
+
+
+def _child_environment(mark: str) -> dict[str, str]:
+    # Workers import the workloads' functions by name, whatever directory they start in.
+    root = str(Path(__file__).resolve().parent.parent)
+    search_path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        **ONE_THREAD_EACH,
+        MARK: mark,
+        "PYTHONPATH": os.pathsep.join(search_path),
+    }
+
+
+def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
+    """Take the child's events into the measurement until it ends or its time is over."""
+    deadline_s = time.monotonic() + measurement.job.timeout_s
+    lines = _lines(child)
+    done = False
+    with ExitStack() as sampling:
+        try:
+            while (line := lines.get(timeout=max(0.0, deadline_s - time.monotonic()))) is not None:
+                event: dict[str, Any] = json.loads(line)
+                match event["kind"]:
+                    case "timed":
+                        measurement.seconds.append(event["seconds"])
+                        measurement.values.append(event["value"])
+                    case "memory_run_began":
+                        peak = sampling.enter_context(peak_memory(child.pid))
+                    case "memory_run_ended":
+                        sampling.close()
+                        measurement.peak_memory_bytes = peak.bytes
+                    case "failed":
+                        measurement.status, measurement.detail = "failed", event["error"]
+                    case "done":
+                        done = True
+            child.wait(timeout=max(0.0, deadline_s - time.monotonic()))
+        except (queue.Empty, subprocess.TimeoutExpired):
+            if measurement.status == "ok":
+                measurement.status = "timeout"
+                measurement.detail = (
+                    f"over {measurement.job.timeout_s:g} s, after {len(measurement.seconds)} runs"
+                    if not done
+                    else "the process did not end after its work was done"
+                )
+    if measurement.status == "ok" and (child.returncode or not done):
+        measurement.status = "failed"
+
+
+def _lines(child: subprocess.Popen[str]) -> queue.SimpleQueue[str | None]:
+    """Read the child's output from a thread, because a pipe has no read with a timeout."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read(stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                lines.put(line)
+        lines.put(None)
+
+    assert child.stdout is not None
+    threading.Thread(target=read, args=(child.stdout,), daemon=True).start()
+    return lines
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def _wait_for_marked(mark: str) -> int:
+    """Give marked processes time to end by themselves, and count those that do not."""
+    deadline_s = time.monotonic() + GRACE_S
+    while (left := _marked(mark)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return len(left)
+
+
+def _kill(child: subprocess.Popen[str], mark: str) -> None:
+    # The group first, at one blow, so that none can start another. Only while the child is alive:
+    # once it is reaped, its number may belong to somebody else.
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    deadline_s = time.monotonic() + GRACE_S
+    while (left := _marked(mark)) and time.monotonic() < deadline_s:
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=1.0)
+
+
+def _last_line(errors: IO[str]) -> str:
+    errors.seek(0)
+    lines = [line.strip() for line in errors if line.strip()]
+    return lines[-1][:160] if lines else "nothing on standard error"
