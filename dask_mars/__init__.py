@@ -5,9 +5,16 @@ Pass ``scheduler=dask_mars.get`` to Dask, or say ``dask.config.set(scheduler="ma
 
 from __future__ import annotations
 
+import os
+import sys
+
 from dask.base import named_schedulers
 
-from dask_mars import config
+from dask_mars import config, errors
+
+if not hasattr(os, "fork"):
+    raise errors.UnsupportedPlatform(sys.platform)
+
 from dask_mars.runtime import Runtime, close, get
 from dask_mars.version import __version__
 

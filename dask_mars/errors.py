@@ -39,7 +39,7 @@ class StateError(MarsError):
         )
 
 
-class UnsupportedPlatform(MarsError):
+class UnsupportedPlatform(MarsError, ImportError):
     """The operating system cannot run dask_mars."""
 
     def __init__(self, platform: str) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import Any
+
+import dask
 
 from dask_mars import config, mode
 from dask_mars.client import compute, compute_in_worker
@@ -46,6 +49,7 @@ class Runtime:
         self._engine: Engine | None = None
         self._closed = False
         self._lock = threading.Lock()
+        _runtimes.add(self)
 
     def start(self) -> Runtime:
         """Start the workers now rather than at the first computation."""
@@ -71,6 +75,8 @@ class Runtime:
             if self._closed:
                 raise EngineStopped
             if self._engine is None or not self._engine.alive:
+                if self._engine is not None:
+                    atexit.unregister(self._engine.close)
                 self._engine = Engine(self.settings)
                 atexit.register(self._engine.close)
             return self._engine
@@ -117,6 +123,8 @@ class Runtime:
         return f"<Runtime {state} num_workers={self.settings.num_workers}>"
 
 
+_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
 _OPTIONS = frozenset({"num_workers", "retries", "callbacks", "cache", "rerun_exceptions_locally"})
 
 
@@ -133,7 +141,6 @@ class _Default:
         self._runtime: Runtime | None = None
         #: One more, for calls that want more workers than the default has.
         self._larger: Runtime | None = None
-        self._pid = os.getpid()
 
     def engine(self, num_workers: int | None) -> Engine:
         with self._lock:
@@ -155,13 +162,20 @@ class _Default:
                     runtime.close()
             self._runtime = self._larger = None
 
-    def after_fork(self) -> None:
-        # The lock may have been held by a thread that does not exist here.
-        self.__init__()  # type: ignore[misc]
-
 
 _default = _Default()
-os.register_at_fork(after_in_child=_default.after_fork)
+
+
+def _after_fork() -> None:
+    """In a forked process: forget the parent's engines, and locks that threads of the parent may have held."""
+    global _default
+    _default = _Default()
+    for runtime in list(_runtimes):
+        runtime._engine = None
+        runtime._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def get(
@@ -183,7 +197,8 @@ def get(
     keys : key or nested list of keys
         What to compute.
     num_workers : int, optional
-        Most worker processes to use for this computation. Default: all.
+        Most worker processes to use for this computation; more are started if there are not so many. Default: what
+        Dask's configuration says under ``num_workers``, else all.
     retries : int, optional
         How often a task that raises is tried again. Default: ``dask-mars.retries``, which is 0.
     **options
@@ -215,6 +230,8 @@ def get(
     """
     if mode.in_worker:
         return compute_in_worker(dsk, keys, **options)
+    if num_workers is None:
+        num_workers = dask.config.get("num_workers", None)
     return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dask
+from dask._expr import HLGExpr, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
 from dask.highlevelgraph import HighLevelGraph
 
@@ -60,15 +61,11 @@ def _high_level_graphs(dsk: Any) -> Iterator[HighLevelGraph]:
     """Find the graphs as the user made them: optimisation drops annotations."""
     if isinstance(dsk, HighLevelGraph):
         yield dsk
-        return
-    stack = [dsk]
-    while stack:
-        expression = stack.pop()
-        graph = getattr(expression, "hlg", None) if hasattr(expression, "operands") else None
-        if isinstance(graph, HighLevelGraph):
-            yield graph
-        elif hasattr(expression, "operands"):
-            stack.extend(operand for operand in expression.operands if hasattr(operand, "operands"))
+    elif isinstance(dsk, HLGExpr):
+        yield dsk.hlg
+    elif isinstance(dsk, (_HLGExprSequence, _ExprSequence)):
+        for operand in dsk.operands:
+            yield from _high_level_graphs(operand)
 
 
 def _layer_name(key: Key) -> str:

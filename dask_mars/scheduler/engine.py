@@ -26,7 +26,6 @@ from dask_mars.config import Settings
 from dask_mars.errors import (
     EngineStopped,
     StoreFull,
-    UnsupportedPlatform,
     WorkerDied,
     WorkerStartFailed,
     describe_exit,
@@ -84,8 +83,6 @@ class Engine:
     """
 
     def __init__(self, settings: Settings) -> None:
-        if not hasattr(os, "fork"):
-            raise UnsupportedPlatform(sys.platform)
         self.settings = settings
         self.pid = os.getpid()
         self._machine = Machine(
@@ -174,7 +171,8 @@ class Engine:
 
         def command() -> None:
             run.errors[chunk] = error
-            self._handle(OperandFailed(CLIENT, run.number, chunk))
+            final = not isinstance(error, Exception)
+            self._handle(OperandFailed(CLIENT, run.number, chunk, final))
 
         self._command(command)
 
@@ -378,11 +376,18 @@ class Engine:
                     self._keep_block(block)
         handle.known[number].update(chunks)
         if run.observed:
-            values = {}
-            if run.values_wanted:
-                values = {chunk: self.store.load_copy(run.locations[chunk] or ()) for chunk in chunks}
+            values = self._copies(chunks, locations) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
         self._handle(OperandsFinished(handle.number, number, chunks, durations_s))
+
+    def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
+        """Copy values for observers, before they may be freed."""
+        values = {}
+        for chunk, location in zip(chunks, locations, strict=True):
+            # What cannot be read here is a matter for those who need it.
+            with contextlib.suppress(Exception):
+                values[chunk] = self.store.load_copy(location)
+        return values
 
     def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> None:
         self._runs[number].errors[chunk] = record

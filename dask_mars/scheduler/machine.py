@@ -78,6 +78,7 @@ class _Graph:
         "in_client",
         "in_hand",
         "losses",
+        "mean_s",
         "number",
         "output",
         "plan",
@@ -122,6 +123,8 @@ class _Graph:
         self.stopping = False
         #: The user has the results, or never will.
         self.taken = False
+        #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
+        self.mean_s: float | None = None
 
     def push(self, chunk: int) -> None:
         rank = chunk if self.rank is None else self.rank[0][chunk]
@@ -458,6 +461,8 @@ class Machine:
             key = (number, operand_of[chunk])
             old = estimates.get(key)
             estimates[key] = duration_s if old is None else old + 0.25 * (duration_s - old)
+            mean_s = graph.mean_s
+            graph.mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
 
     def _wake(self, now_s: float) -> None:
         while self._delayed and self._delayed[0][0] <= now_s:
@@ -514,12 +519,14 @@ class Machine:
         window_s, in_hand, state = self.policy.window_s, worker.in_hand, graph.state
         chunks: list[int] = []
         load_s = worker.load_s
+        # An operand never seen may be slow. Before anything is known of the graph it goes to a worker with nothing
+        # else to do; after that a few at a time may stand in a queue.
+        unknown_s = window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8)
         while graph.ready and len(chunks) < most:
             rank = graph.ready[0]
             chunk = rank if graph.rank is None else graph.rank[1][rank]
             estimate = estimates.get((number, operand_of[chunk]))
-            # An operand never seen may be slow: it goes to a worker with nothing else to do.
-            cost_s = window_s if estimate is None else estimate
+            cost_s = unknown_s if estimate is None else estimate
             if in_hand and load_s + cost_s > window_s:
                 break
             heapq.heappop(graph.ready)

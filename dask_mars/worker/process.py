@@ -334,6 +334,8 @@ class WorkerProcess:
         while traceback is not None and traceback.tb_frame.f_globals.get("__name__") == __name__:
             traceback = traceback.tb_next
         record = pack_error(error.with_traceback(traceback))
+        # SystemExit and its like mean to leave: trying again would not.
+        final = final or not isinstance(error, Exception)
         self._outgoing.append((channel.FAILED, number, chunk, record, final))
         del traceback
         error.__traceback__ = None
