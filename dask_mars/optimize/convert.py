@@ -27,7 +27,13 @@ from dask.core import getcycle
 from dask.utils import funcname
 
 from dask_mars.graph import DATA, ChunkGraph, Key, Operand, Step, Subprogram
-from dask_mars.optimize.placement import is_client_store, must_run_in_client
+from dask_mars.optimize.placement import (
+    assembles_result,
+    is_client_store,
+    stores_chunk,
+    stores_in_client,
+    target_key,
+)
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
@@ -107,6 +113,16 @@ class _Program:
         return 2 * len(self.steps) - 1
 
 
+class _Pattern:
+    """What is known of programs that are alike: whether they store chunks, and their operand by where it runs."""
+
+    __slots__ = ("operands", "stores")
+
+    def __init__(self, stores: bool) -> None:
+        self.stores = stores
+        self.operands: dict[bool, int] = {}
+
+
 class Converter:
     """Turns one Dask graph into a `ChunkGraph`.
 
@@ -119,10 +135,12 @@ class Converter:
     def __init__(self, dsk: Mapping[Key, Any]) -> None:
         self._dsk = dsk
         self._graph = ChunkGraph()
-        self._operand_ids: dict[Any, int] = {}
+        self._patterns: dict[Any, _Pattern] = {}
         # Nodes that are not in Dask's graph: large literals and the halves of split tasks.
         self._extra: dict[Key, Any] = {}
         self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
+        # Keys of tasks that make the targets of stores.
+        self._targets: set[Key | None] = set()
         # Functions made here, kept alive because programs are told apart by the ids of their functions.
         self._keep: list[Any] = []
 
@@ -257,8 +275,11 @@ class Converter:
                 return DataNode(key, node)
         if isinstance(node, (DataNode, Alias)):
             return node
-        if type(node) is Task and node.func is _execute_subgraph:
-            node = self._split_store(key, node)
+        if type(node) is Task:
+            if node.func is _execute_subgraph:
+                node = self._split_store(key, node)
+            elif is_client_store(node, {}, {}, self._dsk):
+                self._targets.add(target_key(node, {}, {}))
         program = _Program()
         code = self._emit_node(program, node, {})
         if not program.steps or code != 2 * len(program.steps) - 1:
@@ -301,6 +322,7 @@ class Converter:
         for store_key, store in inner.items():
             if not is_client_store(store, inner, outer, self._dsk):
                 continue
+            self._targets.add(target_key(store, inner, outer))
             source = store.args[0]
             source_key = source.key if isinstance(source, TaskRef) else getattr(source, "target", None)
             if source_key not in inner or source_key == store_key:
@@ -317,13 +339,16 @@ class Converter:
 
     def _operand_of(self, key: Key, program: _Program) -> int:
         pattern = (len(program.input_keys), len(program.literals), tuple(program.steps))
-        in_client = must_run_in_client(key, program.functions, program.literals, program.input_keys, self._dsk)
-        number = self._operand_ids.get((pattern, in_client))
+        known = self._patterns.get(pattern)
+        if known is None:
+            known = self._patterns[pattern] = _Pattern(stores_chunk(program.functions))
+        in_client = assembles_result(key) or (
+            known.stores and stores_in_client(program.functions, program.literals, program.input_keys, self._dsk)
+        )
+        number = known.operands.get(in_client)
         if number is None:
-            operand = _finish_operand(program, _name_of(program.functions), in_client)
-            number = len(self._graph.operands)
-            self._graph.operands.append(operand)
-            self._operand_ids[pattern, in_client] = number
+            number = known.operands[in_client] = len(self._graph.operands)
+            self._graph.operands.append(_finish_operand(program, _name_of(program.functions), in_client))
         return number
 
     # -- the walk ---------------------------------------------------------------------------------------------
@@ -383,6 +408,8 @@ class Converter:
                         self._raise_cycle(dependency)
                     stack.append((dependency, key))
         graph.outputs = sorted({ids[key] for key in wanted})
+        graph.in_client.update(ids[key] for key in self._targets if key in ids)
+        graph.in_client -= graph.values.keys()
         return graph
 
     def _leave(self, key: Key, program: _Program | DataNode | Alias) -> None:

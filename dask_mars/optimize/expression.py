@@ -37,8 +37,8 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
     if isinstance(dsk, HighLevelGraph):
         return dsk.to_dict(), annotations
     if annotations:
-        # Low-level fusion would give an annotated task the key of its unannotated successor.
-        with dask.config.set({"optimization.fuse.active": False}):
+        # Fusion, of layers or of tasks, would give an annotated task the key of its unannotated successor.
+        with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
             return dsk.__dask_graph__(), annotations
     return dsk.__dask_graph__(), annotations
 

@@ -6,11 +6,13 @@ anywhere else, and nobody would notice that the data are lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.core import load_chunk, load_store_chunk
+
+from dask_mars.graph import Subprogram
 
 #: Name of the task by which Dask assembles a collection's result from its chunks.
 _FINALIZE = "finalize-hlgfinalizecompute"
@@ -48,34 +50,66 @@ def is_client_store(task: Any, inner: Mapping[Any, Any], outer: Mapping[Any, Any
     """Say whether a task of a fused inner graph stores a chunk into an object of the user's process."""
     if not (isinstance(task, Task) and task.func is load_store_chunk and len(task.args) > 1):
         return False
-    target = task.args[1]
-    for scope in (inner, outer, dsk):
+    target = _resolve(task.args[1], inner, outer, dsk)
+    return not is_shared_target(target.value if isinstance(target, DataNode) else target)
+
+
+def target_key(task: Task, inner: Mapping[Any, Any], outer: Mapping[Any, Any]) -> Any:
+    """Return the key of the graph's task that makes the target of a storing task, or None if it is given.
+
+    Whatever stores into a target must store into the one that its maker made, and not into copies of it: the maker
+    has to run where the stores do.
+    """
+    target = _resolve(task.args[1], inner, outer)
+    return target.key if isinstance(target, TaskRef) else getattr(target, "target", None)
+
+
+def _resolve(target: Any, *scopes: Mapping[Any, Any]) -> Any:
+    """Follow a reference through graphs, each nested in the next."""
+    for scope in scopes:
         if isinstance(target, TaskRef):
             target = scope.get(target.key, target)
         elif isinstance(target, Alias):
             target = scope.get(target.target, target)
-    return not is_shared_target(target.value if isinstance(target, DataNode) else target)
+    return target
 
 
-def must_run_in_client(
-    key: Any,
-    functions: Sequence[Callable[..., Any]],
+def assembles_result(key: Any) -> bool:
+    """Say whether a key is that of the task by which Dask assembles a collection's result.
+
+    Such a task runs in the user's process: its result would otherwise be copied twice more on its way.
+    """
+    return type(key) is str and key.startswith(_FINALIZE)
+
+
+def stores_chunk(functions: Iterable[Callable[..., Any]]) -> bool:
+    """Say whether a program writes into, or reads from, the target of a `da.store`."""
+    called, _ = _unfolded(functions)
+    return any(function is load_store_chunk or function is load_chunk for function in called)
+
+
+def stores_in_client(
+    functions: Iterable[Callable[..., Any]],
     literals: Sequence[Any],
     input_keys: Sequence[Any],
     dsk: Mapping[Any, Any],
 ) -> bool:
-    """Say whether a task has to run in the user's process.
+    """Say whether a program for which `stores_chunk` holds has to run in the user's process."""
+    _, held = _unfolded(functions)
+    given = (node.value for name in input_keys if isinstance(node := dsk.get(name), DataNode))
+    return not any(is_shared_target(target) for target in (*literals, *held, *given))
 
-    True for the task that assembles a collection's result, which would otherwise be copied twice more on its way,
-    and for stores into what is not known to be shared between processes.
-    """
-    if type(key) is str and key.startswith(_FINALIZE):
-        return True
-    for function in functions:
-        if function is load_store_chunk or function is load_chunk:
-            targets = [
-                *literals,
-                *(node.value for name in input_keys if isinstance(node := dsk.get(name), DataNode)),
-            ]
-            return not any(is_shared_target(target) for target in targets)
-    return False
+
+def _unfolded(functions: Iterable[Callable[..., Any]]) -> tuple[list[Callable[..., Any]], list[Any]]:
+    """Return functions, and the literals that they hold, with inner programs replaced by what they are made of."""
+    called: list[Callable[..., Any]] = []
+    held: list[Any] = []
+    stack = list(functions)
+    while stack:
+        function = stack.pop()
+        if isinstance(function, Subprogram):
+            stack += function.operand.functions
+            held += function.literals
+        else:
+            called.append(function)
+    return called, held

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import tblib
 import tblib.pickling_support
 from dask.utils import SerializableLock
@@ -22,17 +23,49 @@ from dask_mars.worker.locks import InterprocessLock
 BUFFER_BYTES = 1 << 12
 
 
+# Stores that pickle although what they hold stays behind, or is copied whole: writes to such a copy would be lost.
+_IN_MEMORY = {"MemoryFileSystem": "fsspec", "MemoryStore": "zarr", "ManagedMemoryStore": "zarr"}
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    thaw: Callable[[Any], Any] | None = None
+
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is SerializableLock:
+        kind = type(obj)
+        if kind is SerializableLock:
             return InterprocessLock, (obj.token,)
+        if isinstance(obj, SerializableLock):
+            raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
+        if kind.__name__ in _IN_MEMORY and kind.__module__.startswith(_IN_MEMORY[kind.__name__]):
+            raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
+        if self.thaw is not None and type(obj) is np.ndarray:
+            thawed = self.thaw(obj)
+            if thawed is not obj:
+                return thawed.__reduce_ex__(5)
         return super().reducer_override(obj)
 
 
-def dumps(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
-    """Pickle a value; `buffers` gets each out-of-band buffer and returns a true value to keep it in band."""
+def dumps(
+    value: Any,
+    buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
+    thaw: Callable[[Any], Any] | None = None,
+) -> bytes:
+    """Pickle a value.
+
+    Parameters
+    ----------
+    value : object
+        What to pickle.
+    buffers : callable, optional
+        Gets each out-of-band buffer and returns a true value to keep it in band.
+    thaw : callable, optional
+        Gets each array and returns the one to pickle in its place.
+    """
     with io.BytesIO() as file:
-        _Pickler(file, protocol=5, buffer_callback=buffers).dump(value)
+        pickler = _Pickler(file, protocol=5, buffer_callback=buffers)
+        if thaw is not None:
+            pickler.thaw = thaw
+        pickler.dump(value)
         return file.getvalue()
 
 
