@@ -140,7 +140,8 @@ class _Computation:
             retries=graph.retries,
             default_retries=engine.settings.retries if retries is None else int(retries),
             priorities=graph.priorities,
-            worker_limit=num_workers,
+            # As with Dask's own schedulers, 0 is no limit.
+            worker_limit=num_workers or None,
         )
         # With one such task at a time the calling thread itself will do.
         self._single = len(in_client) <= 1

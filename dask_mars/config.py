@@ -80,7 +80,9 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
     ValueError
         A setting makes no sense.
     """
-    workers = num_workers or dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
+    workers = num_workers
+    if workers is None:
+        workers = dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
     if int(workers) < 1:
         raise ValueError(f"the number of workers must be at least 1, not {workers}")
     return Settings(

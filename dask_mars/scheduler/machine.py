@@ -485,9 +485,11 @@ class Machine:
         # Graphs take turns, so that a small one is not stuck behind a large one.
         while True:
             given = False
-            for graph in self._graphs.values():
+            for graph in list(self._graphs.values()):
                 if graph.ready and self._dispatch_graph(graph):
                     given = True
+                    # To the end of the line: the next event's room goes to the others first.
+                    self._graphs[graph.number] = self._graphs.pop(graph.number)
             if not given:
                 return
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import re
 import select
 import signal
 import socket
@@ -43,6 +44,8 @@ _FLUSH_S = 0.001
 #: How often the socket is looked at while there is work.
 _POLL_S = 0.0005
 _PR_SET_PDEATHSIG = 1
+#: How NumPy, Python's buffers, Cython and others say that memory cannot be written to.
+_READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 
 #: What a worker writes into the control page: graph and chunk that it runs, or -1, -1.
 RUNNING = struct.Struct("<qq")
@@ -99,6 +102,8 @@ class WorkerProcess:
         self._lingering: list[tuple[Block, Bytes]] = []
         self._trimmed = True
         self._running: tuple[int, int] = (-1, -1)
+        #: Where tasks print; what has no end of line yet is sent when its task ends.
+        self.streams: tuple[_Output, ...] = ()
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -249,8 +254,8 @@ class WorkerProcess:
                 copies = operand_number in graph.needs_copies
                 values = self._load_inputs(graph, inputs, owners, copies)
                 result = operand.run(values, literals)  # type: ignore[union-attr]
-            except ValueError as error:
-                if copies or not inputs or "read-only" not in str(error):
+            except (BufferError, TypeError, ValueError) as error:
+                if copies or not inputs or not _READ_ONLY.search(str(error)):
                     raise
                 # The task writes into its input, which under threads it may: it gets copies of its own.
                 error.__traceback__ = None
@@ -261,6 +266,8 @@ class WorkerProcess:
             self._failed(number, chunk, error, owners)
             return
         finally:
+            for stream in self.streams:
+                stream.flush()
             RUNNING.pack_into(self._control, 0, -1, -1)
             self._running = (-1, -1)
         self._seal(number, graph, chunk, result, owners, time.perf_counter() - start)
@@ -429,9 +436,9 @@ class _Output:
             self.write(line)
 
     def flush(self) -> None:
-        text = "".join(self._parts)
-        self._parts.clear()
-        if text:
+        if self._parts:
+            text = "".join(self._parts)
+            self._parts.clear()
             self._process.send_output(self._name, text)
 
     def isatty(self) -> bool:
@@ -483,6 +490,7 @@ def main(descriptor: int) -> None:
     )
     sys.stdout = _Output(process, "stdout", sys.stdout)
     sys.stderr = _Output(process, "stderr", sys.stderr)
+    process.streams = (sys.stdout, sys.stderr)
 
     def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         process.send_warning(message, category, filename, lineno)

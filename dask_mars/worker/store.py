@@ -19,6 +19,7 @@ import math
 import pickle
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,10 @@ class Store:
         if kind is np.ndarray and not value.dtype.hasobject:
             if value.nbytes > self.inline_bytes:
                 return self._seal_array(value, inputs)
-            return (PICKLE, dumps(value))
+            if not value.flags.forc:
+                # NumPy's pickles of other layouts lose the byte order.
+                value = value.copy(order="K")
+            return (PICKLE, dumps(self._thawed(value, inputs)))
         return self._seal_object(value, inputs)
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> Location:
@@ -107,8 +111,9 @@ class Store:
         if block is not None:
             start = self.arenas[block[0]].address + block[1]
             position = int(array.__array_interface__["data"][0]) - start
-            # Read-only here because it is shared; whoever gets a copy of it may write.
-            return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, True)
+            # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
+            writeable = high - low >= array.nbytes
+            return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, writeable)
         if high - low <= array.nbytes:
             # Contiguous in some order, or broadcast: its memory is copied as it lies, its strides stay.
             size = high - low
@@ -135,10 +140,11 @@ class Store:
             buffers.append(raw)
             return False
 
-        header = dumps(value, out_of_band)
+        thaw = partial(self._thawed, inputs=inputs) if inputs else None
+        header = dumps(value, out_of_band, thaw)
         total = sum(buffer.nbytes for buffer in buffers) + len(header)
         if total <= self.inline_bytes:
-            return (PICKLE, dumps(value) if buffers else header)
+            return (PICKLE, dumps(value, thaw=thaw) if buffers else header)
         blocks: list[Block] = []
         parts: list[tuple[int, int, int]] = []
         to_copy: list[tuple[int, Bytes]] = []
@@ -188,6 +194,24 @@ class Store:
             if start <= low and high <= start + block[2]:
                 return block if high - low >= block[2] * _VIEW_SHARE else None
         return None
+
+    def _thawed(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> np.ndarray[Any, Any]:
+        """Return a writable alias of an array that is read-only just because it is a view of an input.
+
+        Pickles remember whether an array may be written, and who loads a copy of this one may write.
+        """
+        if array.flags.writeable or not array.size:
+            return array
+        low, high = _byte_bounds(array)
+        if high - low < array.nbytes:
+            return array
+        for arena, offset, size in inputs:
+            start = self.arenas[arena].address + offset
+            if start <= low and high <= start + size:
+                position = int(array.__array_interface__["data"][0]) - start
+                view = self.arenas[arena].view(offset, size)
+                return np.ndarray(array.shape, array.dtype, buffer=view, offset=position, strides=array.strides)
+        return array
 
     # -- reading ----------------------------------------------------------------------------------------------
 
