@@ -92,10 +92,14 @@ def compute(
             annotate(graph, annotations)
             if observer:
                 observer.start_state(set(wanted))
-            computation = _Computation(
-                engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
-            )
-            values = computation.results()
+            if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
+                # Nothing to run: the values are in the graph.
+                values = {chunk: graph.values[chunk] for chunk in graph.outputs}
+            else:
+                computation = _Computation(
+                    engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
+                )
+                values = computation.results()
             failed = False
         finally:
             if observer:
@@ -149,10 +153,6 @@ class _Computation:
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output chunk."""
         observer = self._observer
-        if all(operand < 0 for operand in map(self._graph.operand_of.__getitem__, self._graph.outputs)):
-            # Nothing to run: the values are in the graph.
-            values = {chunk: self._graph.values[chunk] for chunk in self._graph.outputs}
-            return values
         engine = self._engine
         run = engine.submit(
             self._graph,

@@ -123,7 +123,10 @@ def parse_memory(limit: int | float | str | None) -> int:
     if limit is None:
         return int(total * 0.8)
     if isinstance(limit, str) and limit.strip().endswith("%"):
-        limit = float(limit.strip()[:-1]) / 100
+        share = float(limit.strip()[:-1]) / 100
+        if not 0 < share <= 1:
+            raise ValueError(f"the memory limit must be more than 0% and at most 100%, not {limit!r}")
+        limit = share
     if isinstance(limit, float) and 0 < limit <= 1:
         return int(total * limit)
     size = int(parse_bytes(limit))

@@ -177,7 +177,7 @@ class ChunkGraph:
     operand_of: list[int] = field(default_factory=list)
     #: Each chunk's literals, as its operand expects them.
     literals: list[tuple[Any, ...]] = field(default_factory=list)
-    #: Each chunk's distinct inputs, as its operand expects them.
+    #: Each chunk's inputs, as its operand expects them; the same chunk may stand more than once.
     inputs: list[tuple[int, ...]] = field(default_factory=list)
     #: The operands, each once.
     operands: list[Operand] = field(default_factory=list)

@@ -101,6 +101,9 @@ class Engine:
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
         self._lock = threading.Lock()
+        #: Guards `_released`: the numbers of closed descriptors may stand for anything else.
+        self._descriptors_lock = threading.Lock()
+        self._released = False
         #: (deadline, worker process, graph): what is to have stopped by then.
         self._deadlines: list[tuple[float, int, WorkerHandle, int]] = []
         self._start_failures = 0
@@ -115,11 +118,10 @@ class Engine:
         ]
         self._control_bytes = -(-count * RUNNING.size // 4096) * 4096
         self._control_file = arenas.create("dask-mars-control", self._control_bytes)
-        self._locks_file = arenas.create("dask-mars-locks", 4096)
+        self._locks_file = _locks_file()
         views = [arenas.Arena(descriptor, settings.memory_limit) for descriptor in self._arena_files]
         self._control = arenas.Arena(self._control_file, self._control_bytes).view(0, self._control_bytes).data
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
-        InterprocessLock.descriptor = self._locks_file
 
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -201,10 +203,13 @@ class Engine:
     def _command(self, command: Callable[[], None]) -> None:
         if not self._thread.is_alive():
             raise self.why_stopped()
-        self._commands.append(command)
-        with contextlib.suppress(BlockingIOError, OSError):
-            # A full pipe wakes just as well.
-            os.write(self._wake_writer, b"\0")
+        with self._descriptors_lock:
+            if self._released:
+                raise self.why_stopped()
+            self._commands.append(command)
+            with contextlib.suppress(BlockingIOError, OSError):
+                # A full pipe wakes just as well.
+                os.write(self._wake_writer, b"\0")
 
     # -- the thread -------------------------------------------------------------------------------------------
 
@@ -297,7 +302,10 @@ class Engine:
             inline_bytes=self.settings.inline_bytes,
             idle_trim_s=self.settings.idle_trim_s,
         )
-        handle = WorkerHandle(start)
+        try:
+            handle = WorkerHandle(start)
+        except OSError as error:
+            raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
         self._workers[number] = handle
         self._selector.register(handle.socket, selectors.EVENT_READ, handle)
         if handle.exit_descriptor is not None:
@@ -536,7 +544,11 @@ class Engine:
                 return True
             if raw.nbytes < _LITERAL_BUFFER_BYTES:
                 return True
-            parts.append(self.store.put(raw))
+            try:
+                parts.append(self.store.put(raw))
+            except StoreFull:
+                # Then it travels in the message.
+                return True
             return False
 
         try:
@@ -652,7 +664,8 @@ class Engine:
         deadline = time.monotonic() + _EXIT_S
         for handle in self._workers.values():
             while handle.process.poll() is None and time.monotonic() < deadline:
-                if self._busy(handle):
+                # A worker that is not up yet has nothing to end politely either.
+                if self._busy(handle) or not handle.ready:
                     break
                 with contextlib.suppress(OSError):
                     handle.read()
@@ -666,25 +679,28 @@ class Engine:
         return bool(graph >= 0)
 
     def _close_descriptors(self) -> None:
+        with self._descriptors_lock:
+            if self._released:
+                return
+            self._released = True
         self._selector.close()
         descriptors: Iterable[int] = (
             *self._arena_files,
             self._control_file,
-            self._locks_file,
             self._wake_reader,
             self._wake_writer,
         )
         for descriptor in descriptors:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        if InterprocessLock.descriptor == self._locks_file:
-            InterprocessLock.descriptor = None
         for view in self.store.arenas:
             view.close()
 
     def abandon(self) -> None:
         """In a process forked from the user's: let go of what belongs to the parent."""
         self._closing = True
+        # A thread that does not exist here may have held it.
+        self._descriptors_lock = threading.Lock()
         for handle in self._workers.values():
             with contextlib.suppress(OSError):
                 handle.close_descriptors()
@@ -692,6 +708,21 @@ class Engine:
             handle.process.returncode = 0
         with contextlib.suppress(OSError):
             self._close_descriptors()
+
+
+_locks_guard = threading.Lock()
+
+
+def _locks_file() -> int:
+    """Return the descriptor of the file whose bytes serve as locks.
+
+    All engines of a process share it, so that a lock is the same lock in all of them, and it stays open: to close
+    one of its descriptors would release every lock that the process holds.
+    """
+    with _locks_guard:
+        if InterprocessLock.descriptor is None:
+            InterprocessLock.descriptor = arenas.create("dask-mars-locks", 4096)
+        return InterprocessLock.descriptor
 
 
 def _can_dump(record: Any) -> bool:

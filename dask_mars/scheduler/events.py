@@ -21,7 +21,7 @@ class GraphPlan:
     Attributes
     ----------
     inputs : sequence of tuple of int
-        Distinct inputs of each chunk.
+        Inputs of each chunk; the same chunk may stand more than once.
     outputs : sequence of int
         Chunks that the user asked for; not freed until the results are taken.
     operand_of : sequence of int

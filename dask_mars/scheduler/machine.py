@@ -371,7 +371,7 @@ class Machine:
                     self._fail(graph, chunk, worker_lost=True)
                 else:
                     self._delay(graph, chunk, losses, now_s)
-        for number in {number for number, _ in worker.in_hand}:
+        for number in dict.fromkeys(number for number, _ in worker.in_hand):
             if number in self._graphs:
                 self._maybe_forget(self._graphs[number])
 

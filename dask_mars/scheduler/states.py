@@ -47,7 +47,9 @@ LEGAL = bytes(target in MOVES[source] for source in State for target in State)
 
 def mermaid() -> str:
     """Draw the table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", "    [*] --> UNSCHEDULED", "    [*] --> READY"]
+    # Chunks whose values come with the graph start where others end.
+    lines = ["stateDiagram-v2"]
+    lines += [f"    [*] --> {state.name}" for state in (State.UNSCHEDULED, State.READY, State.FINISHED)]
     for source, targets in MOVES.items():
         lines += [f"    {source.name} --> {target.name}" for target in sorted(targets)]
     return "\n".join(lines)

@@ -39,21 +39,26 @@ class WorkerHandle:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         options = json.dumps({"path": sys.path, "socket": theirs.fileno()})
         # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                "-c",
-                _BOOT,
-                options,
-            ],
-            stdin=subprocess.DEVNULL,
-            env={**WORKER_ENVIRONMENT, **os.environ},
-            pass_fds=(theirs.fileno(), start.control, start.locks, *start.arenas),
-            # Ctrl-C in a terminal is for the client alone.
-            process_group=0,
-        )
-        theirs.close()
+        try:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    "-c",
+                    _BOOT,
+                    options,
+                ],
+                stdin=subprocess.DEVNULL,
+                env={**WORKER_ENVIRONMENT, **os.environ},
+                pass_fds=(theirs.fileno(), start.control, start.locks, *start.arenas),
+                # Ctrl-C in a terminal is for the client alone.
+                process_group=0,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self.socket = ours
         self.exit_descriptor = _watch_exit(self.process.pid)
         self.ready = False

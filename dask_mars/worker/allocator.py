@@ -34,6 +34,8 @@ class Allocator:
     """
 
     def __init__(self, capacity_bytes: int, live: Iterable[tuple[int, int]] = ()) -> None:
+        # Blocks are whole pages, so a last partial page is of no use.
+        capacity_bytes -= capacity_bytes % PAGE_BYTES
         self.capacity_bytes = capacity_bytes
         #: Size in bytes of each block in use, by its offset.
         self.used: dict[int, int] = {}

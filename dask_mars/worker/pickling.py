@@ -6,9 +6,13 @@ out of band, and are put into shared memory by the caller. Dask's locks are exch
 
 from __future__ import annotations
 
+import builtins
+import copyreg
 import io
 import pickle
+import sys
 from collections.abc import Callable
+from types import WrapperDescriptorType
 from typing import Any
 
 import cloudpickle
@@ -21,6 +25,10 @@ from dask_mars.worker.locks import InterprocessLock
 
 #: Buffers smaller than this stay in the pickle.
 BUFFER_BYTES = 1 << 12
+
+_BUILTIN_ERRORS = [
+    kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)
+]
 
 
 # Stores that pickle although what they hold stays behind, or is copied whole: writes to such a copy would be lost.
@@ -36,6 +44,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return InterprocessLock, (obj.token,)
         if isinstance(obj, SerializableLock):
             raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
+        if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
+            # cloudpickle would send a copy of what it holds, and what is written to that would be lost.
+            raise pickle.PicklingError("an open file is in the user's process")
         if kind.__name__ in _IN_MEMORY and kind.__module__.startswith(_IN_MEMORY[kind.__name__]):
             raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
         if self.thaw is not None and type(obj) is np.ndarray:
@@ -97,6 +108,9 @@ def pack_error(error: BaseException) -> FailureRecord:
     """Make an exception ready to travel, whatever it is made of."""
     summary = f"{type(error).__name__}: {_text_of(error)}"
     tblib.pickling_support.install(error)
+    for kind in (type(error), *_BUILTIN_ERRORS):
+        if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
+            copyreg.pickle(kind, _reduce_as_called)
     for candidate in (_Whole(error), _Rebuilt(error), _Described(error)):
         try:
             payload = dumps(candidate)
@@ -115,6 +129,18 @@ def unpack_error(record: FailureRecord) -> BaseException:
     except Exception:
         error = RuntimeError(record.summary)
     return error if isinstance(error, BaseException) else RuntimeError(record.summary)
+
+
+def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
+    """Reduce an exception to a call of its class.
+
+    tblib does not call constructors written in C other than the commonest, and so loses what these keep outside
+    of `args`: the text of a UnicodeDecodeError, the code of a SystemExit.
+    """
+    kind, arguments, *state = tuple(error.__reduce__())
+    chain = (error.__cause__, error.__traceback__, error.__context__, error.__suppress_context__)
+    notes = getattr(error, "__notes__", None)
+    return tblib.pickling_support.unpickle_exception, (kind, arguments, *chain, notes), *state
 
 
 class _Whole:
@@ -137,7 +163,7 @@ class _Rebuilt:
         error = self.error
         attributes = {name: value for name, value in vars(error).items() if _can_pickle(value)}
         arguments = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
-        return _rebuild, (type(error), arguments, attributes, error.__traceback__)
+        return _rebuild, (type(error), arguments, attributes, *_chain_of(error))
 
 
 class _Described:
@@ -148,19 +174,32 @@ class _Described:
 
     def __reduce__(self) -> tuple[Any, ...]:
         text = f"{type(self.error).__name__}: {_text_of(self.error)}"
-        return _rebuild, (RuntimeError, (text,), {}, self.error.__traceback__)
+        return _rebuild, (RuntimeError, (text,), {}, *_chain_of(self.error))
 
 
 def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
     return error.with_traceback(traceback)
 
 
+def _chain_of(error: BaseException) -> tuple[Any, ...]:
+    """Return an exception's traceback, and what can travel of the exceptions behind it."""
+    cause, context = (behind if _can_pickle(behind) else None for behind in (error.__cause__, error.__context__))
+    return error.__traceback__, cause, context, error.__suppress_context__
+
+
 def _rebuild(
-    kind: type[BaseException], arguments: tuple[Any, ...], attributes: dict[str, Any], traceback: Any
+    kind: type[BaseException],
+    arguments: tuple[Any, ...],
+    attributes: dict[str, Any],
+    traceback: Any,
+    cause: BaseException | None,
+    context: BaseException | None,
+    suppress_context: bool,
 ) -> BaseException:
     error = kind.__new__(kind, *arguments)
     error.args = arguments
     error.__dict__.update(attributes)
+    error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress_context
     return error.with_traceback(traceback)
 
 

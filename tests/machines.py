@@ -1,0 +1,67 @@
+"""State machines for tests: short plans, and a machine that is proved sound after each event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dask_mars.scheduler.events import (
+    Event,
+    GraphPlan,
+    GraphSubmitted,
+    Instruction,
+    OperandsFinished,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Policy
+
+
+def plan(*inputs: tuple[int, ...], outputs: Any = None, data: Any = (), **options: Any) -> GraphPlan:
+    """Make a plan. Unless told otherwise, what nobody needs is an output, and all chunks have one operand."""
+    if outputs is None:
+        needed = {source for sources in inputs for source in sources}
+        outputs = [chunk for chunk in range(len(inputs)) if chunk not in needed]
+    operand_of = options.pop("operand_of", [0] * len(inputs))
+    return GraphPlan(
+        inputs=list(inputs),
+        outputs=outputs,
+        operand_of=[-1 if chunk in data else operand for chunk, operand in enumerate(operand_of)],
+        **options,
+    )
+
+
+class CheckedMachine:
+    """A machine with running workers, whose invariants are checked after each event.
+
+    Parameters
+    ----------
+    workers : int
+        Workers that have started.
+    **policy
+        Fields of `Policy`.
+    """
+
+    def __init__(self, workers: int = 1, **policy: Any) -> None:
+        self.machine = Machine(Policy(**policy))
+        self.now_s = 100.0
+        for number in range(workers):
+            assert self.post(WorkerStarted(number)) == []
+
+    def post(self, event: Event, after_s: float = 0.0) -> list[Instruction]:
+        """Let time pass, feed an event and return the instructions."""
+        self.now_s += after_s
+        instructions = self.machine.handle(event, self.now_s)
+        self.machine.validate()
+        return instructions
+
+    def submit(self, *inputs: tuple[int, ...], graph: int = 1, **options: Any) -> list[Instruction]:
+        """Submit a plan made by `plan`."""
+        return self.post(GraphSubmitted(graph, plan(*inputs, **options)))
+
+    def finish(self, worker: int, *chunks: int, graph: int = 1, seconds: float = 1.0) -> list[Instruction]:
+        """Report chunks that each took so many seconds."""
+        return self.post(OperandsFinished(worker, graph, chunks, [seconds] * len(chunks)))
+
+    def states(self, graph: int = 1) -> list[str]:
+        """Return the names of all chunks' states."""
+        count = sum(self.machine.counts(graph).values())
+        return [self.machine.state_of(graph, chunk).name for chunk in range(count)]

@@ -1,0 +1,180 @@
+"""The allocator against a model: a plain list of the blocks in use."""
+
+from __future__ import annotations
+
+import doctest
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from dask_mars.worker import allocator as module
+from dask_mars.worker.allocator import PAGE_BYTES, Allocator
+
+CAPACITY_BYTES = 32 * PAGE_BYTES
+
+sizes = st.one_of(st.integers(1, 6 * PAGE_BYTES), st.integers(1, 6).map(lambda pages: pages * PAGE_BYTES))
+
+
+def pages_for(size_bytes: int) -> int:
+    """Return the bytes of the whole pages that a size takes."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def gaps(used: dict[int, int], capacity_bytes: int) -> list[tuple[int, int]]:
+    """Return offset and size of what lies between blocks in use."""
+    found = []
+    end = 0
+    for offset, size in [*sorted(used.items()), (capacity_bytes, 0)]:
+        if offset > end:
+            found.append((end, offset - end))
+        end = offset + size
+    return found
+
+
+def test_examples_in_the_documentation():
+    results = doctest.testmod(module)
+    assert results.attempted
+    assert not results.failed
+
+
+class Model(RuleBasedStateMachine):
+    """Blocks in use and the order in which free ranges came to be, kept the slow way."""
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        self.used: dict[int, int] = {}
+        offset = 0
+        for gap, size in data.draw(st.lists(st.tuples(st.integers(0, 3), sizes), max_size=4)):
+            offset += gap * PAGE_BYTES
+            if offset + pages_for(size) > CAPACITY_BYTES:
+                break
+            self.used[offset] = size
+            offset += pages_for(size)
+        live = data.draw(st.permutations(sorted(self.used.items())))
+        self.allocator = Allocator(CAPACITY_BYTES, live)
+        self.used = {offset: pages_for(size) for offset, size in self.used.items()}
+
+    @rule(size=sizes)
+    def allocate(self, size: int) -> None:
+        size_pages = pages_for(size)
+        fitting = [free for _, free in gaps(self.used, CAPACITY_BYTES) if free >= size_pages]
+        offset = self.allocator.allocate(size)
+        assert (offset is None) == (not fitting)
+        if offset is None:
+            return
+        assert offset % PAGE_BYTES == 0
+        place = [free for start, free in gaps(self.used, CAPACITY_BYTES) if start == offset]
+        assert place == [min(fitting)]
+        self.used[offset] = size_pages
+
+    @precondition(lambda self: self.used)
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(sorted(self.used)))
+        self.allocator.free(offset)
+        del self.used[offset]
+
+    @rule(offset=st.integers(0, 32).map(lambda page: page * PAGE_BYTES))
+    def free_what_is_not_in_use(self, offset: int) -> None:
+        if offset not in self.used:
+            with pytest.raises(KeyError):
+                self.allocator.free(offset)
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "allocator"):
+            return
+        free = gaps(self.used, CAPACITY_BYTES)
+        assert self.allocator.used == self.used
+        assert self.allocator.used_bytes == sum(self.used.values())
+        assert self.allocator.free_ranges() == free
+        assert self.allocator.largest_free_bytes == max((size for _, size in free), default=0)
+        blocks = sorted(self.used.items())
+        assert all(offset + size <= after for (offset, size), (after, _) in itertools.pairwise(blocks))
+
+    def teardown(self) -> None:
+        if hasattr(self, "allocator"):
+            for offset in self.used:
+                self.allocator.free(offset)
+            assert self.allocator.free_ranges() == [(0, CAPACITY_BYTES)]
+            assert self.allocator.used_bytes == 0
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("size", [1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 5 * PAGE_BYTES])
+def test_block_takes_whole_pages(size):
+    allocator = Allocator(CAPACITY_BYTES)
+    assert allocator.allocate(size) == 0
+    assert allocator.used == {0: pages_for(size)}
+
+
+def test_empty_block_takes_a_page_so_that_its_offset_is_its_own():
+    allocator = Allocator(CAPACITY_BYTES)
+    assert [allocator.allocate(0), allocator.allocate(0)] == [0, PAGE_BYTES]
+
+
+@given(order=st.permutations(range(5)))
+def test_among_equal_blocks_the_one_freed_last_is_used_first(order):
+    allocator = Allocator(10 * PAGE_BYTES)
+    # A page in use behind each block keeps it from merging with its neighbours.
+    blocks = [allocator.allocate(PAGE_BYTES) for _ in range(10)][::2]
+    for position in order:
+        allocator.free(blocks[position])
+    again = [allocator.allocate(PAGE_BYTES) for _ in range(5)]
+    assert again == [blocks[position] for position in reversed(order)]
+
+
+def test_smallest_block_that_fits_is_used_even_if_a_larger_one_was_freed_later():
+    allocator = Allocator(CAPACITY_BYTES)
+    small, _, large, _ = (allocator.allocate(pages * PAGE_BYTES) for pages in (2, 1, 4, 1))
+    allocator.free(small)
+    allocator.free(large)
+    assert allocator.allocate(2 * PAGE_BYTES) == small
+
+
+def test_free_neighbours_merge_on_both_sides():
+    allocator = Allocator(4 * PAGE_BYTES)
+    first, second, third, _ = (allocator.allocate(1) for _ in range(4))
+    allocator.free(first)
+    allocator.free(third)
+    assert allocator.largest_free_bytes == PAGE_BYTES
+    allocator.free(second)
+    assert allocator.free_ranges() == [(0, 3 * PAGE_BYTES)]
+
+
+def test_full_arena_gives_nothing_and_works_again_after_a_free():
+    allocator = Allocator(2 * PAGE_BYTES)
+    assert allocator.allocate(2 * PAGE_BYTES) == 0
+    assert allocator.allocate(1) is None
+    assert allocator.largest_free_bytes == 0
+    allocator.free(0)
+    assert allocator.allocate(1) == 0
+
+
+def test_block_cannot_be_freed_twice():
+    allocator = Allocator(CAPACITY_BYTES)
+    allocator.free(allocator.allocate(1))
+    with pytest.raises(KeyError):
+        allocator.free(0)
+
+
+def test_live_blocks_stay_where_they_are():
+    allocator = Allocator(6 * PAGE_BYTES, live=[(3 * PAGE_BYTES, 2 * PAGE_BYTES), (PAGE_BYTES, 100)])
+    assert allocator.used == {PAGE_BYTES: PAGE_BYTES, 3 * PAGE_BYTES: 2 * PAGE_BYTES}
+    assert allocator.free_ranges() == [(0, PAGE_BYTES), (2 * PAGE_BYTES, PAGE_BYTES), (5 * PAGE_BYTES, PAGE_BYTES)]
+    allocator.free(PAGE_BYTES)
+    assert allocator.largest_free_bytes == 3 * PAGE_BYTES
+
+
+def test_arena_whose_size_is_no_multiple_of_a_page_is_used_up_to_its_last_whole_page():
+    allocator = Allocator(2 * PAGE_BYTES + 100)
+    assert allocator.allocate(PAGE_BYTES) == 0
+    assert allocator.allocate(PAGE_BYTES + 50) is None
+    assert allocator.allocate(PAGE_BYTES) == PAGE_BYTES
+    assert allocator.allocate(1) is None

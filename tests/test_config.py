@@ -1,0 +1,241 @@
+"""Settings: defaults, schema, who comes before whom, and how much memory there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import os
+from pathlib import Path
+
+import dask
+import pytest
+import yaml
+from dask.system import CPU_COUNT
+
+from dask_mars import config
+
+jsonschema = pytest.importorskip("jsonschema")
+
+DEFAULTS = yaml.safe_load(config.DEFAULTS_FILE.read_text(encoding="utf-8"))
+SCHEMA = yaml.safe_load(config.SCHEMA_FILE.read_text(encoding="utf-8"))
+PROPERTIES = SCHEMA["properties"]["dask-mars"]["properties"]
+
+
+# -- defaults and schema ----------------------------------------------------------------------------------------
+
+
+def test_schema_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_defaults_satisfy_the_schema():
+    jsonschema.validate(DEFAULTS, SCHEMA)
+
+
+def test_defaults_and_schema_have_the_same_settings():
+    assert set(DEFAULTS) == {"dask-mars"}
+    assert set(DEFAULTS["dask-mars"]) == set(PROPERTIES)
+
+
+def test_every_setting_is_described():
+    assert all(setting["description"] for setting in PROPERTIES.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num-workers", 0), ("num-workers", "two"), ("retries", -1), ("idle-trim", 10), ("unknown", 1)],
+)
+def test_schema_refuses_what_makes_no_sense(name, value):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"dask-mars": {**DEFAULTS["dask-mars"], name: value}}, SCHEMA)
+
+
+def test_defaults_are_in_dask_s_configuration_below_what_the_user_says():
+    assert set(dask.config.get("dask-mars")) >= set(DEFAULTS["dask-mars"])
+    with dask.config.set({"dask-mars.retries": 7}):
+        config.load_defaults()
+        assert config.get("retries") == 7
+    dask.config.defaults.pop()
+
+
+def test_every_default_resolves_to_a_number():
+    with dask.config.set(DEFAULTS):
+        settings = config.settings()
+    for field in dataclasses.fields(settings):
+        assert getattr(settings, field.name) >= 0, field.name
+    assert (settings.inline_bytes, settings.window_s, settings.retries) == (16 << 10, 0.02, 0)
+    assert (settings.retry_delay_s, settings.retry_delay_limit_s, settings.lost_limit) == (0.1, 10.0, 3)
+    assert (settings.cancel_grace_s, settings.start_timeout_s, settings.idle_trim_s) == (0.2, 60.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "expected"),
+    [
+        ("inline-limit", 1000, "inline_bytes", 1000),
+        ("inline-limit", "1 MiB", "inline_bytes", 1 << 20),
+        ("dispatch-window", "2s", "window_s", 2.0),
+        ("retry-delay", "1 minute", "retry_delay_s", 60.0),
+        ("allowed-worker-losses", 0, "lost_limit", 0),
+        ("retries", 4, "retries", 4),
+    ],
+)
+def test_settings_come_from_the_configuration(name, text, field, expected):
+    with dask.config.set({f"dask-mars.{name}": text}):
+        assert getattr(config.settings(), field) == expected
+
+
+# -- number of workers ------------------------------------------------------------------------------------------
+
+
+def test_argument_comes_first_then_dask_then_ours_then_the_processors():
+    with dask.config.set({"num_workers": None, "dask-mars.num-workers": None}):
+        assert config.settings().num_workers == CPU_COUNT
+        with dask.config.set({"dask-mars.num-workers": 3}):
+            assert config.settings().num_workers == 3
+            with dask.config.set({"num_workers": 5}):
+                assert config.settings().num_workers == 5
+                assert config.settings(num_workers=7).num_workers == 7
+
+
+@pytest.mark.parametrize("count", [0, -2])
+def test_number_of_workers_must_be_positive(count):
+    with pytest.raises(ValueError, match=f"at least 1, not {count}"):
+        config.settings(num_workers=count)
+
+
+def test_memory_limit_of_the_call_comes_before_the_configuration():
+    with dask.config.set({"dask-mars.memory-limit": "1 GiB"}):
+        assert config.settings().memory_limit == 1 << 30
+        assert config.settings(memory_limit="2 GiB").memory_limit == 2 << 30
+    with dask.config.set({"dask-mars.memory-limit": None}):
+        assert config.settings().memory_limit == int(config.memory_total() * 0.8)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def total(monkeypatch) -> int:
+    monkeypatch.setattr(config, "memory_total", lambda: 1000)
+    return 1000
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, 800),
+        (0.25, 250),
+        (1.0, 1000),
+        ("60%", 600),
+        (" 12.5 % ", 125),
+        ("100%", 1000),
+        (1, 1),
+        (5000, 5000),
+        (2e9, 2_000_000_000),
+        ("4 GiB", 4 << 30),
+        ("4GB", 4_000_000_000),
+        ("123", 123),
+    ],
+)
+def test_memory_limit_in_all_its_forms(total, limit, expected):
+    assert config.parse_memory(limit) == expected
+
+
+@pytest.mark.parametrize("limit", [0, 0.0, -1, -0.5, "0", "0%", "-5%", "150%", "much", "x%", "4 parsecs"])
+def test_memory_limit_that_makes_no_sense(total, limit):
+    with pytest.raises(ValueError, match=r"."):
+        config.parse_memory(limit)
+
+
+@pytest.mark.parametrize("limit", [0, "0%", "150%"])
+def test_refused_memory_limit_is_named(total, limit):
+    with pytest.raises(ValueError, match=f"not {limit!r}"):
+        config.parse_memory(limit)
+
+
+def test_examples_in_the_documentation():
+    results = doctest.testmod(config)
+    assert results.attempted
+    assert not results.failed
+
+
+class FakeSystem:
+    """Files of /proc and /sys below a temporary directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        return self.root / name.lstrip("/")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="ascii")
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch) -> FakeSystem:
+    system = FakeSystem(tmp_path)
+    monkeypatch.setattr(config, "Path", system.path)
+    return system
+
+
+MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_without_cgroups_the_machine_s_memory_counts(system):
+    assert config.memory_total() == MACHINE_BYTES
+
+
+def test_limit_of_the_own_group_counts(system):
+    system.write("/proc/self/cgroup", "0::/user/session")
+    system.write("/sys/fs/cgroup/user/session/memory.max", "5000000")
+    assert config.memory_total() == 5_000_000
+
+
+def test_lowest_limit_of_the_groups_above_counts(system):
+    system.write("/proc/self/cgroup", "0::/user/session")
+    system.write("/sys/fs/cgroup/user/session/memory.max", "5000000")
+    system.write("/sys/fs/cgroup/user/memory.max", "4000000")
+    system.write("/sys/fs/cgroup/memory.max", "6000000")
+    assert config.memory_total() == 4_000_000
+
+
+def test_no_limit_is_no_limit(system):
+    system.write("/proc/self/cgroup", "0::/user")
+    system.write("/sys/fs/cgroup/user/memory.max", "max")
+    assert config.memory_total() == MACHINE_BYTES
+
+
+def test_limit_above_the_machine_s_memory_does_not_make_more_of_it(system):
+    system.write("/proc/self/cgroup", "0::/")
+    system.write("/sys/fs/cgroup/memory.max", str(10 * MACHINE_BYTES))
+    assert config.memory_total() == MACHINE_BYTES
+
+
+def test_inside_a_container_the_group_is_mounted_at_the_root(system):
+    system.write("/proc/self/cgroup", "0::/docker/0123abcd")
+    system.write("/sys/fs/cgroup/memory.max", "7000000")
+    assert config.memory_total() == 7_000_000
+
+
+def test_files_outside_the_mount_are_not_looked_at(system):
+    system.write("/proc/self/cgroup", "0::/user")
+    system.write("/sys/fs/memory.max", "1000")
+    system.write("/memory.max", "1000")
+    assert config.memory_total() == MACHINE_BYTES
+
+
+def test_first_version_of_cgroups(system):
+    system.write("/proc/self/cgroup", "12:cpu,cpuacct:/cpus\n5:memory:/docker/abc\n1:name=systemd:/docker/abc")
+    system.write("/sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "3000000")
+    system.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712")
+    system.write("/sys/fs/cgroup/cpus/memory.max", "1000")
+    assert config.memory_total() == 3_000_000
+
+
+def test_names_of_groups_may_have_colons(system):
+    system.write("/proc/self/cgroup", "0::/user:1/session")
+    system.write("/sys/fs/cgroup/user:1/session/memory.max", "2000000")
+    assert config.memory_total() == 2_000_000

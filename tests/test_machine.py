@@ -1,0 +1,615 @@
+"""The state machine by example: post an event, compare instructions and states."""
+
+from __future__ import annotations
+
+import pytest
+from machines import CheckedMachine, plan
+
+from dask_mars.scheduler.events import (
+    CLIENT,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    Free,
+    GraphCancelled,
+    GraphSubmitted,
+    Interrupt,
+    OperandFailed,
+    OperandsFinished,
+    OperandsReturned,
+    ResultsTaken,
+    Run,
+    TimePassed,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine
+
+CHAIN = ((), (0,), (1,))
+DIAMOND = ((), (0,), (0,), (1, 2))
+
+
+# -- from submission to results -------------------------------------------------------------------------------
+
+
+def test_submitted_chunk_is_handed_to_a_worker():
+    machine = CheckedMachine()
+    assert machine.submit(()) == [Run(0, 1, [0])]
+    assert machine.states() == ["RUNNING"]
+    assert machine.machine.in_hand(0) == [(1, 0)]
+
+
+def test_nothing_runs_before_a_worker_has_started():
+    machine = CheckedMachine(workers=0)
+    assert machine.submit(*CHAIN) == []
+    assert machine.states() == ["READY", "UNSCHEDULED", "UNSCHEDULED"]
+    assert machine.post(WorkerStarted(0)) == [Run(0, 1, [0])]
+
+
+def test_chain_runs_one_after_the_other_and_frees_behind_itself():
+    machine = CheckedMachine()
+    assert machine.submit(*CHAIN) == [Run(0, 1, [0])]
+    assert machine.states() == ["RUNNING", "UNSCHEDULED", "UNSCHEDULED"]
+    assert machine.finish(0, 0) == [Run(0, 1, [1])]
+    assert machine.states() == ["FINISHED", "RUNNING", "UNSCHEDULED"]
+    assert machine.finish(0, 1) == [Free(1, [0]), Run(0, 1, [2])]
+    assert machine.states() == ["FREED", "FINISHED", "RUNNING"]
+    assert machine.finish(0, 2) == [Free(1, [1]), FinishGraph(1)]
+    assert machine.states() == ["FREED", "FREED", "FINISHED"]
+    assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
+    assert machine.machine.graphs == []
+
+
+def test_diamond_joins_when_both_sides_are_done():
+    machine = CheckedMachine(workers=2)
+    assert machine.submit(*DIAMOND) == [Run(0, 1, [0])]
+    assert machine.finish(0, 0) == [Run(0, 1, [1]), Run(1, 1, [2])]
+    assert machine.finish(1, 2) == []
+    assert machine.states() == ["FINISHED", "RUNNING", "FINISHED", "UNSCHEDULED"]
+    assert machine.finish(0, 1) == [Free(1, [0]), Run(0, 1, [3])]
+    assert machine.finish(0, 3) == [Free(1, [1, 2]), FinishGraph(1)]
+
+
+def test_input_is_freed_as_soon_as_its_last_consumer_is_done():
+    machine = CheckedMachine(workers=3)
+    machine.submit((), (0,), (0,), (0,))
+    machine.finish(0, 0)
+    assert machine.finish(2, 3) == []
+    assert machine.finish(0, 1) == []
+    assert machine.finish(1, 2) == [Free(1, [0]), FinishGraph(1)]
+
+
+def test_input_named_twice_is_waited_for_and_freed_once():
+    machine = CheckedMachine()
+    machine.submit((), (0, 0))
+    assert machine.finish(0, 0) == [Run(0, 1, [1])]
+    assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
+
+
+def test_outputs_are_kept_until_the_results_are_taken():
+    machine = CheckedMachine()
+    machine.submit(*CHAIN, outputs=[0, 2])
+    machine.finish(0, 0)
+    assert machine.finish(0, 1) == [Run(0, 1, [2])]
+    assert machine.finish(0, 2) == [Free(1, [1]), FinishGraph(1)]
+    assert machine.states() == ["FINISHED", "FREED", "FINISHED"]
+    assert machine.post(TimePassed(), after_s=1e6) == []
+    assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
+
+
+def test_batch_of_finished_chunks_counts_like_single_ones():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (), (0, 1))
+    assert machine.finish(1, 1) == []
+    assert machine.finish(0, 0) == [Run(0, 1, [2])]
+    assert machine.finish(0, 2) == [Free(1, [0, 1]), FinishGraph(1)]
+
+
+def test_chunk_that_nobody_needs_is_freed_when_done():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (), outputs=[1])
+    assert machine.finish(0, 0) == [Free(1, [0])]
+
+
+def test_work_left_when_results_are_taken_is_stopped_but_not_by_force():
+    machine = CheckedMachine()
+    assert machine.submit((), (), outputs=[1], data=[1]) == [FinishGraph(1), Run(0, 1, [0])]
+    assert machine.post(ResultsTaken(1)) == [Interrupt(0, 1, force=False)]
+    assert machine.states() == ["CANCELLING", "FINISHED"]
+    assert machine.finish(0, 0) == [Free(1, [0]), ForgetGraph(1)]
+
+
+def test_graph_is_finished_once_even_if_more_of_it_runs():
+    machine = CheckedMachine()
+    assert machine.submit((), (), outputs=[1], data=[1]) == [FinishGraph(1), Run(0, 1, [0])]
+    assert machine.finish(0, 0) == [Free(1, [0])]
+
+
+# -- values that are known --------------------------------------------------------------------------------------
+
+
+def test_data_are_there_from_the_start():
+    machine = CheckedMachine()
+    assert machine.submit((), (0,), data=[0]) == [Run(0, 1, [1])]
+    assert machine.states() == ["FINISHED", "RUNNING"]
+    assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
+
+
+def test_chunk_waits_for_computed_inputs_beside_its_data():
+    machine = CheckedMachine()
+    assert machine.submit((), (), (0, 1), data=[0]) == [Run(0, 1, [1])]
+    assert machine.states() == ["FINISHED", "RUNNING", "UNSCHEDULED"]
+    assert machine.finish(0, 1) == [Run(0, 1, [2])]
+
+
+@pytest.mark.parametrize("inputs", [(), ((), ())])
+def test_graph_without_anything_to_run_is_finished_at_once(inputs):
+    machine = CheckedMachine()
+    assert machine.submit(*inputs, data=range(len(inputs))) == [FinishGraph(1)]
+    assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
+
+
+# -- the client -------------------------------------------------------------------------------------------------
+
+
+def test_client_chunks_go_to_the_client():
+    machine = CheckedMachine()
+    assert machine.submit((), (0,), (0,), in_client=frozenset({0, 2})) == [Run(CLIENT, 1, [0])]
+    assert machine.finish(CLIENT, 0) == [Run(CLIENT, 1, [2]), Run(0, 1, [1])]
+    assert machine.finish(CLIENT, 2) == []
+    assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
+
+
+def test_client_gets_all_its_ready_chunks_at_once_and_needs_no_worker():
+    machine = CheckedMachine(workers=0)
+    assert machine.submit((), (), (), in_client=frozenset(range(3))) == [Run(CLIENT, 1, [0, 1, 2])]
+    assert machine.finish(CLIENT, 2, 0) == []
+    assert machine.finish(CLIENT, 1) == [FinishGraph(1)]
+
+
+def test_durations_in_the_client_say_nothing_of_workers():
+    machine = CheckedMachine(workers=0)
+    machine.submit((), (), (), in_client=frozenset({0}))
+    machine.finish(CLIENT, 0, seconds=1e-6)
+    assert machine.post(WorkerStarted(0)) == [Run(0, 1, [1])]
+
+
+def test_chunk_returned_for_the_client_goes_to_the_client():
+    machine = CheckedMachine()
+    machine.submit(())
+    assert machine.post(OperandsReturned(0, 1, [0], to_client=True)) == [Run(CLIENT, 1, [0])]
+    assert machine.machine.in_hand(0) == []
+    assert machine.finish(CLIENT, 0) == [FinishGraph(1)]
+
+
+def test_returned_chunk_is_handed_out_again():
+    machine = CheckedMachine()
+    machine.submit(())
+    assert machine.post(OperandsReturned(0, 1, [0])) == [Run(0, 1, [0])]
+
+
+def test_failure_in_the_client_is_retried_in_the_client():
+    machine = CheckedMachine()
+    machine.submit((), in_client=frozenset({0}), default_retries=1)
+    assert machine.post(OperandFailed(CLIENT, 1, 0)) == []
+    assert machine.post(TimePassed(), after_s=1.0) == [Run(CLIENT, 1, [0])]
+
+
+# -- failures ---------------------------------------------------------------------------------------------------
+
+
+def test_retries_wait_twice_as_long_each_time_up_to_the_limit():
+    machine = CheckedMachine(retry_delay_s=0.5, retry_delay_limit_s=3.0)
+    machine.submit((), default_retries=5)
+    for delay_s in (0.5, 1.0, 2.0, 3.0, 3.0):
+        assert machine.post(OperandFailed(0, 1, 0)) == []
+        assert machine.states() == ["READY"]
+        assert machine.machine.next_due_s() == pytest.approx(machine.now_s + delay_s)
+        assert machine.post(TimePassed(), after_s=0.9 * delay_s) == []
+        assert machine.post(TimePassed(), after_s=0.1 * delay_s + 1e-9) == [Run(0, 1, [0])]
+        assert machine.machine.next_due_s() is None
+    assert machine.post(OperandFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+
+
+def test_delay_of_a_thousandth_retry_is_the_limit():
+    machine = CheckedMachine(retry_delay_s=0.1, retry_delay_limit_s=10.0)
+    machine.submit((), default_retries=2000)
+    for _ in range(1100):
+        machine.post(OperandFailed(0, 1, 0))
+        assert machine.machine.next_due_s() <= machine.now_s + 10.0
+        machine.post(TimePassed(), after_s=10.0)
+    assert machine.states() == ["RUNNING"]
+
+
+def test_retry_that_is_due_runs_with_whatever_event_comes_next():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (), default_retries=1)
+    machine.post(OperandFailed(0, 1, 0))
+    machine.now_s += 1.0
+    assert machine.finish(1, 1) == [Run(0, 1, [0])]
+
+
+def test_retries_of_a_chunk_come_before_the_default():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (), default_retries=3, retries={1: 0})
+    assert machine.post(OperandFailed(0, 1, 0)) == []
+    assert machine.post(OperandFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
+
+
+def test_final_failure_is_not_retried():
+    machine = CheckedMachine()
+    machine.submit((), default_retries=3)
+    assert machine.post(OperandFailed(0, 1, 0, final=True)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+
+
+def test_failure_is_fatal_to_successors_and_cancels_all_else():
+    machine = CheckedMachine(workers=3)
+    # 0 is done; 1 fails, on which 3 and 4 depend; 2 runs; 5 waits for a worker, 6 for 5.
+    machine.submit((), (0,), (0,), (1,), (2, 3), (0,), (5,), worker_limit=2)
+    machine.finish(0, 0)
+    assert machine.states() == ["FINISHED", *["RUNNING"] * 2, *["UNSCHEDULED"] * 2, "READY", "UNSCHEDULED"]
+    assert machine.post(OperandFailed(0, 1, 1)) == [FailGraph(1, 1, False), Interrupt(1, 1, force=False)]
+    assert machine.states() == ["FINISHED", "FATAL", "CANCELLING", "FATAL", "FATAL", "CANCELLED", "CANCELLED"]
+    assert machine.finish(1, 2) == [Free(1, [2]), ForgetGraph(1)]
+
+
+def test_second_failure_of_a_graph_is_not_reported():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), ())
+    assert machine.post(OperandFailed(0, 1, 0)) == [FailGraph(1, 0, False), Interrupt(1, 1, force=False)]
+    assert machine.post(OperandFailed(1, 1, 1)) == [ForgetGraph(1)]
+
+
+def test_cancelling_a_failed_graph_does_not_end_what_still_runs():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), ())
+    machine.post(OperandFailed(0, 1, 0))
+    assert machine.post(GraphCancelled(1)) == []
+    assert machine.finish(1, 1) == [Free(1, [1]), ForgetGraph(1)]
+
+
+def test_failed_graph_does_not_run_its_pending_retries():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (), retries={0: 1})
+    assert machine.post(OperandFailed(0, 1, 0)) == []
+    assert machine.post(OperandFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
+    assert machine.post(TimePassed(), after_s=60.0) == []
+    assert machine.machine.next_due_s() is None
+
+
+def test_cancelled_graph_does_not_run_its_pending_retries_while_it_winds_down():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (), default_retries=1)
+    machine.post(OperandFailed(0, 1, 0))
+    machine.post(GraphCancelled(1))
+    assert machine.states() == ["CANCELLED", "CANCELLING"]
+    assert machine.post(TimePassed(), after_s=60.0) == []
+    assert machine.post(OperandsReturned(1, 1, [1])) == [ForgetGraph(1)]
+
+
+# -- lost workers -----------------------------------------------------------------------------------------------
+
+
+def known_fast(machine, count, graph=1):
+    """Submit chunks of an operand that is known to be fast, and return the instructions that hand them out."""
+    machine.submit(*[()] * (count + 1), graph=graph)
+    return machine.finish(0, 0, graph=graph, seconds=1e-6)
+
+
+def test_lost_worker_is_blamed_on_the_chunk_it_ran_and_the_rest_runs_elsewhere_at_once():
+    machine = CheckedMachine(lost_limit=1, retry_delay_s=0.5)
+    assert known_fast(machine, 3) == [Run(0, 1, [1, 2, 3])]
+    assert machine.post(WorkerLost(0, running=(1, 1))) == []
+    assert machine.states() == ["FINISHED", "READY", "READY", "READY"]
+    assert machine.machine.next_due_s() == pytest.approx(machine.now_s + 0.5)
+    assert machine.post(WorkerStarted(0)) == [Run(0, 1, [2, 3])]
+    assert machine.post(TimePassed(), after_s=0.6) == [Run(0, 1, [1])]
+
+
+def test_chunk_that_takes_too_many_workers_with_it_fails_its_graph():
+    machine = CheckedMachine(lost_limit=2, retry_delay_s=0.5, retry_delay_limit_s=10.0)
+    machine.submit(())
+    for delay_s in (0.5, 1.0):
+        assert machine.post(WorkerLost(0, running=(1, 0))) == []
+        assert machine.post(WorkerStarted(0)) == []
+        assert machine.post(TimePassed(), after_s=delay_s) == [Run(0, 1, [0])]
+    assert machine.post(WorkerLost(0, running=(1, 0))) == [FailGraph(1, 0, True), ForgetGraph(1)]
+
+
+def test_chunk_is_not_blamed_for_a_death_before_it_started():
+    machine = CheckedMachine(lost_limit=0)
+    machine.submit(())
+    for _ in range(3):
+        assert machine.post(WorkerLost(0, running=None)) == []
+        assert machine.post(WorkerStarted(0)) == [Run(0, 1, [0])]
+
+
+def test_losses_do_not_use_up_retries():
+    machine = CheckedMachine(lost_limit=3)
+    machine.submit((), default_retries=1)
+    machine.post(WorkerLost(0, running=(1, 0)))
+    machine.post(WorkerStarted(0), after_s=60.0)
+    assert machine.post(OperandFailed(0, 1, 0)) == []
+    machine.post(TimePassed(), after_s=60.0)
+    assert machine.post(OperandFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+
+
+def test_work_of_a_lost_worker_goes_to_another():
+    machine = CheckedMachine(workers=2)
+    machine.submit((), (0,))
+    assert machine.post(WorkerLost(0, running=None)) == [Run(1, 1, [0])]
+
+
+def test_fatal_loss_cancels_what_else_the_lost_worker_had():
+    machine = CheckedMachine(lost_limit=0)
+    assert known_fast(machine, 3) == [Run(0, 1, [1, 2, 3])]
+    assert machine.post(WorkerLost(0, running=(1, 2))) == [FailGraph(1, 2, True), ForgetGraph(1)]
+
+
+def test_loss_of_a_cancelling_chunk_cancels_it():
+    machine = CheckedMachine()
+    machine.submit(())
+    machine.post(GraphCancelled(1))
+    assert machine.post(WorkerLost(0, running=(1, 0))) == [ForgetGraph(1)]
+
+
+def test_loss_of_an_unknown_worker_is_ignored():
+    machine = CheckedMachine()
+    assert machine.post(WorkerLost(5, running=None)) == []
+
+
+# -- cancelling -------------------------------------------------------------------------------------------------
+
+
+def test_cancel_stops_what_waits_and_interrupts_what_runs():
+    machine = CheckedMachine()
+    machine.submit((), (), (0, 1))
+    assert machine.states() == ["RUNNING", "READY", "UNSCHEDULED"]
+    assert machine.post(GraphCancelled(1)) == [Interrupt(0, 1, force=True)]
+    assert machine.states() == ["CANCELLING", "CANCELLED", "CANCELLED"]
+    assert machine.post(OperandsReturned(0, 1, [0])) == [ForgetGraph(1)]
+
+
+def test_chunk_finished_after_its_cancelling_is_freed():
+    machine = CheckedMachine()
+    machine.submit((), (0,))
+    machine.post(GraphCancelled(1))
+    assert machine.finish(0, 0) == [Free(1, [0]), ForgetGraph(1)]
+
+
+def test_chunk_failed_after_its_cancelling_is_not_reported():
+    machine = CheckedMachine()
+    machine.submit((), default_retries=3)
+    machine.post(GraphCancelled(1))
+    assert machine.post(OperandFailed(0, 1, 0)) == [ForgetGraph(1)]
+
+
+def test_cancel_of_a_graph_with_nothing_in_hand_forgets_it_at_once():
+    machine = CheckedMachine(workers=0)
+    machine.submit(*DIAMOND)
+    assert machine.post(GraphCancelled(1)) == [ForgetGraph(1)]
+    assert machine.post(WorkerStarted(0)) == []
+
+
+def test_cancel_waits_for_the_client_without_interrupting_it():
+    machine = CheckedMachine()
+    machine.submit((), in_client=frozenset({0}))
+    assert machine.post(GraphCancelled(1)) == []
+    assert machine.states() == ["CANCELLING"]
+    assert machine.finish(CLIENT, 0) == [Free(1, [0]), ForgetGraph(1)]
+
+
+def test_only_workers_that_have_some_of_the_graph_are_interrupted():
+    machine = CheckedMachine(workers=3)
+    machine.submit((), graph=1)
+    machine.submit((), graph=2)
+    assert machine.post(GraphCancelled(2)) == [Interrupt(1, 2, force=True)]
+    assert machine.states(1) == ["RUNNING"]
+
+
+def test_worker_that_is_cancelling_one_graph_gets_no_slow_work_of_another():
+    machine = CheckedMachine()
+    machine.submit((), graph=1)
+    machine.submit((), graph=2)
+    assert machine.post(GraphCancelled(1)) == [Interrupt(0, 1, force=True)]
+    assert machine.finish(0, 0, graph=1) == [Free(1, [0]), ForgetGraph(1), Run(0, 2, [0])]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        OperandsFinished(0, 1, [0], [1.0]),
+        OperandsFinished(CLIENT, 1, [0], [1.0]),
+        OperandFailed(0, 1, 0),
+        OperandsReturned(0, 1, [0]),
+        GraphCancelled(1),
+        ResultsTaken(1),
+    ],
+)
+def test_late_messages_of_a_forgotten_graph_are_ignored(event):
+    machine = CheckedMachine()
+    machine.submit(())
+    machine.finish(0, 0)
+    assert machine.post(ResultsTaken(1)) == [ForgetGraph(1)]
+    assert machine.post(event) == []
+
+
+# -- who gets what ----------------------------------------------------------------------------------------------
+
+
+def test_chunks_run_in_the_order_of_their_ids():
+    machine = CheckedMachine()
+    assert machine.submit(*[()] * 3) == [Run(0, 1, [0])]
+    assert machine.finish(0, 0) == [Run(0, 1, [1])]
+    assert machine.finish(0, 1) == [Run(0, 1, [2])]
+
+
+def test_newly_ready_chunks_take_their_place_in_the_order():
+    machine = CheckedMachine()
+    machine.submit((), (0,), (), outputs=[1, 2])
+    assert machine.finish(0, 0) == [Run(0, 1, [1])]
+
+
+def test_higher_priority_runs_before_lower_ids():
+    machine = CheckedMachine()
+    assert machine.submit(*[()] * 4, priorities={2: 1.0, 3: 5.0, 0: -1.0}) == [Run(0, 1, [3])]
+    assert machine.finish(0, 3) == [Run(0, 1, [2])]
+    assert machine.finish(0, 2) == [Run(0, 1, [1])]
+    assert machine.finish(0, 1) == [Run(0, 1, [0])]
+
+
+def test_priority_holds_in_the_client_too():
+    machine = CheckedMachine()
+    assert machine.submit(*[()] * 3, priorities={2: 1.0}, in_client=frozenset(range(3))) == [
+        Run(CLIENT, 1, [2, 0, 1])
+    ]
+
+
+def test_worker_limit_leaves_further_workers_alone():
+    machine = CheckedMachine(workers=4)
+    assert machine.submit(*[()] * 4, worker_limit=2) == [Run(0, 1, [0]), Run(1, 1, [1])]
+    assert machine.submit((), graph=2) == [Run(2, 2, [0])]
+
+
+def test_unknown_operand_goes_to_idle_workers_one_at_a_time():
+    machine = CheckedMachine(workers=2)
+    assert machine.submit(*[()] * 10) == [Run(0, 1, [0]), Run(1, 1, [1])]
+    assert machine.machine.in_hand(0) == [(1, 0)]
+
+
+def test_fast_operand_travels_many_in_a_message():
+    machine = CheckedMachine(window_s=0.005)
+    machine.submit(*[()] * 101)
+    assert machine.finish(0, 0, seconds=1e-6) == [Run(0, 1, list(range(1, 101)))]
+
+
+def test_message_carries_no_more_than_the_batch_limit():
+    machine = CheckedMachine(batch_limit=10)
+    instructions = known_fast(machine, 25)
+    assert [len(run.chunks) for run in instructions] == [10, 10, 5]
+    assert [chunk for run in instructions for chunk in run.chunks] == list(range(1, 26))
+
+
+def test_queue_is_filled_up_to_the_window_and_topped_up_when_half_is_done():
+    machine = CheckedMachine(window_s=0.125)
+    machine.submit(*[()] * 20)
+    assert machine.finish(0, 0, seconds=1 / 64) == [Run(0, 1, list(range(1, 9)))]
+    for chunk in (1, 2, 3, 4):
+        assert machine.finish(0, chunk, seconds=1 / 64) == []
+    assert machine.finish(0, 5, seconds=1 / 64) == [Run(0, 1, [9, 10, 11, 12, 13])]
+
+
+def test_slow_operand_is_not_queued_ahead():
+    machine = CheckedMachine(window_s=0.005)
+    machine.submit(*[()] * 4)
+    assert machine.finish(0, 0, seconds=1.0) == [Run(0, 1, [1])]
+    assert machine.finish(0, 1, seconds=1.0) == [Run(0, 1, [2])]
+
+
+def test_slow_operand_is_not_queued_behind_fast_ones():
+    machine = CheckedMachine(window_s=0.005)
+    machine.submit(*[()] * 6, operand_of=[1, 0, 1, 0, 0, 1])
+    assert machine.finish(0, 0, seconds=1.0) == [Run(0, 1, [1])]
+    assert machine.finish(0, 1, seconds=1e-6) == [Run(0, 1, [2])]
+    assert machine.finish(0, 2, seconds=1.0) == [Run(0, 1, [3, 4])]
+    assert machine.finish(0, 3, 4, seconds=1e-6) == [Run(0, 1, [5])]
+
+
+def test_unknown_operand_of_a_fast_graph_goes_a_few_at_a_time():
+    machine = CheckedMachine(window_s=0.125)
+    machine.submit(*[()] * 30, operand_of=[0, *[1] * 29])
+    assert machine.finish(0, 0, seconds=1e-6) == [Run(0, 1, list(range(1, 9)))]
+
+
+def test_unknown_operand_of_a_slow_graph_goes_alone():
+    machine = CheckedMachine(window_s=0.125)
+    machine.submit(*[()] * 30, operand_of=[0, *[1] * 29])
+    assert machine.finish(0, 0, seconds=1.0) == [Run(0, 1, [1])]
+
+
+def test_estimate_follows_the_newest_durations():
+    machine = CheckedMachine(window_s=0.005)
+    machine.submit(*[()] * 40)
+    machine.finish(0, 0, seconds=1.0)
+    for chunk in range(1, 30):
+        run = machine.finish(0, chunk, seconds=0.0)
+        if run[0].chunks != [chunk + 1]:
+            break
+    assert 10 < chunk < 29
+    assert len(run[0].chunks) > 1
+
+
+def test_estimates_belong_to_one_graph():
+    machine = CheckedMachine()
+    machine.submit((), ())
+    machine.finish(0, 0, seconds=1e-6)
+    machine.finish(0, 1, seconds=1e-6)
+    assert machine.submit((), (), graph=2) == [Run(0, 2, [0])]
+
+
+@pytest.mark.parametrize(("count", "shares"), [(8, [[1, 2, 3], [4, 5, 6], [7, 8]]), (4, [[1, 2], [3], [4]])])
+def test_workers_get_even_shares(count, shares):
+    machine = CheckedMachine(workers=3)
+    machine.submit((), *[(0,)] * count)
+    runs = machine.finish(0, 0, seconds=1e-6)
+    assert runs == [Run(worker, 1, chunks) for worker, chunks in enumerate(shares)]
+
+
+def test_least_loaded_worker_is_served_first():
+    machine = CheckedMachine(workers=2, window_s=1.0)
+    machine.submit((), (0,), (0,), (0,), (), (4,), in_client=frozenset({4}))
+    assert machine.finish(0, 0, seconds=0.125) == [Run(0, 1, [1, 2]), Run(1, 1, [3])]
+    assert machine.finish(CLIENT, 4) == [Run(1, 1, [5])]
+
+
+def test_two_graphs_alternate():
+    machine = CheckedMachine(workers=0)
+    machine.submit(*[()] * 3, graph=1)
+    machine.submit(*[()] * 3, graph=2)
+    assert machine.post(WorkerStarted(0)) == [Run(0, 1, [0])]
+    assert machine.finish(0, 0, graph=1) == [Run(0, 2, [0])]
+    assert machine.finish(0, 0, graph=2) == [Run(0, 1, [1])]
+    assert machine.finish(0, 1, graph=1) == [Run(0, 2, [1])]
+
+
+def test_small_graph_is_not_stuck_behind_a_large_one():
+    machine = CheckedMachine(workers=2)
+    machine.submit(*[()] * 1000, graph=1)
+    assert machine.submit((), graph=2) == []
+    assert machine.finish(1, 1, graph=1) == [Run(1, 1, [2])]
+    assert machine.finish(1, 2, graph=1) == [Run(1, 2, [0])]
+
+
+# -- the interface ----------------------------------------------------------------------------------------------
+
+
+def test_counts_and_graphs_say_how_far_things_are():
+    machine = CheckedMachine()
+    machine.submit(*CHAIN, graph=3)
+    machine.finish(0, 0, graph=3)
+    machine.submit((), graph=5)
+    assert machine.machine.graphs == [3, 5]
+    counts = machine.machine.counts(3)
+    assert {state: count for state, count in counts.items() if count} == {
+        "FINISHED": 1,
+        "RUNNING": 1,
+        "UNSCHEDULED": 1,
+    }
+
+
+def test_equal_events_give_equal_instructions():
+    def run():
+        machine = CheckedMachine(workers=2)
+        out = [machine.submit(*DIAMOND, graph=1), machine.submit(*CHAIN, graph=2)]
+        out += [machine.finish(0, 0, graph=1), machine.finish(1, 0, graph=2)]
+        return [*out, machine.post(WorkerLost(1, None)), machine.post(GraphCancelled(2))]
+
+    assert run() == run()
+
+
+def test_validate_notices_a_ready_chunk_that_nobody_would_run():
+    machine = Machine()
+    machine.handle(GraphSubmitted(1, plan(())), 0.0)
+    machine._graphs[1].ready.clear()
+    with pytest.raises(AssertionError, match="never run"):
+        machine.validate()

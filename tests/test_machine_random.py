@@ -1,0 +1,393 @@
+"""The state machine against random graphs, workers that fail and die, and users who change their minds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from dask_mars.scheduler.events import (
+    CLIENT,
+    Event,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    Free,
+    GraphCancelled,
+    GraphPlan,
+    GraphSubmitted,
+    Instruction,
+    Interrupt,
+    OperandFailed,
+    OperandsFinished,
+    OperandsReturned,
+    ResultsTaken,
+    Run,
+    TimePassed,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Policy
+
+POLICY = Policy(window_s=0.01, batch_limit=5, lost_limit=2, retry_delay_s=0.5, retry_delay_limit_s=1.5)
+WORKERS = 3
+CHUNKS = 12
+DURATIONS_S = [0.0, 1e-4, 3e-3, 0.5]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> GraphPlan:
+    """Draw a plan in which, as after culling, everything is needed for some output."""
+    count = draw(st.integers(1, CHUNKS))
+    inputs = [
+        tuple(draw(st.lists(st.integers(0, chunk - 1), max_size=3))) if chunk else () for chunk in range(count)
+    ]
+    some = st.sets(st.integers(0, count - 1))
+    needed = {source for sources in inputs for source in sources}
+    outputs = set(range(count)) - needed | draw(some)
+    data = {chunk for chunk in draw(some) if not inputs[chunk]}
+    return GraphPlan(
+        inputs=inputs,
+        outputs=sorted(outputs),
+        operand_of=[-1 if chunk in data else draw(st.integers(0, 2)) for chunk in range(count)],
+        in_client=frozenset(draw(some)),
+        retries=draw(st.dictionaries(st.integers(0, count - 1), st.integers(0, 3), max_size=3)),
+        default_retries=draw(st.integers(0, 2)),
+        priorities=draw(st.dictionaries(st.integers(0, count - 1), st.sampled_from([-1.0, 0.0, 2.0]), max_size=4)),
+        worker_limit=draw(st.sampled_from([None, None, 1, 2])),
+    )
+
+
+@dataclass
+class Computation:
+    """What the user and the store know of one graph."""
+
+    plan: GraphPlan
+    #: Chunks whose data exist.
+    stored: set[int] = field(default_factory=set)
+    computed: set[int] = field(default_factory=set)
+    freed: set[int] = field(default_factory=set)
+    #: Chunks that only the client can run.
+    for_client: set[int] = field(default_factory=set)
+    failures: dict[int, int] = field(default_factory=dict)
+    losses: dict[int, int] = field(default_factory=dict)
+    #: Time before which a failed chunk is not to run again.
+    not_before_s: dict[int, float] = field(default_factory=dict)
+    outcome: str = ""
+    cancelled: bool = False
+    taken: bool = False
+
+    def __post_init__(self) -> None:
+        self.stored = {chunk for chunk, operand in enumerate(self.plan.operand_of) if operand < 0}
+        self.computed = set(self.stored)
+        self.for_client = set(self.plan.in_client)
+
+    @property
+    def over(self) -> bool:
+        return self.cancelled or self.taken or self.outcome == "failed"
+
+
+class World:
+    """Workers, a client and a store that do what the machine says, and object to what makes no sense.
+
+    All events go to two machines, whose instructions have to be the same.
+    """
+
+    def __init__(self) -> None:
+        self.machine, self.twin = Machine(POLICY), Machine(POLICY)
+        self.now_s = 0.0
+        self.graphs: dict[int, Computation] = {}
+        self.forgotten: set[int] = set()
+        #: What each living worker, and the client, has in hand.
+        self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
+        #: What the event at hand may make the machine say of a graph.
+        self.may_fail: tuple[int, int, bool] | None = None
+
+    def post(self, event: Event) -> None:
+        """Feed an event to both machines and carry out the instructions."""
+        instructions = self.machine.handle(event, self.now_s)
+        assert self.twin.handle(event, self.now_s) == instructions
+        self.machine.validate()
+        for instruction in instructions:
+            self.carry_out(instruction)
+        assert self.may_fail is None, "a failure for good was not reported"
+        for worker, hand in self.hands.items():
+            if worker != CLIENT:
+                assert self.machine.in_hand(worker) == hand
+
+    # -- instructions -----------------------------------------------------------------------------------------
+
+    def carry_out(self, instruction: Instruction) -> None:
+        computation = self.graphs[instruction.graph]
+        assert instruction.graph not in self.forgotten
+        match instruction:
+            case Run(worker, graph, chunks):
+                self.run(worker, graph, chunks)
+            case Free(graph, chunks):
+                self.free(graph, chunks)
+            case Interrupt(worker, graph, force):
+                assert any(number == graph for number, _ in self.hands[worker])
+                assert force == computation.cancelled
+            case FinishGraph(graph):
+                assert not computation.outcome
+                assert not computation.over
+                assert computation.stored.issuperset(computation.plan.outputs)
+                computation.outcome = "finished"
+            case FailGraph(graph, chunk, worker_lost):
+                assert not computation.outcome
+                assert not computation.over
+                assert self.may_fail == (graph, chunk, worker_lost)
+                self.may_fail = None
+                computation.outcome = "failed"
+            case ForgetGraph(graph):
+                assert computation.over
+                assert not any(number == graph for hand in self.hands.values() for number, _ in hand)
+                self.forgotten.add(graph)
+
+    def run(self, worker: int, graph: int, chunks: list[int]) -> None:
+        computation = self.graphs[graph]
+        plan = computation.plan
+        assert chunks
+        assert not computation.over
+        if worker != CLIENT:
+            assert len(chunks) <= POLICY.batch_limit
+            assert plan.worker_limit is None or worker < plan.worker_limit
+        for chunk in chunks:
+            assert all((graph, chunk) not in hand for hand in self.hands.values())
+            assert chunk not in computation.computed
+            assert computation.stored.issuperset(plan.inputs[chunk])
+            assert (worker == CLIENT) == (chunk in computation.for_client)
+            assert computation.not_before_s.get(chunk, 0.0) <= self.now_s
+            self.hands[worker].append((graph, chunk))
+
+    def free(self, graph: int, chunks: list[int]) -> None:
+        computation = self.graphs[graph]
+        for chunk in chunks:
+            assert chunk not in computation.freed
+            assert chunk in computation.stored
+            computation.freed.add(chunk)
+            computation.stored.remove(chunk)
+            if computation.over:
+                continue
+            assert chunk not in computation.plan.outputs
+            for consumer, inputs in enumerate(computation.plan.inputs):
+                assert chunk not in inputs or consumer in computation.computed
+
+    # -- what happens -----------------------------------------------------------------------------------------
+
+    def submit(self, plan: GraphPlan) -> None:
+        graph = len(self.graphs) + 1
+        self.graphs[graph] = Computation(plan)
+        self.post(GraphSubmitted(graph, plan))
+
+    def put_down(self, worker: int, graph: int, chunks: Iterable[int]) -> Computation:
+        for chunk in chunks:
+            self.hands[worker].remove((graph, chunk))
+        return self.graphs[graph]
+
+    def finish(self, worker: int, graph: int, chunks: list[int], durations_s: list[float]) -> None:
+        computation = self.put_down(worker, graph, chunks)
+        computation.stored.update(chunks)
+        computation.computed.update(chunks)
+        self.post(OperandsFinished(worker, graph, chunks, durations_s))
+
+    def fail(self, worker: int, graph: int, chunk: int, final: bool) -> None:
+        computation = self.put_down(worker, graph, [chunk])
+        if not computation.over:
+            plan = computation.plan
+            failures = computation.failures[chunk] = computation.failures.get(chunk, 0) + 1
+            if final or failures > plan.retries.get(chunk, plan.default_retries):
+                self.may_fail = (graph, chunk, False)
+            else:
+                self.delay(computation, chunk, failures)
+        self.post(OperandFailed(worker, graph, chunk, final))
+
+    def delay(self, computation: Computation, chunk: int, attempt: int) -> None:
+        delay_s = min(POLICY.retry_delay_s * 2 ** (attempt - 1), POLICY.retry_delay_limit_s)
+        computation.not_before_s[chunk] = self.now_s + delay_s
+
+    def give_back(self, worker: int, graph: int, chunks: list[int], to_client: bool) -> None:
+        computation = self.put_down(worker, graph, chunks)
+        if to_client and not computation.over:
+            computation.for_client.update(chunks)
+        self.post(OperandsReturned(worker, graph, chunks, to_client))
+
+    def lose(self, worker: int, running: tuple[int, int] | None) -> None:
+        self.hands.pop(worker)
+        if running is not None:
+            graph, chunk = running
+            computation = self.graphs[graph]
+            if not computation.over:
+                losses = computation.losses[chunk] = computation.losses.get(chunk, 0) + 1
+                if losses > POLICY.lost_limit:
+                    self.may_fail = (graph, chunk, True)
+                else:
+                    self.delay(computation, chunk, losses)
+        self.post(WorkerLost(worker, running))
+
+    def start(self, worker: int) -> None:
+        self.hands[worker] = []
+        self.post(WorkerStarted(worker))
+
+    def cancel(self, graph: int) -> None:
+        self.graphs[graph].cancelled = True
+        self.post(GraphCancelled(graph))
+
+    def take_results(self, graph: int) -> None:
+        self.graphs[graph].taken = True
+        self.post(ResultsTaken(graph))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.post(TimePassed())
+
+    # -- what could happen ------------------------------------------------------------------------------------
+
+    def busy(self) -> list[int]:
+        return sorted(worker for worker, hand in self.hands.items() if hand)
+
+    def finished_graphs(self) -> list[int]:
+        return [graph for graph, it in self.graphs.items() if it.outcome == "finished" and not it.over]
+
+    def run_to_the_end(self) -> None:
+        """Let all work succeed and all users take their results: everything has to come to an end."""
+        for worker in range(WORKERS):
+            if worker not in self.hands:
+                self.start(worker)
+        while self.forgotten != set(self.graphs):
+            if busy := self.busy():
+                graph, chunk = self.hands[busy[0]][0]
+                self.finish(busy[0], graph, [chunk], [1e-3])
+            elif finished := self.finished_graphs():
+                self.take_results(finished[0])
+            else:
+                due_s = self.machine.next_due_s()
+                assert due_s is not None, "everything waits and nothing will happen"
+                self.pass_time(max(due_s - self.now_s, 0.0))
+        for computation in self.graphs.values():
+            assert computation.cancelled or computation.outcome
+        assert self.machine.graphs == []
+        assert not any(self.hands.values())
+        while (due_s := self.machine.next_due_s()) is not None:
+            self.pass_time(max(due_s - self.now_s, 0.0))
+        for worker in range(WORKERS):
+            assert self.machine._workers[worker].load_s == 0.0
+        assert not self.machine._estimates
+
+
+class RandomWorld(RuleBasedStateMachine):
+    """Anything that can happen, in any order."""
+
+    @initialize(workers=st.integers(0, WORKERS))
+    def begin(self, workers: int) -> None:
+        self.world = World()
+        for worker in range(workers):
+            self.world.start(worker)
+
+    @precondition(lambda self: len(self.world.graphs) - len(self.world.forgotten) < 3)
+    @rule(plan=plans())
+    def submit(self, plan: GraphPlan) -> None:
+        self.world.submit(plan)
+
+    def draw_chunks(
+        self, data: st.DataObject, most: int = CHUNKS, client: bool = True
+    ) -> tuple[int, int, list[int]]:
+        busy = [worker for worker in self.world.busy() if client or worker != CLIENT]
+        worker = data.draw(st.sampled_from(busy))
+        hand = self.world.hands[worker]
+        graph = data.draw(st.sampled_from(sorted({graph for graph, _ in hand})))
+        chunks = [chunk for number, chunk in hand if number == graph]
+        return worker, graph, data.draw(st.lists(st.sampled_from(chunks), min_size=1, max_size=most, unique=True))
+
+    @precondition(lambda self: self.world.busy())
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        worker, graph, chunks = self.draw_chunks(data)
+        seconds = data.draw(st.sampled_from(DURATIONS_S))
+        self.world.finish(worker, graph, chunks, [seconds] * len(chunks))
+
+    @precondition(lambda self: self.world.busy())
+    @rule(data=st.data(), final=st.sampled_from([False, False, False, True]))
+    def fail(self, data: st.DataObject, final: bool) -> None:
+        worker, graph, chunks = self.draw_chunks(data, most=1)
+        self.world.fail(worker, graph, chunks[0], final)
+
+    @precondition(lambda self: any(worker != CLIENT for worker in self.world.busy()))
+    @rule(data=st.data(), to_client=st.booleans())
+    def give_back(self, data: st.DataObject, to_client: bool) -> None:
+        worker, graph, chunks = self.draw_chunks(data, client=False)
+        self.world.give_back(worker, graph, chunks, to_client)
+
+    @precondition(lambda self: len(self.world.hands) > 1)
+    @rule(data=st.data(), restart=st.booleans())
+    def lose_worker(self, data: st.DataObject, restart: bool) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.world.hands.keys() - {CLIENT})))
+        running = data.draw(st.sampled_from([None, *self.world.hands[worker]]))
+        self.world.lose(worker, running)
+        if restart:
+            self.world.start(worker)
+
+    @precondition(lambda self: len(self.world.hands) <= WORKERS)
+    @rule(data=st.data())
+    def start_worker(self, data: st.DataObject) -> None:
+        self.world.start(data.draw(st.sampled_from(sorted(set(range(WORKERS)) - self.world.hands.keys()))))
+
+    @precondition(lambda self: self.world.graphs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        graph = data.draw(st.sampled_from(sorted(self.world.graphs)))
+        if not self.world.graphs[graph].taken:
+            self.world.cancel(graph)
+
+    @precondition(lambda self: self.world.finished_graphs())
+    @rule(data=st.data())
+    def take_results(self, data: st.DataObject) -> None:
+        self.world.take_results(data.draw(st.sampled_from(self.world.finished_graphs())))
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule(steps=st.integers(1, 15))
+    def go_on(self, steps: int) -> None:
+        """Let work succeed for a while, that graphs may come to their ends."""
+        for _ in range(steps):
+            if busy := self.world.busy():
+                graph, chunk = self.world.hands[busy[-1]][0]
+                self.world.finish(busy[-1], graph, [chunk], [1e-4])
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.run_to_the_end()
+
+
+TestRandomWorld = RandomWorld.TestCase
+TestRandomWorld.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+def test_world_objects_to_work_whose_inputs_are_not_there():
+    world = World()
+    world.submit(GraphPlan(inputs=[(), (0,)], outputs=[1], operand_of=[0, 0]))
+    world.hands[0] = []
+    with pytest.raises(AssertionError):
+        world.run(0, 1, [1])
+
+
+def test_world_objects_to_freed_outputs():
+    world = World()
+    world.submit(GraphPlan(inputs=[()], outputs=[0], operand_of=[-1]))
+    with pytest.raises(AssertionError):
+        world.free(1, [0])
+
+
+def test_world_objects_to_a_failure_that_nobody_hears_of():
+    world = World()
+    world.start(0)
+    world.submit(GraphPlan(inputs=[()], outputs=[0], operand_of=[0]))
+    world.may_fail = (1, 0, True)
+    with pytest.raises(AssertionError, match="not reported"):
+        world.finish(0, 1, [0], [1.0])

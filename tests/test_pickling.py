@@ -1,0 +1,627 @@
+"""What travels between processes: exceptions whatever they are made of, and locks that lock."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from dask.utils import SerializableLock
+
+from dask_mars import errors
+from dask_mars.worker.arena import create
+from dask_mars.worker.locks import InterprocessLock, interprocess
+from dask_mars.worker.pickling import FailureRecord, dumps, loads, pack_error, unpack_error
+
+# -- exceptions -------------------------------------------------------------------------------------------------
+
+
+def raised(raiser: Callable[[], object]) -> BaseException:
+    """Return the exception that a function raises, with its traceback."""
+    try:
+        raiser()
+    except BaseException as error:
+        return error
+    raise AssertionError("it raises nothing")
+
+
+def travelled(raiser: Callable[[], object]) -> BaseException:
+    """Return an exception as it arrives in another process."""
+    record = pack_error(raised(raiser))
+    assert isinstance(record, FailureRecord)
+    return unpack_error(pickle.loads(pickle.dumps(record, protocol=5)))
+
+
+def frames(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def raise_deep_inside() -> None:
+    def inner() -> None:
+        raise ValueError("deep")
+
+    inner()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("text"),
+        KeyError("key"),
+        ZeroDivisionError(),
+        FileNotFoundError(2, "No such file", "name"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
+        StopIteration(5),
+        KeyboardInterrupt(),
+        SystemExit(3),
+        np.linalg.LinAlgError("singular"),
+        errors.StoreFull(3, 2, 1),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_ordinary_exception_arrives_as_it_is(error):
+    def raiser() -> None:
+        raise error
+
+    arrived = travelled(raiser)
+    assert type(arrived) is type(error)
+    assert (arrived.args, str(arrived)) == (error.args, str(error))
+    assert frames(arrived)[-1] == "raiser"
+
+
+def test_attributes_of_an_os_error_arrive():
+    arrived = travelled(lambda: os.stat("/nowhere/at/all"))
+    assert (arrived.errno, arrived.filename) == (2, "/nowhere/at/all")
+
+
+class OwnExit(SystemExit):
+    """Inherits a constructor that is not Python's."""
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), "object"),
+        (UnicodeEncodeError("ascii", "\xff", 0, 1, "invalid"), "reason"),
+        (SyntaxError("wrong", ("file", 3, 1, "text")), "lineno"),
+        (StopIteration(5), "value"),
+        (SystemExit(3), "code"),
+        (OwnExit(3), "code"),
+        (ImportError("no module", name="module"), "name"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_an_exception_keeps_outside_of_its_arguments_arrives(error, name):
+    def raiser() -> None:
+        error.note = "kept"
+        raise error
+
+    def on_top() -> None:
+        try:
+            raiser()
+        except BaseException as cause:
+            raise RuntimeError("on top") from cause
+
+    arrived = [travelled(raiser)]
+    if not isinstance(error, OwnExit):
+        arrived.append(travelled(on_top).__cause__)
+    for copy in arrived:
+        assert (type(copy), str(copy), copy.note) == (type(error), str(error), "kept")
+        assert getattr(copy, name) == getattr(error, name)
+        assert frames(copy)[-1] == "raiser"
+
+
+def test_traceback_shows_the_lines_where_it_was_raised():
+    arrived = travelled(raise_deep_inside)
+    assert frames(arrived) == ["raised", "raise_deep_inside", "inner"]
+    last = traceback.extract_tb(arrived.__traceback__)[-1]
+    assert (last.filename, last.line) == (__file__, 'raise ValueError("deep")')
+
+
+def test_traceback_goes_on_where_the_exception_is_raised_again():
+    arrived = travelled(raise_deep_inside)
+
+    def again() -> None:
+        raise arrived
+
+    assert frames(raised(again)) == ["raised", "again", "raised", "raise_deep_inside", "inner"]
+
+
+def test_cause_arrives_with_its_own_traceback():
+    def raiser() -> None:
+        try:
+            raise_deep_inside()
+        except ValueError as error:
+            raise RuntimeError("on top") from error
+
+    arrived = travelled(raiser)
+    assert isinstance(arrived.__cause__, ValueError)
+    assert frames(arrived.__cause__)[-1] == "inner"
+    assert "direct cause" in "".join(traceback.format_exception(arrived))
+
+
+def test_context_arrives():
+    def raiser() -> None:
+        try:
+            raise_deep_inside()
+        except ValueError:
+            raise RuntimeError("meanwhile")  # noqa: B904
+
+    assert isinstance(travelled(raiser).__context__, ValueError)
+
+
+def test_notes_arrive():
+    def raiser() -> None:
+        error = ValueError("text")
+        error.add_note("one")
+        error.add_note("two")
+        raise error
+
+    assert travelled(raiser).__notes__ == ["one", "two"]
+
+
+class TwoArguments(Exception):
+    """Cannot be unpickled: its constructor wants more than `args` has."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{code}: {reason}")
+        self.code = code
+
+
+class OtherArgument(Exception):
+    """Would be unpickled wrongly: its constructor makes the message anew."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class KeywordOnly(ValueError):
+    def __init__(self, *, code: int) -> None:
+        super().__init__("by name")
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TwoArguments(5, "no"), OtherArgument(5), KeywordOnly(code=5)],
+    ids=lambda error: type(error).__name__,
+)
+def test_exception_with_a_constructor_of_its_own_arrives(error):
+    def raiser() -> None:
+        try:
+            raise_deep_inside()
+        except ValueError as cause:
+            raise error from cause
+
+    arrived = travelled(raiser)
+    assert type(arrived) is type(error)
+    assert (str(arrived), arrived.args, arrived.code) == (str(error), error.args, 5)
+    assert frames(arrived)[-1] == "raiser"
+    assert isinstance(arrived.__cause__, ValueError)
+
+
+class BrokenReduce(Exception):
+    def __reduce__(self):
+        return BrokenReduce, (1, 2, 3, 4), None, None, None, None, "nonsense"
+
+
+class RaisingReduce(Exception):
+    def __reduce__(self):
+        raise TypeError("not me")
+
+
+class NeverUnpickled(Exception):
+    """Pickles well, but its pickle cannot be read."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+@pytest.mark.parametrize("kind", [BrokenReduce, RaisingReduce, NeverUnpickled])
+def test_exception_with_a_broken_pickle_arrives_as_its_own_type(kind):
+    def raiser() -> None:
+        raise kind("text", 5)
+
+    arrived = travelled(raiser)
+    assert (type(arrived), arrived.args) == (kind, ("text", 5))
+    assert frames(arrived)[-1] == "raiser"
+
+
+def test_attributes_that_cannot_be_pickled_stay_behind():
+    def raiser() -> None:
+        error = ValueError("text")
+        error.good, error.bad = 5, threading.Lock()
+        raise error
+
+    arrived = travelled(raiser)
+    assert (type(arrived), arrived.args, arrived.good) == (ValueError, ("text",), 5)
+    assert not hasattr(arrived, "bad")
+    assert frames(arrived)[-1] == "raiser"
+
+
+def test_arguments_that_cannot_be_pickled_arrive_as_text():
+    def raiser() -> None:
+        raise ValueError("text", threading.Lock())
+
+    arrived = travelled(raiser)
+    assert type(arrived) is ValueError
+    assert arrived.args[0] == "text"
+    assert "lock" in arrived.args[1]
+
+
+def test_exception_with_an_attribute_that_cannot_be_pickled_keeps_its_cause():
+    def raiser() -> None:
+        error = ValueError("text")
+        error.bad = threading.Lock()
+        try:
+            raise_deep_inside()
+        except ValueError as cause:
+            raise error from cause
+
+    assert isinstance(travelled(raiser).__cause__, ValueError)
+
+
+def test_exception_whose_cause_cannot_be_pickled_arrives():
+    def raiser() -> None:
+        cause = ValueError("below", threading.Lock())
+        raise RuntimeError("above") from cause
+
+    arrived = travelled(raiser)
+    assert (type(arrived), arrived.args) == (RuntimeError, ("above",))
+
+
+def test_exception_of_a_class_made_in_a_function_arrives():
+    class Local(Exception):
+        pass
+
+    def raiser() -> None:
+        raise Local("text")
+
+    arrived = travelled(raiser)
+    assert (type(arrived).__name__, arrived.args) == ("Local", ("text",))
+
+
+def test_exception_that_cannot_be_rebuilt_is_described():
+    class Awkward(Exception):
+        def __new__(cls, *args: object, secret: str = "") -> Awkward:
+            if secret != "open":
+                raise TypeError("no secret")
+            return super().__new__(cls, *args)
+
+        def __init__(self, *args: object, secret: str) -> None:
+            super().__init__(*args)
+
+    def raiser() -> None:
+        raise Awkward("text", secret="open")
+
+    arrived = travelled(raiser)
+    assert type(arrived) is RuntimeError
+    assert str(arrived) == "Awkward: text"
+    assert frames(arrived)[-1] == "raiser"
+
+
+def test_exception_that_cannot_be_printed_arrives():
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def raiser() -> None:
+        raise Unprintable(5)
+
+    arrived = travelled(raiser)
+    assert (type(arrived).__name__, arrived.args) == ("Unprintable", (5,))
+
+
+def test_exception_group_arrives_with_its_members():
+    def raiser() -> None:
+        members = [raised(raise_deep_inside), raised(lambda: {}["missing"])]
+        raise ExceptionGroup("several", members)
+
+    arrived = travelled(raiser)
+    assert type(arrived) is ExceptionGroup
+    assert (arrived.message, [type(member) for member in arrived.exceptions]) == (
+        "several",
+        [ValueError, KeyError],
+    )
+    assert frames(arrived.exceptions[0])[-1] == "inner"
+
+
+def test_exception_group_with_a_member_that_cannot_be_pickled_arrives():
+    def raiser() -> None:
+        raise ExceptionGroup("several", [ValueError(threading.Lock()), KeyError("x")])
+
+    assert "several" in str(travelled(raiser))
+
+
+def test_record_that_cannot_be_read_gives_its_summary():
+    error = unpack_error(FailureRecord(b"nonsense", "ValueError: text"))
+    assert (type(error), str(error)) == (RuntimeError, "ValueError: text")
+
+
+def test_record_of_something_else_gives_its_summary():
+    error = unpack_error(FailureRecord(dumps("no exception"), "ValueError: text"))
+    assert (type(error), str(error)) == (RuntimeError, "ValueError: text")
+
+
+def test_deep_traceback_arrives():
+    def dig(depth: int) -> None:
+        if depth:
+            dig(depth - 1)
+        raise ValueError("bottom")
+
+    arrived = travelled(lambda: dig(300))
+    assert (type(arrived), frames(arrived).count("dig")) == (ValueError, 301)
+
+
+OURS = {
+    errors.StateError: (7, 3, "FREED", "RUNNING"),
+    errors.UnsupportedPlatform: ("win32",),
+    errors.EngineStopped: ("closed",),
+    errors.WorkerStartFailed: (3, "ended with exit code 1"),
+    errors.WorkerDied: ("'x'", -9, 4),
+    errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
+    errors.Unpicklable: (),
+    errors.ExecutionCancelled: (5,),
+}
+
+
+def test_all_errors_of_ours_are_tested_here():
+    ours = {
+        found
+        for _, found in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(found, errors.MarsError) and found is not errors.MarsError
+    }
+    assert ours == set(OURS)
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
+def test_errors_of_ours_survive_pickling_with_their_facts(kind):
+    error = kind(*OURS[kind])
+    for copy in (pickle.loads(pickle.dumps(error)), unpack_error(pack_error(error))):
+        assert (type(copy), str(copy), vars(copy)) == (kind, str(error), vars(error))
+
+
+def test_death_by_kill_hints_at_memory_and_other_deaths_do_not():
+    assert "memory" in str(errors.WorkerDied("'x'", -9, 4))
+    assert "killed by signal 9 (SIGKILL)" in str(errors.WorkerDied("'x'", -9, 4))
+    assert "memory" not in str(errors.WorkerDied("'x'", -11, 4))
+    assert "exit code 3" in str(errors.WorkerDied("'x'", 3, 4))
+    assert errors.describe_exit(-200) == "was killed by signal 200"
+
+
+# -- values -----------------------------------------------------------------------------------------------------
+
+
+def test_functions_without_a_name_travel_by_value():
+    offset = 5
+    assert loads(dumps(lambda value: value + offset))(1) == 6
+
+
+def test_buffers_that_are_taken_stay_out_of_the_pickle():
+    taken: list[pickle.PickleBuffer] = []
+    value = np.arange(10_000)
+    data = dumps(value, lambda buffer: taken.append(buffer))
+    assert len(data) < 1000
+    np.testing.assert_array_equal(loads(data, buffers=taken), value)
+
+
+# -- locks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lock_file(monkeypatch) -> Iterator[int]:
+    """Pretend to be in an engine, whose processes all have inherited a file to lock."""
+    descriptor = create("test-locks", 4096)
+    monkeypatch.setattr(InterprocessLock, "descriptor", descriptor)
+    yield descriptor
+    os.close(descriptor)
+
+
+def forked(function: Callable[[], object]) -> int:
+    """Run a function in a child process and return its pid; the child's exit code is 0 if it returns truth."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        code = 0 if function() else 2
+    finally:
+        os._exit(code)
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+forks = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@forks
+def test_processes_exclude_each_other(lock_file, tmp_path):
+    path = tmp_path / "counter"
+    path.write_text("0")
+
+    def count() -> bool:
+        lock = InterprocessLock("counter")
+        for _ in range(50):
+            with lock:
+                value = int(path.read_text())
+                time.sleep(0.0001)
+                path.write_text(str(value + 1))
+        return True
+
+    children = [forked(count) for _ in range(2)]
+    assert [exit_code(pid) for pid in children] == [0, 0]
+    assert path.read_text() == "100"
+
+
+@forks
+def test_lock_held_elsewhere_is_not_had_without_waiting(lock_file):
+    with InterprocessLock("name"):
+        assert exit_code(forked(try_in_vain)) == 0
+    assert exit_code(forked(lambda: fresh_lock("name").acquire(blocking=False))) == 0
+
+
+def try_in_vain() -> bool:
+    lock = fresh_lock("name")
+    return not lock.acquire(blocking=False) and not lock.acquire(timeout=0.01) and not lock.locked()
+
+
+def fresh_lock(token: object) -> InterprocessLock:
+    """Make a lock as a process would that was not forked from one with threads and locks."""
+    InterprocessLock._threads.clear()
+    return InterprocessLock(token)
+
+
+@forks
+def test_wait_for_a_lock_ends_with_its_timeout(lock_file):
+    def wait() -> bool:
+        start = time.monotonic()
+        return not fresh_lock("name").acquire(timeout=0.1) and 0.1 <= time.monotonic() - start < 5.0
+
+    with InterprocessLock("name"):
+        assert exit_code(forked(wait)) == 0
+
+
+@forks
+def test_lock_is_had_once_the_other_process_lets_go(lock_file):
+    lock = InterprocessLock("name")
+    lock.acquire()
+    child = forked(lambda: fresh_lock("name").acquire(timeout=20.0))
+    time.sleep(0.05)
+    lock.release()
+    assert exit_code(child) == 0
+
+
+@forks
+def test_lock_of_a_process_that_died_is_free(lock_file):
+    assert exit_code(forked(lambda: fresh_lock("name").acquire())) == 0
+    assert InterprocessLock("name").acquire(timeout=5.0)
+    InterprocessLock("name").release()
+
+
+@forks
+def test_different_tokens_are_different_locks(lock_file):
+    with InterprocessLock("one"):
+        assert exit_code(forked(lambda: fresh_lock("two").acquire(blocking=False))) == 0
+
+
+@pytest.fixture(params=[True, False], ids=["in an engine", "outside"])
+def anywhere(request, monkeypatch) -> None:
+    if request.param:
+        request.getfixturevalue("lock_file")
+    else:
+        monkeypatch.setattr(InterprocessLock, "descriptor", None)
+
+
+def in_thread(function: Callable[[], object]) -> object:
+    """Return what a function returns in another thread."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join(20.0)
+    return results[0]
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_threads_exclude_each_other():
+    lock = InterprocessLock("threads")
+    with lock:
+        assert lock.locked()
+        assert in_thread(lambda: lock.acquire(blocking=False)) is False
+        assert in_thread(lambda: lock.acquire(timeout=0.02)) is False
+    assert not lock.locked()
+    assert in_thread(lambda: lock.acquire(blocking=False) and lock.release() is None) is True
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_threads_count_without_loss():
+    total = [0]
+
+    def count() -> None:
+        lock = InterprocessLock("total")
+        for _ in range(100):
+            with lock:
+                value = total[0]
+                time.sleep(0)
+                total[0] = value + 1
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert total == [400]
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_equal_tokens_are_one_lock():
+    with InterprocessLock(("a", 1)):
+        assert InterprocessLock(("a", 1)).locked()
+        assert not InterprocessLock(("a", 1)).acquire(blocking=False)
+        assert not InterprocessLock(("a", 2)).locked()
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_lock_survives_pickling_as_the_same_lock():
+    lock = InterprocessLock("name")
+    copy = loads(dumps(lock))
+    assert (type(copy), copy.token, repr(copy)) == (InterprocessLock, "name", "<InterprocessLock 'name'>")
+    with lock:
+        assert copy.locked()
+        assert not copy.acquire(blocking=False)
+    with copy:
+        assert lock.locked()
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_lock_is_free_after_an_error_inside():
+    with pytest.raises(ValueError, match="inside"), InterprocessLock("name"):
+        raise ValueError("inside")
+    assert not InterprocessLock("name").locked()
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_arguments_that_a_thread_lock_refuses_are_refused():
+    with pytest.raises(ValueError, match="timeout"):
+        InterprocessLock("name").acquire(blocking=False, timeout=1.0)
+    with pytest.raises(RuntimeError):
+        InterprocessLock("name").release()
+
+
+def test_lock_that_cannot_be_had_because_of_an_error_is_not_left_locked(monkeypatch):
+    descriptor = create("test-locks", 4096)
+    os.close(descriptor)
+    monkeypatch.setattr(InterprocessLock, "descriptor", descriptor)
+    lock = InterprocessLock("name")
+    with pytest.raises(OSError, match="descriptor"):
+        lock.acquire()
+    assert not lock.locked()
+
+
+def test_lock_of_dask_becomes_one_that_locks_between_processes():
+    lock = SerializableLock("token")
+    arrived = loads(dumps({"lock": lock, "again": [lock]}))
+    assert (type(arrived["lock"]), arrived["lock"].token) == (InterprocessLock, "token")
+    assert arrived["again"][0] is arrived["lock"]
+
+
+def test_lock_of_dask_becomes_one_in_the_client_too():
+    assert interprocess(SerializableLock("token")).token == "token"
+    assert interprocess("anything else") == "anything else"
+
+
+class CountingLock(SerializableLock):
+    """Does more than to lock."""
+
+
+def test_subclass_of_dask_s_lock_stays_where_it_is():
+    with pytest.raises(pickle.PicklingError, match="CountingLock"):
+        dumps(CountingLock("token"))

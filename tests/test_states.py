@@ -1,0 +1,95 @@
+"""The table of moves: complete, obeyed, and what the documentation shows."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from machines import CheckedMachine
+
+from dask_mars.errors import StateError
+from dask_mars.scheduler.states import ENDED, LEGAL, MOVES, State, mermaid
+
+ARCHITECTURE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+PAIRS = list(itertools.product(State, State))
+
+
+def test_states_are_numbered_densely_from_zero():
+    assert [int(state) for state in State] == list(range(len(State)))
+
+
+def test_every_state_has_a_row_of_moves():
+    assert set(MOVES) == set(State)
+
+
+def test_legal_and_moves_say_the_same_of_every_pair():
+    assert len(LEGAL) == len(PAIRS)
+    for source, target in PAIRS:
+        assert LEGAL[source * len(State) + target] == (target in MOVES[source]), (source, target)
+
+
+def test_no_state_leads_to_itself():
+    assert not any(state in MOVES[state] for state in State)
+
+
+def test_ended_states_lead_nowhere_but_to_freed():
+    assert {state for state in State if MOVES[state] <= {State.FREED}} == set(ENDED)
+
+
+def test_every_state_can_be_reached_from_a_first_state():
+    reached = {State.UNSCHEDULED, State.READY}
+    while more := {target for source in reached for target in MOVES[source]} - reached:
+        reached |= more
+    assert reached == set(State)
+
+
+def test_every_unended_state_leads_to_an_end():
+    leading = set(ENDED)
+    while more := {state for state in State if MOVES[state] & leading} - leading:
+        leading |= more
+    assert leading == set(State)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda state: state.name)
+def test_machine_makes_legal_moves_and_refuses_all_others(source, target):
+    checked = CheckedMachine(workers=0)
+    checked.submit(())
+    machine = checked.machine
+    graph = machine._graphs[1]
+    graph.state[0] = source
+    if target in MOVES[source]:
+        machine._move(graph, 0, target)
+        assert machine.state_of(1, 0) is target
+        return
+    with pytest.raises(StateError) as caught:
+        machine._move(graph, 0, target)
+    error = caught.value
+    assert (error.graph, error.chunk, error.state, error.target) == (1, 0, source.name, target.name)
+    assert machine.state_of(1, 0) is source
+
+
+def test_state_error_says_that_it_is_our_bug_and_survives_pickling():
+    error = StateError(7, 3, "FREED", "RUNNING")
+    assert str(error) == (
+        "chunk 3 of graph 7 cannot go from FREED to RUNNING; this is a bug in dask_mars, please report it"
+    )
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+
+
+def test_diagram_draws_every_move_once_and_nothing_else():
+    first, *arrows = mermaid().splitlines()
+    assert first == "stateDiagram-v2"
+    drawn = [tuple(arrow.strip().split(" --> ")) for arrow in arrows]
+    assert len(drawn) == len(set(drawn))
+    moves = {(source.name, target.name) for source, targets in MOVES.items() for target in targets}
+    assert set(drawn) == moves | {("[*]", "UNSCHEDULED"), ("[*]", "READY"), ("[*]", "FINISHED")}
+
+
+def test_documentation_shows_the_diagram_as_it_is_drawn():
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    diagrams = re.findall(r"^```mermaid\n(.*?)\n```$", text, flags=re.DOTALL | re.MULTILINE)
+    assert [diagram for diagram in diagrams if diagram.startswith("stateDiagram")] == [mermaid()]

@@ -1,0 +1,788 @@
+"""The shared store over real arenas: two stores in one process, each with its own view of both arenas."""
+
+from __future__ import annotations
+
+import array
+import collections
+import datetime
+import os
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dask_mars.errors import StoreFull
+from dask_mars.worker.arena import Arena, create
+from dask_mars.worker.pickling import dumps
+from dask_mars.worker.store import (
+    ARRAY,
+    OBJECT,
+    PICKLE,
+    VALUE,
+    Block,
+    Location,
+    Store,
+    blocks_of,
+    size_of,
+    still_used,
+)
+
+pd = pytest.importorskip("pandas")
+pa = pytest.importorskip("pyarrow")
+
+CAPACITY_BYTES = 1 << 26
+PAGE_BYTES = 4096
+INLINE_BYTES = 1 << 12
+
+
+@dataclass
+class Pair:
+    """Two processes' stores: what `make` seals, `read` reads."""
+
+    make: Store
+    read: Store
+    descriptors: list[int]
+
+    def share(self, value: Any) -> tuple[Location, Any, list[tuple[Block, Any]]]:
+        """Seal a value in one store and load it in the other, as the input of a task there."""
+        location = through_a_message(self.make.seal(value))
+        owners: list[tuple[Block, Any]] = []
+        return location, self.read.load(location, owners), owners
+
+
+def through_a_message(location: Location) -> Location:
+    return pickle.loads(pickle.dumps(location, protocol=5))
+
+
+def make_pair(capacity_bytes: int = CAPACITY_BYTES) -> Pair:
+    descriptors = [create(f"test-{number}", capacity_bytes) for number in range(2)]
+    make, read = (
+        Store([Arena(descriptor, capacity_bytes) for descriptor in descriptors], own, inline_bytes=INLINE_BYTES)
+        for own in range(2)
+    )
+    return Pair(make, read, descriptors)
+
+
+def close(pair: Pair) -> None:
+    for store in (pair.make, pair.read):
+        for arena in store.arenas:
+            arena.close()
+    for descriptor in pair.descriptors:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = make_pair()
+    yield pair
+    close(pair)
+
+
+@pytest.fixture(scope="module")
+def shared_pair() -> Iterator[Pair]:
+    pair = make_pair()
+    yield pair
+    close(pair)
+
+
+def address_of(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def arena_of(store: Store, array: np.ndarray) -> int | None:
+    """Return the number of the arena whose mapping in this store's process an array lies in."""
+    for number, arena in enumerate(store.arenas):
+        if arena.address <= address_of(array) < arena.address + arena.capacity_bytes:
+            return number
+    return None
+
+
+def assert_same_array(result: Any, expected: np.ndarray) -> None:
+    assert type(result) is type(expected)
+    assert result.dtype == expected.dtype
+    assert result.shape == expected.shape
+    np.testing.assert_array_equal(result, expected)
+
+
+def release(pair: Pair, location: Location) -> None:
+    for arena, offset, _ in blocks_of(location):
+        (pair.make, pair.read)[arena].release(offset)
+
+
+# -- plain values -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, True, 0, -(1 << 100), 2.5, float("-inf"), 1j])
+def test_scalars_travel_as_they_are(pair, value):
+    location = pair.make.seal(value)
+    assert location == (VALUE, value)
+    assert pair.read.load(location) is pair.read.load_copy(location) is value
+    assert blocks_of(location) == ()
+
+
+class Fraction(float):
+    """A subclass that has more to it than its value."""
+
+    def __init__(self, value: float) -> None:
+        self.note = "kept"
+
+
+def test_subclass_of_a_scalar_is_not_mistaken_for_one(pair):
+    location, result, _ = pair.share(Fraction(0.5))
+    assert location[0] == PICKLE
+    assert (type(result), result, result.note) == (Fraction, 0.5, "kept")
+
+
+SMALL = {
+    "str": "text",
+    "bytes": b"\0\1",
+    "empty tuple": (),
+    "numpy scalar": np.float32(1.5),
+    "datetime": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+    "nested": {"a": [1, (2.0, "three")], "b": {4}},
+    "array.array": array.array("d", [1.0, 2.0]),
+    "namedtuple": collections.Counter("abca"),
+}
+
+
+@pytest.mark.parametrize("value", SMALL.values(), ids=SMALL)
+def test_small_objects_travel_in_the_message(pair, value):
+    location, result, owners = pair.share(value)
+    assert location[0] == PICKLE
+    assert (type(result), result) == (type(value), value)
+    assert owners == []
+    assert pair.make.allocator.used_bytes == 0
+
+
+LARGE = {
+    "str": "é" * 10_000,
+    "bytes": bytes(range(256)) * 100,
+    "bytearray": bytearray(20_000),
+    "list": list(range(10_000)),
+    "dict": {str(number): number for number in range(5_000)},
+    "array.array": array.array("d", range(5_000)),
+}
+
+
+@pytest.mark.parametrize("read", [Store.load, Store.load_copy])
+@pytest.mark.parametrize("value", LARGE.values(), ids=LARGE)
+def test_large_objects_lie_in_the_arena(pair, value, read):
+    location = through_a_message(pair.make.seal(value))
+    assert location[0] == OBJECT
+    assert len(pickle.dumps(location)) < 500
+    result = read(pair.read, location)
+    assert (type(result), result) == (type(value), value)
+    assert size_of(location) >= 10_000
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------
+
+structured = np.zeros(2000, dtype=[("x", "f8"), ("label", "S5"), ("inner", [("y", "i2", (3,))])])
+structured["x"] = np.arange(2000)
+structured["label"] = b"ab"
+
+LARGE_ARRAYS = {
+    "C": np.arange(6000.0).reshape(60, 100),
+    "F": np.asfortranarray(np.arange(6000.0).reshape(60, 100)),
+    "strided": np.arange(30_000)[::3],
+    "strided in two dimensions": np.arange(40_000).reshape(200, 200)[::2, 1::3],
+    "negative strides": np.arange(6000)[::-1],
+    "negative strides in one dimension": np.arange(6000.0).reshape(60, 100)[:, ::-1],
+    "negative and strided": np.arange(12_000)[::-2],
+    "transposed": np.arange(6000.0).reshape(10, 20, 30).transpose(2, 0, 1),
+    "broadcast": np.broadcast_to(np.arange(7.0), (1000, 7)),
+    "broadcast strided": np.broadcast_to(np.arange(70.0)[::10], (1000, 7)),
+    "sliding window": np.lib.stride_tricks.sliding_window_view(np.arange(1000.0), 20),
+    "structured": structured,
+    "record field": structured["x"],
+    "datetime64": np.arange(6000).astype("datetime64[ns]"),
+    "timedelta64": np.arange(6000).astype("timedelta64[s]"),
+    "big-endian": np.arange(6000, dtype=">i4"),
+    "bool": np.arange(6000) % 3 == 0,
+    "complex": np.arange(6000) * 1j,
+    "half": np.arange(6000).astype("f2"),
+    "long double": np.arange(6000).astype(np.longdouble),
+    "str": np.arange(6000).astype("U8"),
+    "bytes": np.arange(6000).astype("S8"),
+    "void": np.arange(6000).view("V8"),
+}
+
+
+@pytest.mark.parametrize("expected", LARGE_ARRAYS.values(), ids=LARGE_ARRAYS)
+def test_large_array_is_read_where_it_lies(pair, expected):
+    location, result, owners = pair.share(expected)
+    assert location[0] == ARRAY
+    assert_same_array(result, expected)
+    assert arena_of(pair.read, result) == 0
+    assert not result.flags.writeable
+    assert [block for block, _ in owners] == list(blocks_of(location))
+    assert size_of(location) == expected.nbytes
+
+
+@pytest.mark.parametrize("expected", LARGE_ARRAYS.values(), ids=LARGE_ARRAYS)
+def test_copy_of_a_large_array_is_private(pair, expected):
+    location, shared, _ = pair.share(expected)
+    copy = pair.read.load_copy(location)
+    assert_same_array(copy, expected)
+    assert arena_of(pair.read, copy) is None
+    assert copy.flags.writeable == expected.flags.writeable
+    if copy.flags.writeable:
+        copy[...] = np.zeros((), copy.dtype)
+        assert_same_array(shared, expected)
+
+
+SMALL_ARRAYS = {
+    "empty": np.zeros((0, 5)),
+    "0-d": np.array(7.0),
+    "0-d structured": structured[0].copy().reshape(()),
+    "small": np.arange(5),
+    "small F": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "small big-endian": np.arange(5, dtype=">f8"),
+    "small strided big-endian": np.arange(10, dtype=">f8")[::2],
+    "without items' bytes": np.zeros(5000, dtype="V0"),
+    "small of objects": np.array([1, "two", None], dtype=object),
+}
+
+
+@pytest.mark.parametrize("expected", SMALL_ARRAYS.values(), ids=SMALL_ARRAYS)
+def test_small_arrays_travel_in_the_message(pair, expected):
+    location, result, _ = pair.share(expected)
+    assert location[0] == PICKLE
+    assert_same_array(result, expected)
+    assert result.flags.writeable
+
+
+def test_contiguous_array_keeps_its_strides(pair):
+    for name in ("C", "F", "transposed", "negative strides"):
+        expected = LARGE_ARRAYS[name]
+        assert pair.share(expected)[1].strides == expected.strides, name
+
+
+def test_broadcast_array_takes_the_room_of_what_was_broadcast(pair):
+    huge = np.broadcast_to(np.arange(3.0), (1 << 40, 3))
+    location, result, _ = pair.share(huge)
+    assert result.shape == huge.shape
+    assert pair.make.allocator.used_bytes == PAGE_BYTES
+    copy = pair.read.load_copy(location)
+    assert copy.shape == huge.shape
+    assert copy[1 << 39].tolist() == [0.0, 1.0, 2.0]
+    assert not copy.flags.writeable
+
+
+def test_huge_broadcast_scalar_does_not_blow_up(pair):
+    huge = np.broadcast_to(np.float32(2.0), (1 << 20, 1 << 20))
+    location, result, _ = pair.share(huge)
+    assert (result.shape, result[5, 5], pair.read.load_copy(location)[7, 7]) == (huge.shape, 2.0, 2.0)
+
+
+def test_strided_array_takes_no_more_room_than_its_items(pair):
+    pair.make.seal(np.arange(1 << 20)[:: 1 << 8])
+    assert pair.make.allocator.used_bytes <= 8 * PAGE_BYTES
+
+
+def test_array_of_objects_is_pickled(pair):
+    expected = np.array([{"n": number} for number in range(3000)], dtype=object)
+    location, result, _ = pair.share(expected)
+    assert location[0] == OBJECT
+    assert_same_array(result, expected)
+
+
+def test_variable_width_strings_are_not_taken_for_plain_memory(pair):
+    expected = np.array(["short", "long " * 50] * 1000, dtype=np.dtypes.StringDType())
+    _, result, _ = pair.share(expected)
+    assert result.tolist() == expected.tolist()
+
+
+class Labelled(np.ndarray):
+    """A subclass with an attribute."""
+
+    def __reduce__(self):
+        function, arguments, state = super().__reduce__()
+        return function, arguments, (state, self.label)
+
+    def __setstate__(self, state):
+        super().__setstate__(state[0])
+        self.label = state[1]
+
+
+def test_subclass_of_ndarray_keeps_its_type(pair):
+    expected = np.arange(6000.0).view(Labelled)
+    expected.label = "mine"
+    location, result, _ = pair.share(expected)
+    assert location[0] == OBJECT
+    assert (type(result), result.label) == (Labelled, "mine")
+    np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
+
+
+@pytest.mark.parametrize("length", [10, 6000])
+def test_masked_array_keeps_its_mask(pair, length):
+    expected = np.ma.masked_array(np.arange(length), mask=np.arange(length) % 3 == 0, fill_value=-7)
+    _, result, _ = pair.share(expected)
+    assert type(result) is np.ma.MaskedArray
+    assert (result.dtype, result.fill_value) == (expected.dtype, -7)
+    np.testing.assert_array_equal(result.mask, expected.mask)
+    np.testing.assert_array_equal(result.compressed(), expected.compressed())
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_matrix_stays_a_matrix(pair):
+    expected = np.asmatrix(np.arange(6000.0).reshape(60, 100))
+    assert_same_array(pair.share(expected)[1], expected)
+
+
+def test_memory_map_becomes_an_array_of_its_values(pair, tmp_path):
+    mapped = np.memmap(tmp_path / "values", dtype="f8", mode="w+", shape=6000)
+    mapped[:] = np.arange(6000)
+    _, result, _ = pair.share(mapped)
+    np.testing.assert_array_equal(result, np.arange(6000.0))
+
+
+arrays = hnp.arrays(
+    dtype=st.one_of(
+        hnp.boolean_dtypes(),
+        hnp.integer_dtypes(),
+        hnp.unsigned_integer_dtypes(),
+        hnp.floating_dtypes(),
+        hnp.complex_number_dtypes(),
+        # NumPy's own pickles of times lose the byte order.
+        hnp.datetime64_dtypes(endianness="="),
+        hnp.timedelta64_dtypes(endianness="="),
+        hnp.unicode_string_dtypes(max_len=4),
+        hnp.byte_string_dtypes(max_len=4),
+        hnp.array_dtypes(hnp.integer_dtypes(), min_size=1, max_size=3),
+    ),
+    shape=hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=8),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), inline_bytes=st.sampled_from([0, 64]))
+def test_any_view_of_any_array_survives_the_way(shared_pair, data, inline_bytes):
+    pair = shared_pair
+    whole = data.draw(arrays)
+    expected = whole
+    if whole.ndim:
+        expected = np.asarray(whole[data.draw(hnp.basic_indices(whole.shape, allow_newaxis=True))])
+    if expected.ndim and data.draw(st.booleans()):
+        expected = expected.transpose(data.draw(st.permutations(range(expected.ndim))))
+    if expected.size and data.draw(st.booleans()):
+        expected = np.broadcast_to(expected, (data.draw(st.integers(1, 50)), *expected.shape))
+    pair.make.inline_bytes = inline_bytes
+    try:
+        location, result, owners = pair.share(expected)
+        copy = pair.read.load_copy(location)
+        assert pair.make.allocator.used_bytes == sum(
+            -(-size // PAGE_BYTES) * PAGE_BYTES for _, _, size in blocks_of(location)
+        )
+        for found in (result, copy):
+            assert type(found) is np.ndarray
+            assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+            assert found.tobytes() == expected.tobytes()
+        del result, found
+        assert still_used(owners) == []
+    finally:
+        pair.make.inline_bytes = INLINE_BYTES
+    release(pair, location)
+    assert pair.make.allocator.used_bytes == 0
+
+
+# -- objects made of arrays -------------------------------------------------------------------------------------
+
+
+def test_arrays_inside_containers_are_read_where_they_lie(pair):
+    values = {"one": [np.arange(6001.0), {"two": np.asfortranarray(np.ones((81, 91)))}], "rest": (1, "text")}
+    location, result, _ = pair.share(values)
+    assert location[0] == OBJECT
+    assert len(blocks_of(location)) == 1
+    first, second = result["one"][0], result["one"][1]["two"]
+    assert_same_array(first, values["one"][0])
+    assert_same_array(second, values["one"][1]["two"])
+    assert result["rest"] == values["rest"]
+    for found in (first, second):
+        assert arena_of(pair.read, found) == 0
+        assert address_of(found) % 64 == 0
+        assert not found.flags.writeable
+
+
+def test_copy_of_arrays_inside_containers_is_private_and_writable(pair):
+    location, shared, _ = pair.share([np.arange(6000.0), np.arange(3)])
+    copy = pair.read.load_copy(location)
+    copy[0][:] = -1.0
+    copy[1][:] = -1
+    assert arena_of(pair.read, copy[0]) is None
+    assert shared[0][7] == 7.0
+
+
+def test_array_met_twice_in_an_object_is_stored_once(pair):
+    once = np.arange(6000.0)
+    location, result, _ = pair.share([once, once])
+    assert result[0] is result[1]
+    assert size_of(location) < 2 * once.nbytes
+
+
+def test_read_only_array_in_an_object_stays_read_only(pair):
+    fixed = np.arange(6000.0)
+    fixed.flags.writeable = False
+    copy = pair.read.load_copy(pair.make.seal([fixed, np.arange(6000.0)]))
+    assert [found.flags.writeable for found in copy] == [False, True]
+
+
+def make_frame(length: int = 3000) -> Any:
+    return pd.DataFrame(
+        {
+            "number": np.arange(length),
+            "ratio": np.linspace(0.0, 1.0, length),
+            "name": [f"name {number}" for number in range(length)],
+            "kind": pd.Categorical(["a", "b", "c"] * (length // 3)),
+            "when": pd.date_range("2020-01-01", periods=length, freq="h", tz="UTC"),
+            "maybe": pd.array([1, None, 3] * (length // 3), dtype="Int64"),
+        },
+        index=pd.Index(np.arange(length) * 2, name="at"),
+    )
+
+
+@pytest.mark.parametrize("length", [3, 3000])
+@pytest.mark.parametrize("read", [Store.load, Store.load_copy])
+def test_frame_with_columns_of_all_kinds(pair, length, read):
+    frame = make_frame(length)
+    location = through_a_message(pair.make.seal(frame))
+    pd.testing.assert_frame_equal(read(pair.read, location), frame)
+
+
+def test_numbers_of_a_frame_are_read_where_they_lie(pair):
+    frame = pd.DataFrame({"x": np.arange(6000.0), "y": np.arange(6000.0)})
+    _, result, _ = pair.share(frame)
+    assert arena_of(pair.read, result["x"].to_numpy()) == 0
+
+
+def test_copy_of_a_frame_is_writable(pair):
+    frame = pd.DataFrame({"x": np.arange(6000.0)})
+    location, shared, _ = pair.share(frame)
+    copy = pair.read.load_copy(location)
+    copy.iloc[0, 0] = 5.0
+    assert (copy.iloc[0, 0], shared.iloc[0, 0]) == (5.0, 0.0)
+
+
+def test_series_and_index(pair):
+    series = make_frame()["ratio"]
+    pd.testing.assert_series_equal(pair.share(series)[1], series)
+    index = pd.MultiIndex.from_product([range(50), list("abcdefgh")], names=["n", "l"])
+    pd.testing.assert_index_equal(pair.share(index)[1], index)
+
+
+@pytest.mark.parametrize("length", [3, 5000])
+def test_arrow_table(pair, length):
+    table = pa.table({"x": np.arange(length), "name": [f"name {number}" for number in range(length)]})
+    location, result, _ = pair.share(table)
+    assert result.equals(table)
+    assert pair.read.load_copy(location).equals(table)
+    if length == 5000:
+        start = pair.read.arenas[0].address
+        address = result["x"].chunk(0).buffers()[1].address
+        assert start <= address < start + CAPACITY_BYTES
+
+
+def test_what_cannot_be_pickled_takes_no_room(pair):
+    with pytest.raises(Exception, match="pickle"):
+        pair.make.seal([np.arange(6000.0), (number for number in range(3))])
+    assert pair.make.allocator.used_bytes == 0
+
+
+# -- views of inputs --------------------------------------------------------------------------------------------
+
+VIEWS = {
+    "itself": lambda array: array,
+    "part": lambda array: array[1000:50_000],
+    "strided": lambda array: array[::7],
+    "reversed": lambda array: array[::-1],
+    "reshaped": lambda array: array.reshape(100, 1000).T,
+    "other dtype": lambda array: array.view("i4"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_view_of_an_input_is_sealed_as_a_reference(pair, view):
+    _, shared, owners = pair.share(np.arange(100_000.0))
+    result = view(shared)
+    location = through_a_message(pair.read.seal(result, [block for block, _ in owners]))
+    assert pair.read.allocator.used_bytes == 0
+    assert blocks_of(location) == tuple(block for block, _ in owners)
+    assert_same_array(pair.make.load(location), result)
+    copy = pair.make.load_copy(location)
+    assert_same_array(copy, result)
+    assert copy.flags.writeable
+
+
+def test_view_of_one_of_two_neighbours_refers_to_that_one(pair):
+    owners: list[tuple[Block, Any]] = []
+    locations = [pair.make.seal(np.full(50_000, float(number))) for number in range(3)]
+    values = [pair.read.load(location, owners) for location in locations]
+    for order in (owners, owners[::-1]):
+        location = pair.read.seal(values[1][10:], [block for block, _ in order])
+        assert blocks_of(location) == blocks_of(locations[1])
+
+
+def test_copy_of_a_strided_view_is_no_larger_than_its_items(pair):
+    _, shared, owners = pair.share(np.arange(100_000.0))
+    copy = pair.make.load_copy(pair.read.seal(shared[::50], [block for block, _ in owners]))
+    assert copy.base is None
+    assert copy.strides == (8,)
+
+
+def test_view_of_the_right_input_among_several(pair):
+    _, first, owners = pair.share(np.arange(50_000.0))
+    second_location = pair.read.seal(np.arange(50_000.0) + 0.5)
+    second = pair.read.load(second_location, owners)
+    location = pair.read.seal(second[10:], [block for block, _ in owners])
+    assert blocks_of(location) == blocks_of(second_location)
+    assert pair.make.load(location)[0] == 10.5
+    assert first[0] == 0.0
+
+
+def test_views_inside_an_object_are_sealed_as_references(pair):
+    _, shared, owners = pair.share(np.arange(100_000.0))
+    value = {"part": shared[1000:], "new": np.ones(6000)}
+    location = through_a_message(pair.read.seal(value, [block for block, _ in owners]))
+    assert pair.read.allocator.used_bytes == 12 * PAGE_BYTES
+    assert {arena for arena, _, _ in blocks_of(location)} == {0, 1}
+    result = pair.make.load(location)
+    assert_same_array(result["part"], shared[1000:])
+    assert_same_array(result["new"], value["new"])
+
+
+def test_frame_made_of_an_input_refers_to_it(pair):
+    frame = pd.DataFrame({"x": np.arange(50_000.0), "y": np.arange(50_000.0)})
+    _, shared, owners = pair.share(frame)
+    location = pair.read.seal(shared[["x"]], [block for block, _ in owners])
+    assert pair.read.allocator.used_bytes == 0
+    pd.testing.assert_frame_equal(pair.make.load(location), frame[["x"]])
+
+
+def test_tiny_view_of_a_large_input_is_copied_out(pair):
+    _, shared, owners = pair.share(np.arange(1 << 20))
+    location = pair.read.seal(shared[5:1005], [block for block, _ in owners])
+    assert [arena for arena, _, _ in blocks_of(location)] == [1]
+    assert pair.read.allocator.used_bytes == 2 * PAGE_BYTES
+    assert_same_array(pair.make.load(location), np.arange(5, 1005))
+
+
+def test_tiny_view_inside_an_object_is_copied_out(pair):
+    _, shared, owners = pair.share(np.arange(1 << 20))
+    location = pair.read.seal([shared[5:1005]], [block for block, _ in owners])
+    assert [arena for arena, _, _ in blocks_of(location)] == [1]
+
+
+def test_array_beside_an_input_is_not_taken_for_a_view_of_it(pair):
+    _, shared, owners = pair.share(np.arange(10_000.0))
+    location = pair.read.seal(shared + 1.0, [block for block, _ in owners])
+    assert [arena for arena, _, _ in blocks_of(location)] == [1]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array[:10],
+        lambda array: [array],
+        lambda array: [array[:10]],
+        lambda array: {"x": array[5:50_000], "y": 1},
+    ],
+    ids=["small part", "list", "list of a small part", "dict"],
+)
+def test_copy_of_a_view_of_an_input_is_writable(pair, view):
+    _, shared, owners = pair.share(np.arange(100_000.0))
+    copy = pair.make.load_copy(pair.read.seal(view(shared), [block for block, _ in owners]))
+    found = next(iter(copy.values())) if isinstance(copy, dict) else copy[0] if isinstance(copy, list) else copy
+    found[0] = -1.0
+    assert shared[0] == 0.0
+
+
+def test_copy_of_a_frame_made_of_an_input_is_writable(pair):
+    _, shared, owners = pair.share(pd.DataFrame({"x": np.arange(50_000.0), "y": np.arange(50_000.0)}))
+    copy = pair.make.load_copy(pair.read.seal(shared[["x"]], [block for block, _ in owners]))
+    copy.iloc[0, 0] = 5.0
+    assert shared.iloc[0, 0] == 0.0
+
+
+def test_copy_of_a_broadcast_input_is_read_only_as_under_threads(pair):
+    _, shared, owners = pair.share(np.arange(10_000.0))
+    location = pair.read.seal(np.broadcast_to(shared, (5, 10_000)), [block for block, _ in owners])
+    assert pair.read.allocator.used_bytes == 0
+    copy = pair.make.load_copy(location)
+    assert copy.nbytes == 5 * 80_000
+    assert not copy.flags.writeable
+
+
+# -- what outlives its task -------------------------------------------------------------------------------------
+
+KEEPERS = {
+    "itself": lambda array: array,
+    "view": lambda array: array[5:],
+    "view of a view": lambda array: array[5:][::2].reshape(-1, 1),
+    "other dtype": lambda array: array.view("u1"),
+    "memoryview": lambda array: memoryview(array),
+    "cast memoryview": lambda array: memoryview(array).cast("B")[100:],
+    "subclass": lambda array: array.view(Labelled),
+    "series": lambda array: pd.Series(array, copy=False),
+    "frame's slice": lambda array: pd.DataFrame({"x": array}, copy=False).iloc[3:],
+    "arrow": lambda array: pa.array(array),
+    "closure": lambda array: lambda: array,
+}
+
+
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+def test_whatever_refers_to_a_block_is_noticed_until_it_is_gone(pair, keep):
+    _, shared, owners = pair.share(np.arange(6000.0))
+    kept = keep(shared)
+    del shared
+    assert still_used(owners) == owners
+    del kept
+    assert still_used(owners) == []
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda frame: frame,
+        lambda frame: frame["x"],
+        lambda frame: frame[["x"]].iloc[5:],
+        lambda frame: frame["x"].to_numpy(),
+        lambda frame: frame.index,
+    ],
+)
+def test_parts_of_a_frame_are_noticed_until_they_are_gone(pair, keep):
+    frame = pd.DataFrame({"x": np.arange(6000.0), "y": 1.0}, index=np.arange(6000) * 2)
+    _, shared, owners = pair.share(frame)
+    kept = keep(shared)
+    del shared
+    assert still_used(owners)
+    del kept
+    assert still_used(owners) == []
+
+
+def test_only_blocks_in_use_are_reported(pair):
+    owners: list[tuple[Block, Any]] = []
+    locations = [pair.make.seal(np.full(6000, float(number))) for number in range(3)]
+    values = [pair.read.load(location, owners) for location in locations]
+    del values[0], values[1]
+    assert [block for block, _ in still_used(owners)] == [blocks_of(locations[1])[0]]
+
+
+def test_copies_refer_to_no_block(pair):
+    location = pair.make.seal([np.arange(6000.0)])
+    owners: list[tuple[Block, Any]] = []
+    pair.read.load(location, owners)
+    kept = pair.read.load_copy(location)
+    assert still_used(owners) == []
+    assert kept[0][5] == 5.0
+
+
+# -- room -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_pair() -> Iterator[Pair]:
+    pair = make_pair(capacity_bytes=64 * PAGE_BYTES)
+    yield pair
+    close(pair)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.zeros(100 * PAGE_BYTES, "u1"), [np.zeros(100 * PAGE_BYTES, "u1")], bytes(100 * PAGE_BYTES)],
+    ids=["array", "list", "bytes"],
+)
+def test_full_store_says_how_much_was_wanted_and_how_much_there_is(small_pair, value):
+    store = small_pair.make
+    kept = store.seal(np.ones(10 * PAGE_BYTES, "u1"))
+    with pytest.raises(StoreFull) as caught:
+        store.seal(value)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert 100 * PAGE_BYTES <= error.requested_bytes < 101 * PAGE_BYTES
+    assert (error.free_bytes, error.capacity_bytes) == (54 * PAGE_BYTES, 64 * PAGE_BYTES)
+    assert f"{error.free_bytes:,}" in str(error)
+    assert store.allocator.used_bytes == 10 * PAGE_BYTES
+    assert small_pair.read.load(kept).sum() == 10 * PAGE_BYTES
+
+
+def test_broken_up_store_names_its_largest_free_block(small_pair):
+    store = small_pair.make
+    locations = [store.seal(np.zeros(16 * PAGE_BYTES, "u1")) for _ in range(4)]
+    for location in (locations[0], locations[2]):
+        release(small_pair, location)
+    with pytest.raises(StoreFull) as caught:
+        store.seal(np.zeros(32 * PAGE_BYTES, "u1"))
+    assert caught.value.free_bytes == 16 * PAGE_BYTES
+
+
+def test_released_room_is_used_again(small_pair):
+    for number in range(20):
+        location, result, _ = small_pair.share(np.full(50 * PAGE_BYTES, number, "u1"))
+        assert result[-1] == number
+        release(small_pair, location)
+    assert small_pair.make.allocator.used_bytes == 0
+
+
+def test_live_blocks_survive_the_process_that_made_them(small_pair):
+    location = small_pair.make.seal(np.arange(6000.0))
+    live = [(offset, size) for _, offset, size in blocks_of(location)]
+    successor = Store(small_pair.make.arenas, 0, live, INLINE_BYTES)
+    other = successor.seal(np.zeros(6000))
+    assert blocks_of(other)[0][1] != blocks_of(location)[0][1]
+    assert_same_array(small_pair.read.load(location), np.arange(6000.0))
+    successor.release(blocks_of(location)[0][1])
+
+
+def test_put_copies_bytes_into_a_block(pair):
+    data = dumps(list(range(5000)))
+    arena, offset, size = pair.make.put(memoryview(data))
+    assert (arena, size) == (0, len(data))
+    assert bytes(pair.read.arenas[0].view(offset, size)) == data
+
+
+def held_bytes(descriptor: int) -> int:
+    """Return the memory that the system has given to an arena."""
+    return os.fstat(descriptor).st_blocks * 512
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="pages are given back on Linux only")
+def test_trim_gives_free_pages_back_and_leaves_values_alone(pair):
+    descriptor = pair.descriptors[0]
+    kept, result, _ = pair.share(np.arange(100_000.0))
+    freed = pair.make.seal(np.ones(1 << 20))
+    assert held_bytes(descriptor) >= (8 << 20) + 800_000
+    release(pair, freed)
+    assert held_bytes(descriptor) >= 8 << 20
+    pair.make.trim()
+    assert held_bytes(descriptor) <= 801_000 + PAGE_BYTES
+    assert_same_array(result, np.arange(100_000.0))
+    again = pair.make.seal(np.full(1 << 20, 3.0))
+    assert_same_array(pair.read.load(again), np.full(1 << 20, 3.0))
+    assert blocks_of(kept) != blocks_of(again)
+
+
+def test_arena_takes_memory_only_when_it_is_written():
+    descriptor = create("test", 1 << 40)
+    try:
+        arena = Arena(descriptor, 1 << 40)
+        assert held_bytes(descriptor) == 0
+        arena.view(1 << 39, 10)[:] = 1
+        assert 0 < held_bytes(descriptor) <= 1 << 21
+        arena.close()
+    finally:
+        os.close(descriptor)
+
+
+def test_arena_that_is_read_by_something_stays_mapped_when_closed():
+    descriptor = create("test", 1 << 16)
+    arena = Arena(descriptor, 1 << 16)
+    view = arena.view(0, 4)
+    view[:] = 7
+    arena.close()
+    os.close(descriptor)
+    assert view.tolist() == [7, 7, 7, 7]
