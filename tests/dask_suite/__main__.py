@@ -1,8 +1,8 @@
 """Run Dask's own tests under dask_mars, and under threads for comparison.
 
 ``python -m tests.dask_suite --whole`` runs every suite under both and prints what differs;
-``python -m tests.dask_suite`` runs the part that continuous integration does. Either way the exit code says whether
-a test failed that neither fails under threads nor is explained in `known.py`.
+``python -m tests.dask_suite`` runs the part that continuous integration does. Either way the exit code says
+whether a test failed that neither fails under threads nor is explained in `known.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pytest plugin that puts one scheduler in the place of all of Dask's.
 
-Dask's helper `assert_eq` asks for the synchronous scheduler by name, so that setting the configured scheduler alone
-would test little. Collections note their default scheduler when they are imported, so the replacement comes first.
+Dask's helper `assert_eq` asks for the synchronous scheduler by name, so that setting the configured scheduler
+alone would test little. Collections note their default scheduler when imported, so the replacement comes first.
 """
 
 from __future__ import annotations
