@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 import pickle
@@ -154,24 +155,26 @@ class _Computation:
         """Compute, and return the value of each output chunk."""
         observer = self._observer
         engine = self._engine
-        run = engine.submit(
+        run = engine.prepare(
             self._graph,
             self._plan,
             observed=observer is not None,
             values_wanted=observer is not None and observer.values_wanted,
         )
+        # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
         try:
+            engine.submit(run)
             self._serve(run)
             values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}
+            with contextlib.suppress(Exception):
+                engine.results_taken(run)
         except BaseException:
-            if engine.alive:
+            with contextlib.suppress(Exception):
                 engine.cancel(run)
             raise
         finally:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
-        if engine.alive:
-            engine.results_taken(run)
         return values
 
     # -- while it runs ----------------------------------------------------------------------------------------

@@ -61,8 +61,12 @@ class Observer:
                 callback[1](self._dsk, self.state)
 
     def running(self, key: Key) -> None:
-        """Note that a task was handed out. Tasks that are no part of Dask's graph are passed over."""
-        if key not in self._dsk:
+        """Note that a task was handed out.
+
+        Tasks that are no part of Dask's graph are passed over, and those that were handed out before: to a worker
+        that has died or given them back, or to one where they failed and may be tried again.
+        """
+        if key not in self._dsk or key in self.state["running"]:
             return
         self.state["ready"].discard(key)
         self.state["running"].add(key)

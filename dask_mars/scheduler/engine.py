@@ -59,7 +59,7 @@ from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.locks import InterprocessLock
-from dask_mars.worker.pickling import dumps
+from dask_mars.worker.pickling import dumps, frozen
 from dask_mars.worker.process import RUNNING
 from dask_mars.worker.store import Block, Location, Store, blocks_of
 
@@ -134,21 +134,24 @@ class Engine:
 
     # -- for client threads -----------------------------------------------------------------------------------
 
-    def submit(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
+    def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
+        """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
+        return GraphRun(next(self._numbers), graph, plan, 0, observed, values_wanted)
+
+    def submit(self, run: GraphRun) -> None:
         """Start computing a graph. What comes of it arrives in the run's inbox."""
         with self._lock:
             if self._context is None or not self._context[1].is_current():
                 self._context = (next(self._numbers), Context())
-            number, context = next(self._numbers), self._context
-        run = GraphRun(number, graph, plan, context[0], observed, values_wanted)
+            context = self._context
+        run.context = context[0]
 
         def command() -> None:
             self._contexts[context[0]] = context[1].payload
-            self._runs[number] = run
-            self._handle(GraphSubmitted(number, plan))
+            self._runs[run.number] = run
+            self._handle(GraphSubmitted(run.number, run.plan))
 
         self._command(command)
-        return run
 
     def cancel(self, run: GraphRun) -> None:
         """Stop a graph: what is queued at once, what is running within the grace period."""
@@ -359,6 +362,10 @@ class Engine:
                 late = not handle.ready
             else:
                 late = any(number == graph for number, _ in self._machine.in_hand(handle.number))
+                if late and not handle.ready:
+                    # It runs nothing yet, and will give back what it finds waiting.
+                    self._set_deadline(self.settings.cancel_grace_s, handle, graph)
+                    continue
             if late:
                 handle.kill()
 
@@ -552,7 +559,7 @@ class Engine:
             return False
 
         try:
-            payload = dumps(value, out_of_band)
+            payload = dumps(value, out_of_band, frozen)
         finally:
             for block in parts:
                 self._keep_block(block)
@@ -561,7 +568,7 @@ class Engine:
 
     def _seal_here(self, run: GraphRun, chunk: int) -> Location:
         """Put a value of the user's process into the client's arena."""
-        location = self.store.seal(run.values[chunk])
+        location = self.store.seal(run.values[chunk], freeze=True)
         for block in blocks_of(location):
             self._keep_block(block)
         run.locations[chunk] = location

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import copyreg
 import io
+import mmap
 import pickle
 import sys
 from collections.abc import Callable
@@ -49,6 +50,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             raise pickle.PicklingError("an open file is in the user's process")
         if kind.__name__ in _IN_MEMORY and kind.__module__.startswith(_IN_MEMORY[kind.__name__]):
             raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
+        if kind is np.memmap:
+            reduced = _reduce_mapped(obj)
+            if reduced is not None:
+                return reduced
         if self.thaw is not None and type(obj) is np.ndarray:
             thawed = self.thaw(obj)
             if thawed is not obj:
@@ -81,6 +86,49 @@ def dumps(
 
 
 loads = pickle.loads
+
+
+def _reduce_mapped(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+    """Reduce an array that is mapped from a file to the place in the file: its data need not travel."""
+    if array.filename is None or array.mode not in ("r", "r+", "w+") or not array.size:
+        return None
+    # The mapping starts at a whole page, at or before the offset that was asked for.
+    page = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    mapping = np.frombuffer(array._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
+    start = int(mapping.__array_interface__["data"][0])
+    first, last = np.lib.array_utils.byte_bounds(array)
+    position = int(array.__array_interface__["data"][0]) - first
+    mode = "r" if array.mode == "r" else "r+"
+    array.flush()
+    place = (str(array.filename), mode, page + first - start, last - first)
+    return _map_again, (*place, array.shape, array.dtype, array.strides, position)
+
+
+def _map_again(
+    filename: str,
+    mode: Any,
+    offset: int,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    strides: tuple[int, ...],
+    position: int,
+) -> Any:
+    memory = np.memmap(filename, np.uint8, mode, offset, (size,))
+    return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
+
+
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of the user's as tasks elsewhere are to see it: read-only, since they have but a copy.
+
+    A task that tries to write is sent home, and writes there into the user's own array, as under threads.
+    """
+    if not array.flags.writeable or array.dtype.hasobject:
+        return array
+    # Pickles of arrays that are not contiguous forget that they are read-only.
+    alias = array.view() if array.flags.forc else array.copy(order="K")
+    alias.flags.writeable = False
+    return alias
 
 
 class FailureRecord:

@@ -36,6 +36,7 @@ from dask_mars.worker.store import (
     Block,
     Location,
     Store,
+    blocks_of,
     still_used,
 )
 
@@ -54,7 +55,7 @@ RUNNING = struct.Struct("<qq")
 class _Graph:
     """What a worker keeps of one graph."""
 
-    __slots__ = ("needs_copies", "operands", "values")
+    __slots__ = ("needs_client", "needs_copies", "operands", "values")
 
     def __init__(self) -> None:
         #: Operands by number; a bytes payload until first used.
@@ -63,6 +64,12 @@ class _Graph:
         self.values: dict[int, tuple[Any, Location | None]] = {}
         #: Operands that were seen to write into their inputs.
         self.needs_copies: set[int] = set()
+        #: Operands that were seen to write into arrays of the user's.
+        self.needs_client: set[int] = set()
+
+
+class _SendBack(BaseException):
+    """A chunk cannot be computed here; its argument is the reason for the engine."""
 
 
 class WorkerProcess:
@@ -245,28 +252,19 @@ class WorkerProcess:
                 self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
                 return
             graph.operands[operand_number] = operand
+        if operand_number in graph.needs_client:
+            self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
+            return
         self._running = (number, chunk)
         RUNNING.pack_into(self._control, 0, number, chunk)
         owners: list[tuple[Block, Bytes]] = []
         start = time.perf_counter()
         try:
-            try:
-                copies = operand_number in graph.needs_copies
-                try:
-                    values = self._load_inputs(graph, inputs, owners, copies)
-                except BaseException:
-                    # Of a class, say, that only the user's own process can import.
-                    self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
-                    return
-                result = operand.run(values, literals)  # type: ignore[union-attr]
-            except (BufferError, TypeError, ValueError) as error:
-                if copies or not inputs or not _READ_ONLY.search(str(error)):
-                    raise
-                # The task writes into its input, which under threads it may: it gets copies of its own.
-                error.__traceback__ = None
-                graph.needs_copies.add(operand_number)
-                values = self._load_inputs(graph, inputs, owners, copies=True)
-                result = operand.run(values, literals)  # type: ignore[union-attr]
+            result = self._compute(graph, operand_number, inputs, literals, owners)
+        except _SendBack as reason:
+            self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
+            self._linger(owners)
+            return
         except BaseException as error:
             self._failed(number, chunk, error, owners)
             return
@@ -277,6 +275,39 @@ class WorkerProcess:
             self._running = (-1, -1)
         self._seal(number, graph, chunk, result, owners, start)
 
+    def _compute(
+        self,
+        graph: _Graph,
+        operand_number: int,
+        inputs: tuple[int, ...],
+        literals: tuple[Any, ...],
+        owners: list[tuple[Block, Bytes]],
+    ) -> Any:
+        """Run an operand; if it writes into what it may only read, with copies, or where the user's arrays are."""
+        operand = graph.operands[operand_number]
+        assert isinstance(operand, Operand)
+        copies = operand_number in graph.needs_copies
+        while True:
+            try:
+                values = self._load_inputs(graph, inputs, owners, copies)
+            except BaseException:
+                # Of a class, say, that only the user's own process can import.
+                raise _SendBack(channel.UNREADABLE) from None
+            try:
+                return operand.run(values, literals)
+            except (BufferError, TypeError, ValueError) as error:
+                if not _READ_ONLY.search(str(error)):
+                    raise
+                if copies:
+                    # Under threads it would write into an array of the user's, and so it shall.
+                    graph.needs_client.add(operand_number)
+                    raise _SendBack(channel.UNSENDABLE) from None
+                error.__traceback__ = None
+            # Under threads it may write into its inputs: it gets copies of its own.
+            copies = True
+            graph.needs_copies.add(operand_number)
+            values.clear()
+
     def _load_inputs(
         self,
         graph: _Graph,
@@ -284,12 +315,17 @@ class WorkerProcess:
         owners: list[tuple[Block, Bytes]],
         copies: bool,
     ) -> list[Any]:
+        store = self._store
+        users_arena = len(store.arenas) - 1
         values = []
         for source in inputs:
             value, location = graph.values[source]
             if location is not None:
-                store = self._store
-                value = store.load_copy(location) if copies else store.load(location, owners)
+                blocks = blocks_of(location)
+                if copies and not any(block[0] == users_arena for block in blocks):
+                    value = store.load_copy(location)
+                else:
+                    value = store.load(location, owners)
             values.append(value)
         return values
 

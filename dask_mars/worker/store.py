@@ -27,7 +27,7 @@ import numpy as np
 from dask_mars.errors import StoreFull
 from dask_mars.worker.allocator import Allocator
 from dask_mars.worker.arena import Arena, Bytes
-from dask_mars.worker.pickling import dumps, loads
+from dask_mars.worker.pickling import dumps, frozen, loads
 
 VALUE, PICKLE, ARRAY, OBJECT = range(4)
 
@@ -70,7 +70,7 @@ class Store:
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
-    def seal(self, value: Any, inputs: Iterable[Block] = ()) -> Location:
+    def seal(self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False) -> Location:
         """Put a value where every process can read it.
 
         Parameters
@@ -79,6 +79,8 @@ class Store:
             Anything that can be pickled.
         inputs : iterable of Block
             Blocks that the value may be a view of.
+        freeze : bool, optional
+            The value is the user's own: whoever loads it gets even small arrays read-only.
 
         Returns
         -------
@@ -101,13 +103,14 @@ class Store:
             if not value.flags.forc:
                 # NumPy's pickles of other layouts lose the byte order.
                 value = value.copy(order="K")
+            value = frozen(value) if freeze else self._thawed(value, inputs)
             # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
-            return (PICKLE, pickle.dumps(self._thawed(value, inputs), protocol=5))
-        return self._seal_object(value, inputs)
+            return (PICKLE, pickle.dumps(value, protocol=5))
+        return self._seal_object(value, inputs, freeze)
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> Location:
         low, high = _byte_bounds(array)
-        writeable = array.flags.writeable
+        writeable = array.flags.writeable or self._in_arena(low, high)
         block = self._block_of(low, high, inputs)
         if block is not None:
             start = self.arenas[block[0]].address + block[1]
@@ -128,7 +131,11 @@ class Store:
         np.copyto(self.arenas[self.own].view(own[1], size), source)
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
 
-    def _seal_object(self, value: Any, inputs: Iterable[Block]) -> Location:
+    def _in_arena(self, low: int, high: int) -> bool:
+        """Say whether memory is read-only just because it is shared."""
+        return any(arena.address <= low and high <= arena.address + arena.capacity_bytes for arena in self.arenas)
+
+    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool) -> Location:
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -141,7 +148,7 @@ class Store:
             buffers.append(raw)
             return False
 
-        thaw = partial(self._thawed, inputs=inputs) if inputs else None
+        thaw = frozen if freeze else partial(self._thawed, inputs=inputs)
         header = dumps(value, out_of_band, thaw)
         total = sum(buffer.nbytes for buffer in buffers) + len(header)
         if total <= self.inline_bytes:
@@ -203,6 +210,9 @@ class Store:
         """
         if array.flags.writeable or not array.size:
             return array
+        if type(_owner_of(array)) is bytes:
+            # Unpickled from a message, and read-only because it is the user's.
+            return array.copy(order="K")
         low, high = _byte_bounds(array)
         if high - low < array.nbytes:
             return array
@@ -341,6 +351,13 @@ class _Memory:
             "version": 3,
         }
         self.keep = keep
+
+
+def _owner_of(array: np.ndarray[Any, Any]) -> Any:
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner
 
 
 def _raw(address: int, size_bytes: int, keep: Any) -> Bytes:

@@ -1,0 +1,332 @@
+"""Fixtures: one runtime for all tests, and after each test the proof that it left nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if importlib.util.find_spec("dask_mars") is None:
+    sys.path.insert(0, str(ROOT))
+
+import dask  # noqa: E402
+import numpy as np  # noqa: E402
+
+import dask_mars  # noqa: E402
+from dask_mars import Runtime  # noqa: E402
+from dask_mars.worker.locks import InterprocessLock  # noqa: E402
+
+#: What left-overs get to go away on their own.
+GRACE_S = 2.0
+
+#: Runtimes that outlive a test.
+_shared: list[Runtime] = []
+
+
+@contextlib.contextmanager
+def shared_runtime(num_workers: int) -> Iterator[Runtime]:
+    """Run a runtime that several tests use, and that each of them has to leave empty."""
+    with Runtime(num_workers) as runtime:
+        engine = runtime.engine()
+        assert eventually(lambda: len(engine.worker_pids()) == num_workers, 10)
+        _shared.append(runtime)
+        yield runtime
+        _shared.remove(runtime)
+
+
+def eventually(condition: Callable[[], Any], timeout_s: float = GRACE_S) -> bool:
+    """Wait for a condition to hold; return whether it does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return bool(condition())
+        time.sleep(0.01)
+    return True
+
+
+# -- runtimes -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make the directory for temporary files one of our own, so that what is left in it is ours."""
+    path = tmp_path_factory.mktemp("tmp")
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(path)
+    yield path
+    tempfile.tempdir = None
+    del os.environ["TMPDIR"]
+    if before is not None:
+        os.environ["TMPDIR"] = before
+
+
+@pytest.fixture(scope="session")
+def runtime(private_tmp: Path) -> Iterator[Runtime]:
+    """Two workers, started once; also behind `dask_mars.get` and the name "mars"."""
+    with shared_runtime(num_workers=2) as runtime:
+        dask_mars.runtime._default._runtime = runtime
+        yield runtime
+        dask_mars.runtime._default._runtime = None
+
+
+@pytest.fixture
+def get(runtime: Runtime) -> Callable[..., Any]:
+    """A scheduler for `compute(scheduler=get)`."""
+    return runtime.get
+
+
+@pytest.fixture(scope="session")
+def zarr() -> Any:
+    """Zarr with its event loop and threads running, which stay."""
+    zarr = pytest.importorskip("zarr")
+    zarr.zeros(4, chunks=2, store=zarr.storage.MemoryStore())[:]
+    return zarr
+
+
+# -- nothing left behind --------------------------------------------------------------------------------------
+
+
+def _pids_of_shared() -> set[int]:
+    return {pid for runtime in _shared for pid in runtime.engine().worker_pids()}
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)} - _pids_of_shared()
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+    return found
+
+
+def _own_descriptors() -> int:
+    """Count descriptors but for those of the shared runtimes' workers, which change, and of locks, which stay."""
+    return len(_descriptors()) - 2 * len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
+
+
+def _threads() -> set[threading.Thread]:
+    pool = dask.threaded.default_pool
+    of_dask = getattr(pool, "_threads", set())
+    return {
+        thread
+        for thread in threading.enumerate()
+        # Zarr's own threads stay, as Dask's do.
+        if not thread.daemon and thread not in of_dask and not thread.name.startswith("asyncio_")
+    }
+
+
+def _engine_threads() -> int:
+    return sum(thread.name.startswith("dask-mars") for thread in threading.enumerate())
+
+
+def _shared_memory() -> set[str]:
+    try:
+        return {name for name in os.listdir("/dev/shm") if "mars" in name}
+    except OSError:
+        return set()
+
+
+def _temporary_files() -> set[str]:
+    # Dask leaves the directories of its shuffle by disk behind, under threads too.
+    return {name for name in os.listdir(tempfile.gettempdir()) if not name.endswith(".partd")}
+
+
+def _settings(known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return Dask's configuration; what imports have added since `known` is left out."""
+    return {
+        name: copy.deepcopy(value) for name, value in dask.config.config.items() if known is None or name in known
+    }
+
+
+@dataclass
+class Surroundings:
+    """What a test could leave behind, as it is at one moment."""
+
+    children: set[int] = field(default_factory=_children)
+    descriptors: int = field(default_factory=_own_descriptors)
+    threads: set[threading.Thread] = field(default_factory=_threads)
+    engine_threads: int = field(default_factory=_engine_threads)
+    shared_memory: set[str] = field(default_factory=_shared_memory)
+    temporary_files: set[str] = field(default_factory=_temporary_files)
+
+    def added_since(self, before: Surroundings) -> dict[str, Any]:
+        added = {
+            "processes": self.children - before.children,
+            "descriptors": max(self.descriptors - before.descriptors, 0),
+            "threads": self.threads - before.threads,
+            "threads of dask_mars": max(self.engine_threads - before.engine_threads, 0),
+            "shared memory": self.shared_memory - before.shared_memory,
+            "temporary files": self.temporary_files - before.temporary_files,
+        }
+        return {name: what for name, what in added.items() if what}
+
+
+def _left_in_engine(runtime: Runtime) -> dict[str, Any]:
+    engine = runtime.engine()
+    left = {
+        "blocks": dict(engine._blocks),
+        "runs": list(engine._runs),
+        "graphs": engine._machine.graphs,
+        "commands": list(engine._commands),
+    }
+    return {name: what for name, what in left.items() if what}
+
+
+class _Errors(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = str(record.exc_info[1]) if record.exc_info else ""
+        self.messages.append(f"{record.getMessage()} {text}")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
+    """Fail a test that leaves processes, descriptors, threads, files, chunks or logged errors behind."""
+    errors = _Errors()
+    logging.getLogger("dask_mars").addHandler(errors)
+    before = Surroundings()
+    directory = os.getcwd()
+    settings = _settings()
+    numpy_errors = np.geterr()
+    yield errors.messages
+    logging.getLogger("dask_mars").removeHandler(errors)
+    assert not errors.messages
+    assert os.getcwd() == directory
+    assert _settings(settings) == settings
+    assert np.geterr() == numpy_errors
+    for runtime in _shared:
+        eventually(lambda runtime=runtime: not _left_in_engine(runtime))
+        assert not _left_in_engine(runtime)
+        runtime.engine()._machine.validate()
+    if Surroundings().added_since(before):
+        # Exceptions keep frames alive, and those what they refer to, such as mapped memory.
+        gc.collect()
+        eventually(lambda: not Surroundings().added_since(before))
+    assert not Surroundings().added_since(before), _descriptors()
+
+
+# -- scripts --------------------------------------------------------------------------------------------------
+
+
+def environment_for_scripts(marker: str, **extra: str) -> dict[str, str]:
+    """Return an environment in which a new interpreter finds dask_mars, and is found by a marker."""
+    package = Path(dask_mars.__file__).resolve().parent.parent
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DASK")}
+    path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {
+        **clean,
+        "PYTHONPATH": path,
+        "DASK_DASK_MARS__NUM_WORKERS": "1",
+        "MARS_TEST_MARKER": marker,
+        **extra,
+    }
+
+
+def marked_processes(marker: str) -> list[psutil.Process]:
+    """Find the living processes that inherited a marker, however they are related to this one."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.environ().get("MARS_TEST_MARKER") == marker
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.pid != os.getpid()
+            ):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@dataclass
+class Scripts:
+    """Runs new interpreters, and proves that nothing of them is left."""
+
+    directory: Path
+    marker: str
+
+    @contextlib.contextmanager
+    def start(
+        self, *arguments: str, env: dict[str, str] | None = None, **options: Any
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Start an interpreter in a process group of its own, and end it whatever happens."""
+        with subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env=environment_for_scripts(self.marker, **(env or {})),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            **options,
+        ) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.kill()
+
+    def run(
+        self,
+        *arguments: str,
+        input: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_s: float = 20.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run an interpreter to its end."""
+        with self.start(*arguments, env=env, stdin=subprocess.PIPE) as process:
+            try:
+                out, err = process.communicate(input, timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+                pytest.fail(f"it hangs; so far it wrote {out!r} {err!r}")
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a script."""
+        path = self.directory / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def left(self) -> list[psutil.Process]:
+        """Return processes that are still there."""
+        return marked_processes(self.marker)
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Iterator[Scripts]:
+    """Scripts in a directory of their own; at the end no process of theirs may be left."""
+    directory = tmp_path / "scripts"
+    directory.mkdir()
+    scripts = Scripts(directory, marker=str(tmp_path))
+    yield scripts
+    gone = eventually(lambda: not scripts.left(), 3.0)
+    left = scripts.left()
+    for process in left:
+        process.kill()
+    assert gone, left

@@ -1,0 +1,82 @@
+"""Functions for tests to run as tasks: importable, and seen from outside through files that they append to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def note(path: str | Path, text: str = "x") -> None:
+    """Append a line to a file, whole even when several processes do so at a time."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def notes(path: str | Path) -> list[str]:
+    """Return the lines noted in a file."""
+    try:
+        return Path(path).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def noted(path: str | Path, value: Any) -> Any:
+    """Note a call and return the value."""
+    note(path)
+    return value
+
+
+def note_name(path: str | Path, name: Any, *_: Any) -> Any:
+    """Note a name and return it."""
+    note(path, str(name))
+    return name
+
+
+def fail_first(path: str | Path, times: int, value: Any) -> Any:
+    """Raise on the first calls, then return the value."""
+    note(path)
+    if len(notes(path)) <= times:
+        raise OSError(f"failure {len(notes(path))}")
+    return value
+
+
+def die_first(path: str | Path, times: int, value: Any) -> Any:
+    """Kill the process on the first calls, then return the value."""
+    note(path, str(os.getpid()))
+    if len(notes(path)) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def wait_for(path: str | Path, value: Any = None, timeout_s: float = 15.0) -> Any:
+    """Wait until a file is there."""
+    deadline = time.monotonic() + timeout_s
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            raise TimeoutError(path)
+        time.sleep(0.005)
+    return value
+
+
+def large_array(megabytes: float, value: float = 1.0) -> np.ndarray:
+    """Return an array of its own memory."""
+    return np.full(int(megabytes * (1 << 17)), value)
+
+
+def pid_of(*_: Any) -> int:
+    """Return the process that this runs in."""
+    return os.getpid()
+
+
+def pid_after(seconds: float, *_: Any) -> int:
+    """Return the process that this runs in, a while later."""
+    time.sleep(seconds)
+    return os.getpid()

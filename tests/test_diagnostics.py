@@ -1,0 +1,331 @@
+"""Callbacks of Dask: progress bars, profilers, caches, and the users' own, as under Dask's own schedulers."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.threaded
+import numpy as np
+import pytest
+from dask.cache import Cache
+from dask.callbacks import Callback
+from dask.diagnostics import CacheProfiler, Profiler, ProgressBar, ResourceProfiler
+from tasks import large_array, noted, notes
+
+pytestmark = pytest.mark.timeout(40)
+
+Get = Callable[..., Any]
+
+
+class Recorder(Callback):
+    """Notes every call of every hook, and whether the state makes sense."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.values: dict[Any, Any] = {}
+        self.workers: set[Any] = set()
+        self.graph: Any = None
+        self.states: list[dict[str, int]] = []
+
+    def _start(self, dsk: Any) -> None:
+        self.calls.append(("start", frozenset(dsk)))
+
+    def _start_state(self, dsk: Any, state: Any) -> None:
+        self.calls.append(("start_state", frozenset(state["ready"]), frozenset(state["waiting"])))
+        self.graph = dict(dsk)
+
+    def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
+        assert key in dsk
+        assert key in state["running"]
+        assert key not in state["ready"]
+        assert key not in state["waiting"]
+        assert all(
+            dependency in state["finished"] or dependency in state["cache"] for dependency in dsk[key].dependencies
+        )
+        self.calls.append(("pretask", key))
+
+    def _posttask(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
+        assert key in state["finished"]
+        assert key not in state["running"]
+        self.calls.append(("posttask", key))
+        self.values[key] = value
+        self.workers.add(worker)
+
+    def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+        self.calls.append(("finish", failed))
+        self.states.append({name: len(state[name]) for name in ("ready", "waiting", "running") if name in state})
+
+
+GRAPHS: dict[str, tuple[Any, Any]] = {
+    "values only": ({"a": 1, "b": 2}, ["a", "b"]),
+    "chain": ({"a": 1, "b": (add, "a", 1), "c": (add, "b", 1)}, "c"),
+    "alias": ({"a": (add, 1, 1), "b": "a", "c": (add, "b", 1)}, ["b", "c"]),
+    "tree": (
+        {**{("leaf", n): (add, n, 1) for n in range(20)}, "sum": (sum, [("leaf", n) for n in range(20)])},
+        "sum",
+    ),
+    "not everything": ({"a": (add, 1, 1), "b": (add, "a", 1), "c": (add, 2, 2)}, "b"),
+}
+
+
+def recorded(get: Get, graph: Any, keys: Any) -> Recorder:
+    with Recorder() as recorder:
+        get(graph, keys)
+    return recorder
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_hooks_are_called_as_under_threads(name: str, get: Get) -> None:
+    graph, keys = GRAPHS[name]
+    ours, theirs = recorded(get, graph, keys), recorded(dask.threaded.get, graph, keys)
+    assert Counter(ours.calls) == Counter(theirs.calls)
+    assert [call[0] for call in ours.calls[:2]] == [call[0] for call in theirs.calls[:2]]
+    assert ours.calls[-1] == theirs.calls[-1] == ("finish", False)
+    assert ours.values == theirs.values
+    assert ours.states == theirs.states
+
+
+def test_hooks_of_collections(get: Get) -> None:
+    array = (da.ones((200, 200), chunks=100) + 1).sum()
+    with Recorder() as ours:
+        assert array.compute(scheduler=get) == 80_000
+    with Recorder() as theirs:
+        assert array.compute(scheduler="threads") == 80_000
+
+    def stable(recorder: Recorder) -> Counter[Any]:
+        # The last key has a random part.
+        return Counter(
+            (kind, "finalize" if "finalize" in str(key) else key)
+            for kind, key, *_ in recorder.calls
+            if kind in ("pretask", "posttask", "finish")
+        )
+
+    assert stable(ours) == stable(theirs)
+
+
+def test_values_are_right_and_their_own_memory(get: Get) -> None:
+    graph = {"a": (large_array, 1, 3.0), "b": (np.sum, "a")}
+    recorder = recorded(get, graph, "b")
+    recorder.values["a"][:] = 0
+    assert recorder.values["b"] == 3 << 17
+
+
+def test_workers_are_told_apart(get: Get) -> None:
+    recorder = recorded(get, {"a": (os.getpid,), "b": (abs, "a")}, "b")
+    assert recorder.workers == {recorder.values["a"]}
+
+
+def test_hooks_given_as_functions_or_in_the_call(get: Get) -> None:
+    seen: list[Any] = []
+    with Callback(pretask=lambda key, dsk, state: seen.append(key)):
+        get({"a": (abs, -1)}, "a")
+    assert seen == ["a"]
+    callback = Callback(posttask=lambda key, value, dsk, state, worker: seen.append(value))
+    assert dask.delayed(abs)(-5).compute(scheduler=get, callbacks=[callback._callback]) == 5
+    assert seen == ["a", 5]
+
+
+def test_registered_callbacks(get: Get) -> None:
+    recorder = Recorder()
+    recorder.register()
+    try:
+        get({"a": (abs, -1)}, "a")
+    finally:
+        recorder.unregister()
+    get({"a": (abs, -1)}, "a")
+    assert [call[0] for call in recorder.calls] == ["start", "start_state", "pretask", "posttask", "finish"]
+
+
+@pytest.mark.parametrize("pickles", [True, False])
+def test_errors_are_told(pickles: bool, get: Get) -> None:
+    import threading
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    graph = {"a": (abs, -1), "b": (fail, "a") if pickles else (fail, "a", threading.Lock())}
+    with pytest.raises(ZeroDivisionError), Recorder() as recorder:
+        get(graph, "b")
+    assert recorder.calls[-1] == ("finish", True)
+    assert ("posttask", "b") not in recorder.calls
+    with pytest.raises(KeyError), Recorder() as recorder:
+        get(graph, "c")
+    assert recorder.calls[-1] == ("finish", True)
+
+
+@pytest.mark.parametrize("hook", ["start", "start_state", "pretask", "posttask", "finish"])
+def test_callbacks_that_raise(hook: str, get: Get) -> None:
+    class OurError(Exception):
+        pass
+
+    def fail(*_: Any) -> None:
+        raise OurError
+
+    graph = {("a", number): (time.sleep, 0.001) for number in range(50)}
+    finished: list[bool] = []
+    other = Callback(finish=lambda dsk, state, failed: finished.append(failed))
+    with other, Callback(**{hook: fail}), pytest.raises(OurError):
+        get(graph, list(graph))
+    if hook in ("start_state", "pretask", "posttask"):
+        assert finished == [True]
+    assert get({"a": (abs, -1)}, "a") == 1
+
+
+def test_inner_computations_are_nobody_elses_business(get: Get) -> None:
+    def inner() -> int:
+        return int(da.arange(10, chunks=2).sum().compute())
+
+    with Recorder() as recorder:
+        assert get({"a": (inner,), "b": (add, "a", 1)}, "b") == 46
+    assert [call for call in recorder.calls if call[0] == "pretask"] == [("pretask", "a"), ("pretask", "b")]
+    assert [call[0] for call in recorder.calls].count("start") == 1
+
+
+def test_retried_tasks(tmp_path: Path, get: Get) -> None:
+    from tasks import fail_first
+
+    with Recorder() as recorder:
+        assert get({"a": (fail_first, tmp_path / "calls", 1, 3)}, "a", retries=1) == 3
+    assert [call[0] for call in recorder.calls] == ["start", "start_state", "pretask", "posttask", "finish"]
+    assert recorder.calls[-1] == ("finish", False)
+
+
+def test_tasks_of_workers_that_die(tmp_path: Path, get: Get) -> None:
+    from tasks import die_first
+
+    graph = {"a": (die_first, tmp_path / "deaths", 1, 3), "b": (add, "a", 1)}
+    with Recorder() as recorder:
+        assert get(graph, "b") == 4
+    assert Counter(recorder.calls) == Counter(recorded(dask.threaded.get, graph, "b").calls)
+
+
+def test_tasks_in_the_users_process(get: Get) -> None:
+    import threading
+
+    def work(lock: Any, value: int) -> int:
+        return value
+
+    lock = threading.Lock()
+    graph = {("a", number): (work, lock, number) for number in range(5)}
+    graph["sum"] = (sum, list(graph))
+    with Recorder() as recorder:
+        assert get(graph, "sum") == 10
+    assert Counter(recorder.calls) == Counter(recorded(dask.threaded.get, graph, "sum").calls)
+    assert {recorder.values["a", number] for number in range(5)} == set(range(5))
+
+
+# -- what Dask brings along -----------------------------------------------------------------------------------
+
+
+def test_progress_bar(get: Get) -> None:
+    out = io.StringIO()
+    with ProgressBar(out=out, dt=0.01):
+        dask.compute([dask.delayed(time.sleep)(0.02) for _ in range(6)], scheduler=get)
+    lines = out.getvalue().replace("\r", "\n").splitlines()
+    shares = [int(line.split("|")[1].split("%")[0]) for line in lines if "% Completed" in line]
+    assert shares[-1] == 100
+    assert shares == sorted(shares)
+    assert len(set(shares)) > 2
+
+
+def test_progress_bar_of_a_failure(get: Get) -> None:
+    def fail() -> None:
+        raise LookupError
+
+    out = io.StringIO()
+    with ProgressBar(out=out), pytest.raises(LookupError):
+        dask.compute(dask.delayed(fail)(), dask.delayed(time.sleep)(0.01), scheduler=get)
+    assert "100%" not in out.getvalue()
+
+
+def test_progress_bar_of_collections(get: Get) -> None:
+    array = da.ones((300, 300), chunks=100).rechunk(150)
+    for compute in (array.sum().compute, array.persist, array.compute):
+        out = io.StringIO()
+        with ProgressBar(out=out):
+            compute(scheduler=get)
+        assert (
+            out.getvalue().rstrip().split("\r")[-1].startswith("[########################################] | 100%")
+        )
+
+
+def test_profiler(get: Get) -> None:
+    with Profiler() as profiler:
+        dask.compute([dask.delayed(time.sleep)(0.02, dask_key_name=f"nap{n}") for n in range(4)], scheduler=get)
+    results = {result.key: result for result in profiler.results}
+    assert set(results) >= {f"nap{n}" for n in range(4)}
+    for number in range(4):
+        result = results[f"nap{number}"]
+        assert 0.01 < result.end_time - result.start_time < 5
+        assert result.worker_id != os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_resource_profiler(get: Get) -> None:
+    with ResourceProfiler(dt=0.02) as profiler:
+        dask.compute([dask.delayed(time.sleep)(0.1) for _ in range(4)], scheduler=get)
+    assert profiler.results
+    assert all(result.mem > 0 for result in profiler.results)
+
+
+def test_cache_profiler(get: Get) -> None:
+    pytest.importorskip("cachey")
+    from cachey import nbytes
+
+    with CacheProfiler(metric=nbytes) as profiler:
+        get({"a": (large_array, 1), "b": (np.sum, "a")}, "b")
+    sizes = {result.key: result.metric for result in profiler.results}
+    assert sizes["a"] == 1 << 20
+    assert set(sizes) == {"a", "b"}
+
+
+def test_cache(tmp_path: Path, get: Get) -> None:
+    pytest.importorskip("cachey")
+    source = dask.delayed(noted)(tmp_path / "calls", 5, dask_key_name="source")
+    with Cache(1 << 30, limit=0):
+        assert (source + 1).compute(scheduler=get) == 6
+        assert len(notes(tmp_path / "calls")) == 1
+        assert (source + 1).compute(scheduler=get) == 6
+        assert (source + 2).compute(scheduler=get) == 7
+        assert len(notes(tmp_path / "calls")) == 1
+    assert (source + 1).compute(scheduler=get) == 6
+    assert len(notes(tmp_path / "calls")) == 2
+
+
+def test_cache_of_arrays(get: Get) -> None:
+    pytest.importorskip("cachey")
+    array = da.random.default_rng(0).random(1 << 17, chunks=1 << 15)
+    with Cache(1 << 30, limit=0) as cache:
+        first = array.compute(scheduler=get)
+        held = [value for value in cache.cache.data.values() if isinstance(value, np.ndarray)]
+        assert held
+        np.testing.assert_array_equal(array.compute(scheduler=get), first)
+        np.testing.assert_array_equal((array + 1).compute(scheduler=get), first + 1)
+
+
+def test_tqdm(get: Get) -> None:
+    tqdm_dask = pytest.importorskip("tqdm.dask")
+    out = io.StringIO()
+    with tqdm_dask.TqdmCallback(desc="working", file=out):
+        dask.compute([dask.delayed(abs)(number) for number in range(10)], scheduler=get)
+    assert "100%" in out.getvalue()
+    assert "10/10" in out.getvalue()
+
+
+def test_several_at_a_time(get: Get) -> None:
+    out = io.StringIO()
+    with ProgressBar(out=out), Profiler() as profiler, Recorder() as recorder:
+        assert da.ones(100, chunks=10).sum().compute(scheduler=get) == 100
+    assert "100%" in out.getvalue()
+    assert {result.key for result in profiler.results} == {
+        key for kind, key, *_ in recorder.calls if kind == "posttask"
+    }

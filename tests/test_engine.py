@@ -1,0 +1,687 @@
+"""The embedded engine: who starts it, what tasks find around them, where chunks lie and for how long."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+from conftest import eventually, shared_runtime
+from tasks import large_array, pid_after, pid_of, wait_for
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.errors import EngineStopped
+from dask_mars.runtime import _Default
+from dask_mars.scheduler.workers import WorkerHandle
+from dask_mars.worker import channel
+
+pytestmark = pytest.mark.timeout(40)
+
+Get = Callable[..., Any]
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def computing(compute: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Compute in another thread, and note the result or the exception."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(compute())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def delayed_one(runtime: Runtime) -> int:
+    return dask.delayed(abs)(-1).compute(scheduler=runtime.get)
+
+
+def pids_of(runtime: Runtime) -> list[int]:
+    """Return the process ids of all workers, once they are started."""
+    engine = runtime.engine()
+    assert eventually(lambda: len(engine.worker_pids()) == runtime.settings.num_workers, 10)
+    return engine.worker_pids()
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Runtime]:
+    """A runtime with one worker."""
+    with shared_runtime(num_workers=1) as runtime:
+        yield runtime
+
+
+# -- starting and ending --------------------------------------------------------------------------------------
+
+
+def test_the_default_runtime_starts_at_the_first_call_and_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = _Default()
+    monkeypatch.setattr(dask_mars.runtime, "_default", default)
+    before = psutil.Process().children()
+    assert default._runtime is None
+    assert psutil.Process().children() == before
+    arrays = [da.arange(size * 1000, chunks=777) for size in range(1, 9)]
+    with dask.config.set(num_workers=2):
+        try:
+            with ThreadPoolExecutor(len(arrays)) as pool:
+                sums = list(pool.map(lambda array: array.sum().compute(scheduler=dask_mars.get), arrays))
+            assert sums == [array.size * (array.size - 1) // 2 for array in arrays]
+            assert len(set(psutil.Process().children()) - set(before)) == 2
+            pids = default.engine(None).worker_pids()
+        finally:
+            dask_mars.close()
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_graph_without_tasks_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = _Default()
+    monkeypatch.setattr(dask_mars.runtime, "_default", default)
+    assert dask_mars.get({"a": 1, "b": "a"}, ["a", "b", []]) == (1, 1, ())
+    assert dask_mars.get({"a": (abs, -1)}, []) == ()
+    assert default._runtime is None
+
+
+def test_threads_compute_different_graphs_at_the_same_time(runtime: Runtime) -> None:
+    pids = set(pids_of(runtime))
+
+    def compute(number: int) -> list[int]:
+        return [
+            int((da.arange(1000 + number, chunks=100) + repetition).sum().compute(scheduler=runtime.get))
+            for repetition in range(5)
+        ]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(compute, range(8)))
+    for number, sums in enumerate(results):
+        size = 1000 + number
+        assert sums == [size * (size - 1) // 2 + size * repetition for repetition in range(5)]
+    assert set(runtime.engine().worker_pids()) == pids
+
+
+def test_equal_keys_of_different_graphs_are_different_tasks(get: Get) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        results = pool.map(lambda number: get({"a": (pid_after, 0.01), "b": (max, [number, 0])}, "b"), range(8))
+        assert list(results) == list(range(8))
+
+
+def test_a_runtime_ends_with_its_context() -> None:
+    before = set(psutil.Process().children())
+    with Runtime(num_workers=2) as runtime:
+        pids = pids_of(runtime)
+        assert len(pids) == 2
+        assert {child.pid for child in set(psutil.Process().children()) - before} == set(pids)
+        assert da.ones(10, chunks=5).sum().compute(scheduler=runtime.get) == 10
+        assert "running" in repr(runtime)
+    assert not any(map(psutil.pid_exists, pids))
+    assert "closed" in repr(runtime)
+    with pytest.raises(EngineStopped):
+        da.ones(10, chunks=5).sum().compute(scheduler=runtime.get)
+    with pytest.raises(EngineStopped):
+        runtime.engine()
+    runtime.close()
+
+
+def test_a_runtime_that_was_never_used() -> None:
+    runtime = Runtime(num_workers=1)
+    assert "not started" in repr(runtime)
+    runtime.close()
+    with pytest.raises(EngineStopped):
+        runtime.start()
+
+
+def test_closing_stops_computations(tmp_path: Path) -> None:
+    with Runtime(num_workers=1) as runtime:
+        task = dask.delayed(lambda: ((tmp_path / "started").touch(), wait_for(tmp_path / "never")))()
+        thread, outcome = computing(lambda: task.compute(scheduler=runtime.get))
+        assert eventually((tmp_path / "started").exists, 10)
+        start = time.monotonic()
+    thread.join(5)
+    assert time.monotonic() - start < 3
+    assert isinstance(outcome[0], EngineStopped)
+
+
+def test_workers_end_as_processes_do(tmp_path: Path) -> None:
+    def register() -> None:
+        import atexit
+
+        atexit.register((tmp_path / "ended").touch)
+
+    with Runtime(num_workers=1) as runtime:
+        dask.delayed(register)().compute(scheduler=runtime.get)
+    assert (tmp_path / "ended").exists()
+
+
+def test_two_runtimes_at_the_same_time(runtime: Runtime, single: Runtime) -> None:
+    array = da.arange(100_000, chunks=10_000)
+    assert (array + 1).sum().compute(scheduler=single.get) == (array + 1).sum().compute(scheduler=runtime.get)
+    assert dask.delayed(pid_of)().compute(scheduler=single.get) in single.engine().worker_pids()
+    assert dask.delayed(pid_of)().compute(scheduler=runtime.get) in runtime.engine().worker_pids()
+
+
+def test_settings() -> None:
+    with dask.config.set({"dask-mars.num-workers": 5, "dask-mars.memory-limit": "3 GiB"}):
+        assert Runtime().settings.num_workers == 5
+        assert Runtime().settings.memory_limit == 3 << 30
+        assert Runtime(2).settings.num_workers == 2
+        with dask.config.set(num_workers=4):
+            assert Runtime().settings.num_workers == 4
+    assert Runtime(1, memory_limit="1 GiB").settings.memory_limit == 1 << 30
+    for wrong in ({"num_workers": -1}, {"num_workers": 0}, {"memory_limit": 0}, {"memory_limit": "much"}):
+        with pytest.raises(ValueError, match=r"\w"):
+            Runtime(**wrong)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_gets_an_engine_of_its_own(runtime: Runtime) -> None:
+    array = da.arange(1000, chunks=100)
+    assert array.sum().compute(scheduler=dask_mars.get) == 499_500
+    pids = runtime.engine().worker_pids()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            right = array.sum().compute(scheduler=runtime.get) == 499_500
+            runtime.close()
+            code = 0 if right else 2
+        finally:
+            os._exit(code)
+    status: list[int] = []
+
+    def ended() -> bool:
+        pid, result = os.waitpid(child, os.WNOHANG)
+        if pid:
+            status.append(result)
+        return bool(pid)
+
+    try:
+        assert eventually(ended, 15)
+    finally:
+        if not status:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status[0]) == 0
+    assert runtime.engine().worker_pids() == pids
+    assert array.max().compute(scheduler=runtime.get) == 999
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_does_not_close_what_has_taken_the_place_of_an_engine() -> None:
+    with Runtime(num_workers=1) as runtime:
+        engine = runtime.engine()
+        assert delayed_one(runtime) == 1
+    assert not engine.alive
+    pipes = [os.pipe() for _ in range(8)]
+    child = os.fork()
+    if child == 0:
+        try:
+            for pipe in pipes:
+                for end in pipe:
+                    os.fstat(end)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    for pipe in pipes:
+        for end in pipe:
+            os.close(end)
+    assert status == 0
+
+
+# -- what tasks find around them ------------------------------------------------------------------------------
+
+
+THREAD_COUNTS = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
+
+
+def variables(names: list[str]) -> list[str | None]:
+    return [os.environ.get(name) for name in names]
+
+
+def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    for name in THREAD_COUNTS:
+        monkeypatch.delenv(name, raising=False)
+    assert dask.delayed(variables)(THREAD_COUNTS).compute(scheduler=get) == ["1"] * len(THREAD_COUNTS)
+
+
+def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    with Runtime(1) as runtime:
+        names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]
+        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1"]
+        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
+        assert environment["OMP_NUM_THREADS"] == "3"
+        assert environment["MKL_NUM_THREADS"] == "1"
+
+
+def test_environment_variables_come_and_go(monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    name = "A_NAME_OF_OURS"
+    task = dask.delayed(variables, pure=False)([name])
+    assert task.compute(scheduler=get) == [None]
+    monkeypatch.setenv(name, "välue")
+    assert task.compute(scheduler=get) == ["välue"]
+    monkeypatch.delenv(name)
+    assert task.compute(scheduler=get) == [None]
+
+
+def test_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    task = dask.delayed(os.getcwd, pure=False)()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert task.compute(scheduler=get) == str(tmp_path / name)
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    try:
+        assert dask.delayed(abs)(-1).compute(scheduler=get) == 1
+    finally:
+        os.chdir(tmp_path)
+
+
+def test_modules_on_a_path_added_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    (tmp_path / "added_later_for_mars.py").write_text("def answer(x):\n    return 42 + x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import added_later_for_mars
+
+    assert dask.delayed(added_later_for_mars.answer)(1).compute(scheduler=get) == 43
+    assert dask.delayed(lambda: __import__("added_later_for_mars").answer(2))().compute(scheduler=get) == 44
+    del sys.modules["added_later_for_mars"]
+
+
+def test_settings_of_dask(get: Get) -> None:
+    def setting() -> Any:
+        return dask.config.get("a-setting-of-ours", None)
+
+    task = dask.delayed(setting)()
+    assert task.compute(scheduler=get) is None
+    with dask.config.set({"a-setting-of-ours": {"deep": [1, 2]}}):
+        assert task.compute(scheduler=get) == {"deep": [1, 2]}
+    with dask.config.set({"a-setting-of-ours": 3, "another": threading.Lock()}):
+        assert task.compute(scheduler=get) == 3
+    assert task.compute(scheduler=get) is None
+
+
+def test_numpys_treatment_of_errors(get: Get) -> None:
+    array = da.from_array(np.zeros(10), chunks=5)
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        (1 / array).compute(scheduler=get)
+    with np.errstate(divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isinf((1 / array).compute(scheduler=get)).all()
+
+
+def test_warnings_reach_the_user(get: Get) -> None:
+    array = da.from_array(np.zeros(10), chunks=5)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="divide by zero") as caught:
+            (1 / array).compute(scheduler=get)
+        assert caught[0].filename != __file__
+
+
+class OurWarning(UserWarning):
+    pass
+
+
+def warn_of_ours() -> int:
+    warnings.warn("ours", OurWarning, stacklevel=1)
+    return 1
+
+
+def test_warnings_of_the_users_own_class(get: Get) -> None:
+    with pytest.warns(OurWarning, match="ours") as caught:
+        assert dask.delayed(warn_of_ours)().compute(scheduler=get) == 1
+    assert Path(caught[0].filename) == Path(__file__)
+
+
+def test_warnings_as_errors_and_ignored_ones(get: Get) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OurWarning)
+        with pytest.raises(OurWarning, match="ours"):
+            dask.delayed(warn_of_ours)().compute(scheduler=get)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore", OurWarning)
+        assert dask.delayed(warn_of_ours)().compute(scheduler=get) == 1
+    assert not [entry for entry in caught if entry.category is OurWarning]
+
+
+def test_what_tasks_print(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
+    def talk(number: int) -> None:
+        print(f"line {number}")
+        sys.stdout.write("no end of line")
+        sys.stdout.flush()
+        print(f"trouble {number} ü", file=sys.stderr)
+
+    dask.delayed(talk)(3).compute(scheduler=get)
+    captured = capsys.readouterr()
+    assert captured.out == "line 3\nno end of line"
+    assert captured.err == "trouble 3 ü\n"
+
+
+def test_what_tasks_print_last_is_not_lost(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
+    def talk() -> None:
+        print("without end", end="")
+
+    dask.delayed(talk)().compute(scheduler=get)
+    dask.delayed(abs)(1).compute(scheduler=get)
+    assert capsys.readouterr().out == "without end"
+
+
+def test_tasks_that_print_much(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
+    def talk() -> None:
+        for number in range(2000):
+            print(f"{number} " + "x" * 500)
+
+    dask.compute(dask.delayed(talk)(), dask.delayed(lambda: print("y" * (1 << 22)))(), scheduler=get)
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if line.endswith("x")] == [str(n) for n in range(2000)]
+    assert out.count("y") == 1 << 22
+
+
+def test_progress_shown_by_tasks_arrives_in_time(
+    get: Get, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def talk() -> None:
+        print("started")
+        wait_for(tmp_path / "go on")
+
+    thread, _ = computing(lambda: dask.delayed(talk)().compute(scheduler=get))
+    seen: list[str] = []
+
+    def said() -> bool:
+        seen.append(capsys.readouterr().out)
+        return "started" in "".join(seen)
+
+    assert eventually(said, 5)
+    (tmp_path / "go on").touch()
+    thread.join(5)
+
+
+def test_arguments_of_the_command_line(get: Get) -> None:
+    assert dask.delayed(lambda: sys.argv)().compute(scheduler=get) == sys.argv
+
+
+def test_nothing_to_read_on_standard_input(get: Get) -> None:
+    assert dask.delayed(lambda: sys.stdin.read())().compute(scheduler=get) == ""
+
+
+def test_tasks_may_start_processes_and_threads(get: Get) -> None:
+    def work() -> tuple[str, list[int]]:
+        said = subprocess.run(["echo", "hello"], capture_output=True, text=True, check=True, timeout=10).stdout
+        with ThreadPoolExecutor(2) as pool:
+            return said, list(pool.map(abs, [-1, -2]))
+
+    assert dask.delayed(work)().compute(scheduler=get) == ("hello\n", [1, 2])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_tasks_may_fork(get: Get) -> None:
+    def work() -> int:
+        import multiprocessing
+
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            return pool.apply_async(abs, (-3,)).get(10)
+
+    assert dask.delayed(work)().compute(scheduler=get) == 3
+
+
+# -- where chunks lie -----------------------------------------------------------------------------------------
+
+
+def test_large_arrays_are_never_in_messages(monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    sizes = {"sent": 0, "received": 0}
+    receive, send = channel.receive, WorkerHandle._send
+
+    def counting_receive(*arguments: Any, **options: Any) -> bytes | None:
+        data = receive(*arguments, **options)
+        sizes["received"] += len(data or b"")
+        return data
+
+    def counting_send(handle: WorkerHandle, payload: bytes) -> None:
+        sizes["sent"] += len(payload)
+        send(handle, payload)
+
+    monkeypatch.setattr(channel, "receive", counting_receive)
+    monkeypatch.setattr(WorkerHandle, "_send", counting_send)
+    mine = np.random.default_rng(0).random(1 << 20)
+    array = da.from_array(mine, chunks=1 << 17)
+    shifted = array + 1
+    result, total = dask.compute(shifted[::-1], (shifted.rechunk(1 << 16) * mine[: 1 << 20]).sum(), scheduler=get)
+    np.testing.assert_array_equal(result, (mine + 1)[::-1])
+    assert total == pytest.approx(((mine + 1) * mine).sum())
+    frames = dask.delayed(lambda: {"values": np.arange(1 << 20)})()
+    assert dask.delayed(lambda x: x["values"].sum())(frames).compute(scheduler=get) > 0
+    assert 0 < sizes["received"] < 100_000
+    assert 0 < sizes["sent"] < 200_000
+
+
+def lies_in(array: np.ndarray) -> tuple[int, str, bool]:
+    """Return the process, the name of the mapping that holds an array, and whether the array may be written to."""
+    time.sleep(0.2)
+    address = array.__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        first, last = (int(text, 16) for text in line.split()[0].split("-"))
+        if first <= address < last:
+            name = re.search(r"dask-mars-\d+", line)
+            return os.getpid(), name.group() if name else "", array.flags.writeable
+    raise LookupError(address)
+
+
+@on_linux
+def test_a_chunk_is_read_where_it_lies_by_all_processes(runtime: Runtime) -> None:
+    source = dask.delayed(large_array)(8)
+    # Two at a time, each asleep for a while: both workers get some.
+    readers = [dask.delayed(lies_in)(source) for _ in range(4)]
+    found = dask.compute(*readers, scheduler=runtime.get)
+    assert {pid for pid, _, _ in found} == set(runtime.engine().worker_pids())
+    names = {name for _, name, _ in found}
+    assert len(names) == 1
+    assert re.fullmatch(r"dask-mars-[01]", names.pop())
+    assert not any(writable for _, _, writable in found)
+
+
+def arena_bytes(runtime: Runtime) -> int:
+    """Return the bytes of memory that all arenas of a runtime take."""
+    return sum(os.fstat(descriptor).st_blocks * 512 for descriptor in runtime.engine()._arena_files)
+
+
+@on_linux
+def test_a_chunk_is_in_memory_once(tmp_path: Path) -> None:
+    def read(array: np.ndarray) -> float:
+        wait_for(tmp_path / "go on")
+        return float(array.sum())
+
+    with Runtime(num_workers=2) as runtime:
+        source = dask.delayed(large_array)(16)
+        readers = [dask.delayed(read)(source) for _ in range(2)]
+        before = arena_bytes(runtime)
+        thread, outcome = computing(lambda: dask.compute(*readers, scheduler=runtime.get))
+        assert eventually(lambda: arena_bytes(runtime) - before >= 1 << 24, 10)
+        time.sleep(0.1)
+        assert arena_bytes(runtime) - before < 1.1 * (1 << 24)
+        (tmp_path / "go on").touch()
+        thread.join(10)
+    assert outcome == [(float(1 << 21), float(1 << 21))]
+
+
+@on_linux
+def test_an_array_of_the_user_is_in_memory_once(single: Runtime) -> None:
+    mine = np.ones(1 << 20)
+    before = arena_bytes(single)
+    array = da.from_array(mine, chunks=1 << 17)
+    whole = dask.delayed(mine)
+    parts = [dask.delayed(lambda whole, number: whole[number])(whole, number) for number in range(20)]
+    assert dask.compute(*parts, scheduler=single.get) == (1.0,) * 20
+    assert arena_bytes(single) - before < 1.1 * mine.nbytes
+    assert array.sum().compute(scheduler=single.get) == 1 << 20
+
+
+def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_path: Path) -> None:
+    engine = runtime.engine()
+    source = dask.delayed(large_array)(8)
+    total = dask.delayed(np.sum)(source)
+    last = dask.delayed(lambda value: wait_for(tmp_path / "go on", value))(total)
+    thread, outcome = computing(lambda: last.compute(scheduler=runtime.get))
+    try:
+        assert eventually(lambda: engine._machine.graphs and engine._runs, 5)
+        run = next(iter(engine._runs.values()))
+        assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 1, 5)
+        assert eventually(lambda: not engine._blocks, 1)
+        assert thread.is_alive()
+    finally:
+        (tmp_path / "go on").touch()
+        thread.join(10)
+    assert outcome == [1 << 20]
+
+
+@on_linux
+def test_memory_is_used_again() -> None:
+    array = da.ones(24 << 20, chunks=1 << 20).map_blocks(np.copy) + 1
+    with Runtime(num_workers=1) as runtime:
+        assert da.sum(array).compute(scheduler=runtime.get, optimize_graph=False) == 2 * array.size
+        assert arena_bytes(runtime) < array.nbytes / 2
+
+
+@on_linux
+def test_idle_workers_give_memory_back() -> None:
+    with dask.config.set({"dask-mars.idle-trim": "200 ms"}), Runtime(num_workers=1) as runtime:
+        source = dask.delayed(large_array)(32)
+        assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
+        assert eventually(lambda: arena_bytes(runtime) < 1 << 20, 5)
+        assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
+
+
+def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path) -> None:
+    slices = [dask.delayed(large_array)(8)[:10] for _ in range(2)]
+    last = dask.delayed(lambda *parts: wait_for(tmp_path / "go on", len(parts)))(*slices)
+    thread, outcome = computing(lambda: last.compute(scheduler=runtime.get))
+    engine = runtime.engine()
+    try:
+        assert eventually(lambda: engine._runs, 5)
+        run = next(iter(engine._runs.values()))
+        assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 2, 5)
+        assert eventually(lambda: not engine._blocks, 1)
+    finally:
+        (tmp_path / "go on").touch()
+        thread.join(10)
+    assert outcome == [2]
+
+
+def test_slices_share_the_memory_of_their_chunk(single: Runtime) -> None:
+    source = dask.delayed(large_array)(16)
+    parts = [source[start::2] for start in range(2)]
+    before = arena_bytes(single) if sys.platform == "linux" else 0
+    assert dask.delayed(lambda *parts: sum(part.sum() for part in parts))(*parts).compute(scheduler=single.get)
+    if sys.platform == "linux":
+        assert arena_bytes(single) - before < 1.1 * (1 << 24)
+
+
+kept: list[np.ndarray] = []
+
+
+def keep(array: np.ndarray) -> float:
+    kept.append(array)
+    return float(array[0])
+
+
+def kept_value() -> tuple[float, float]:
+    return float(kept[0].min()), float(kept[0].max())
+
+
+def let_go() -> int:
+    count = len(kept)
+    kept.clear()
+    return count
+
+
+def test_chunks_that_a_task_keeps_stay_as_they_are(single: Runtime) -> None:
+    module = sys.modules[__name__]
+    assert dask.delayed(module.keep)(dask.delayed(large_array)(2, 7.0)).compute(scheduler=single.get) == 7
+    assert eventually(lambda: not single.engine()._runs)
+    assert len(single.engine()._blocks) == 1
+    for number in range(5):
+        source = dask.delayed(large_array)(2, float(number))
+        assert dask.delayed(np.sum)(source).compute(scheduler=single.get) == number << 18
+    assert dask.delayed(module.kept_value)().compute(scheduler=single.get) == (7, 7)
+    assert dask.delayed(module.let_go)().compute(scheduler=single.get) == 1
+    assert eventually(lambda: not single.engine()._blocks)
+
+
+def test_persisted_chunks_leave_the_store(runtime: Runtime) -> None:
+    persisted = (da.ones(1 << 20, chunks=1 << 18) + 1).persist(scheduler=runtime.get)
+    assert eventually(lambda: not runtime.engine()._blocks)
+    assert persisted.sum().compute(scheduler=runtime.get) == 2 << 20
+
+
+def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
+    def sizes() -> tuple[int, int]:
+        from dask_mars.worker import process
+
+        gc.collect()
+        loop = next(thing for thing in gc.get_objects() if isinstance(thing, process.WorkerProcess))
+        return len(loop._graphs), len(loop._contexts)
+
+    for number in range(40):
+        with dask.config.set({"a-setting-of-ours": number}):
+            assert da.ones(10, chunks=5).sum().compute(scheduler=single.get) == 10
+    graphs, contexts = dask.delayed(sizes)().compute(scheduler=single.get)
+    assert graphs == 1
+    assert contexts <= 20
+    assert len(single.engine()._contexts) <= 2
+
+
+def test_small_tasks_are_fast(get: Get) -> None:
+    def compute() -> float:
+        start = time.perf_counter()
+        graph: dict[Any, Any] = {("leaf", number): (abs, number) for number in range(2000)}
+        get({**graph, "sum": (sum, list(graph))}, "sum")
+        return time.perf_counter() - start
+
+    assert min(compute() for _ in range(3)) < 1.0
+
+
+def test_a_script_in_which_a_child_of_fork_computes(scripts: Any) -> None:
+    script = scripts.write(
+        "forks.py",
+        textwrap.dedent(
+            """
+            import os, warnings
+            import dask.array as da, dask_mars
+            warnings.simplefilter("ignore")
+            array = da.arange(1000, chunks=100)
+            print(array.sum().compute(scheduler=dask_mars.get), flush=True)
+            child = os.fork()
+            print(array.max().compute(scheduler=dask_mars.get), flush=True)
+            if child:
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            """
+        ),
+    )
+    done = scripts.run(str(script))
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["499500", "999", "999", "0"], "", 0)

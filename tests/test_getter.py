@@ -1,0 +1,1131 @@
+"""`get` beside Dask's own schedulers: every form of graph, the same values, types, errors."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
+from operator import add, mul
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.threaded
+import numpy as np
+import psutil
+import pytest
+from dask._task_spec import Alias, DataNode, List, Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils_test import GetFunctionTestMixin
+from tasks import fail_first, note_name, noted, notes, pid_after, pid_of
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.runtime import _default
+
+pytestmark = pytest.mark.timeout(40)
+
+Get = Callable[..., Any]
+
+
+@pytest.mark.usefixtures("runtime")
+class TestGetFunction(GetFunctionTestMixin):
+    get = staticmethod(dask_mars.get)
+
+
+# -- the same results -----------------------------------------------------------------------------------------
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    """Compare values, types, dtypes, shapes, masks, writability and order of memory."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, np.ndarray):
+        assert ours.dtype == theirs.dtype
+        assert ours.shape == theirs.shape
+        assert ours.flags.writeable == theirs.flags.writeable
+        assert ours.flags.c_contiguous == theirs.flags.c_contiguous
+        if isinstance(theirs, np.ma.MaskedArray):
+            np.testing.assert_array_equal(np.ma.getmaskarray(ours), np.ma.getmaskarray(theirs))
+            assert ours.fill_value == theirs.fill_value
+        np.testing.assert_array_equal(ours, theirs)
+    elif isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        for key, value in theirs.items():
+            assert_same(ours[key], value)
+    elif isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for our, their in zip(ours, theirs, strict=True):
+            assert_same(our, their)
+    elif type(theirs).__module__.startswith("pandas") and hasattr(theirs, "equals"):
+        import pandas
+
+        check = {
+            pandas.DataFrame: pandas.testing.assert_frame_equal,
+            pandas.Series: pandas.testing.assert_series_equal,
+        }.get(type(theirs), pandas.testing.assert_index_equal)
+        check(ours, theirs)
+    elif type(theirs).__module__.startswith("scipy.sparse"):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_array_equal(ours.toarray(), theirs.toarray())
+    else:
+        assert ours == theirs or (ours != ours and theirs != theirs)
+
+
+def masked() -> da.Array:
+    data = np.ma.masked_greater(np.arange(10_000.0).reshape(100, 100), 5000)
+    data.fill_value = -1
+    return da.from_array(data, chunks=50, asarray=False)
+
+
+def structured() -> da.Array:
+    data = np.zeros(5000, dtype=[("a", "i4"), ("b", "f8", (2,))])
+    data["a"] = np.arange(5000)
+    return da.from_array(data, chunks=1000)
+
+
+def objects() -> da.Array:
+    data = np.array([None, "text", 3, (1, 2), [4]] * 2000, dtype=object)
+    return da.from_array(data, chunks=3000)
+
+
+def sparse() -> da.Array:
+    import scipy.sparse
+
+    return da.eye(40, chunks=40).map_blocks(scipy.sparse.csr_matrix, dtype=float)
+
+
+def with_block_info(block: np.ndarray, block_info: Any = None) -> np.ndarray:
+    return block + block_info[0]["chunk-location"][0]
+
+
+ARRAYS: dict[str, Callable[[], da.Array]] = {
+    "arange": lambda: da.arange(100_000, chunks=30_000),
+    "sum": lambda: da.arange(100_000, chunks=30_000).sum(),
+    "mean of axis": lambda: da.ones((300, 200), chunks=100).mean(axis=0),
+    "one chunk of ones": lambda: da.ones((200, 200), chunks=200),
+    "broadcast": lambda: da.broadcast_to(da.arange(3000, chunks=1000), (4, 3000), chunks=(2, 1000)),
+    "elementwise": lambda: (da.arange(9999, chunks=1000) * 2 + 1) ** 0.5,
+    "float32": lambda: da.ones(50_000, chunks=10_000, dtype="f4") * 1.5,
+    "transpose": lambda: da.arange(40_000, chunks=7000).reshape(200, 200).T,
+    "one transposed chunk": lambda: da.from_array(np.arange(40_000.0).reshape(200, 200), chunks=-1).T,
+    "slices": lambda: da.arange(100_000, chunks=1000)[55:70_000:7],
+    "reversed": lambda: da.arange(10_000, chunks=10_000)[::-1],
+    "fancy index": lambda: da.arange(10_000, chunks=999)[[1, 5000, 3, 9998]],
+    "unknown chunks": lambda: (lambda x: x[x % 3 == 0])(da.arange(10_000, chunks=999)),
+    "rechunk": lambda: da.ones((500, 60), chunks=(50, 60)).rechunk((500, 6)).cumsum(axis=0),
+    "stack": lambda: da.stack([da.zeros(5000, chunks=1000), da.ones(5000, chunks=1000)]),
+    "concatenate": lambda: da.concatenate([da.arange(5000, chunks=1000), da.arange(20, chunks=7)]),
+    "matmul": lambda: da.ones((300, 200), chunks=100) @ da.ones((200, 100), chunks=100),
+    "einsum": lambda: da.einsum("ij,kj->ik", da.ones((60, 50), chunks=20), da.ones((70, 50), chunks=20)),
+    "fft": lambda: da.fft.fft(da.ones((64, 100), chunks=(64, 20)), axis=0),
+    "svd": lambda: da.linalg.svd(da.random.default_rng(1).random((300, 10), chunks=(100, 10)))[1],
+    "random": lambda: da.random.default_rng(7).normal(size=(1000, 100), chunks=300),
+    "legacy random": lambda: da.random.RandomState(7).random_sample(20_000, chunks=3000),
+    "map_blocks": lambda: da.zeros(3000, chunks=1000, dtype=int).map_blocks(with_block_info, dtype=int),
+    "map_overlap": lambda: da.arange(9000.0, chunks=3000).map_overlap(lambda x: x * 2, depth=2, boundary=0),
+    "topk": lambda: da.topk(da.arange(10_000, chunks=1000), 5),
+    "argmax": lambda: da.arange(10_000, chunks=1000).argmax(),
+    "histogram": lambda: da.histogram(da.arange(10_000, chunks=999), bins=5, range=(0, 10_000))[0],
+    "unique": lambda: da.unique(da.arange(10_000, chunks=999) % 7),
+    "percentile": lambda: da.percentile(da.arange(10_000, chunks=999), [10, 50]),
+    "no elements": lambda: da.zeros((0, 5), chunks=(0, 5)),
+    "no dimensions": lambda: da.from_array(np.array(3.5), chunks=()),
+    "strings": lambda: da.from_array(np.array(["a", "bcd", "ef"] * 4000), chunks=5000),
+    "datetimes": lambda: da.from_array(np.arange("2000", "2020", dtype="M8[D]"), chunks=3000),
+    "complex": lambda: da.ones(5000, chunks=1000, dtype=complex) * 1j,
+    "bool": lambda: da.arange(50_000, chunks=20_000) > 17,
+    "big endian": lambda: da.from_array(np.arange(10_000, dtype=">i4"), chunks=4000),
+    "fortran order": lambda: da.from_array(np.asfortranarray(np.arange(40_000).reshape(200, 200)), chunks=-1),
+    "structured": structured,
+    "objects": objects,
+    "masked": masked,
+    "masked mean": lambda: masked().mean(axis=1),
+    "masked sum": lambda: da.ma.masked_equal(da.arange(10_000, chunks=999) % 5, 0).sum(),
+    "sparse": sparse,
+    "from delayed": lambda: da.from_delayed(dask.delayed(np.arange)(9000), (9000,), dtype=int),
+    "apply_gufunc": lambda: da.apply_gufunc(np.linalg.det, "(i,i)->()", da.ones((20, 3, 3), chunks=(5, 3, 3))),
+    "where": lambda: da.where(da.arange(9000, chunks=1000) % 2 == 0, 1.5, da.zeros(9000, chunks=3000)),
+    "16 MB": lambda: da.arange(2_000_000, chunks=500_000, dtype="f8") + 1,
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_are_those_of_threads(name: str, get: Get) -> None:
+    array = ARRAYS[name]()
+    assert_same(array.compute(scheduler=get), array.compute(scheduler="threads"))
+
+
+@pytest.mark.parametrize("name", ["sum", "elementwise", "rechunk", "random", "unknown chunks", "map_overlap"])
+def test_arrays_without_optimisation(name: str, get: Get) -> None:
+    array = ARRAYS[name]()
+    ours = array.compute(scheduler=get, optimize_graph=False)
+    assert_same(ours, array.compute(scheduler="threads", optimize_graph=False))
+
+
+@pytest.mark.parametrize("name", ["sum", "elementwise", "rechunk", "fancy index"])
+def test_arrays_without_low_level_fusion(name: str, get: Get) -> None:
+    array = ARRAYS[name]()
+    with dask.config.set({"optimization.fuse.active": False}):
+        assert_same(array.compute(scheduler=get), array.compute(scheduler="threads"))
+
+
+def multiples(bag: db.Bag) -> db.Bag:
+    return bag.filter(lambda x: x % 3 == 0).map(lambda x: x * 2)
+
+
+BAGS: dict[str, Callable[[], Any]] = {
+    "map and filter": lambda: multiples(db.range(100, npartitions=5)),
+    "item": lambda: db.range(100, npartitions=5).sum(),
+    "fold": lambda: db.range(100, npartitions=5).fold(mul, initial=1),
+    "frequencies": lambda: db.from_sequence(list("abracadabra"), npartitions=3).frequencies(sort=True),
+    "topk": lambda: db.range(100, npartitions=5).topk(3),
+    "to delayed": lambda: db.range(100, npartitions=5).to_delayed()[2],
+    "take": lambda: db.range(100, npartitions=5).take(3, npartitions=2, compute=False),
+    "no elements": lambda: db.from_sequence([], npartitions=1),
+    "join": lambda: db.range(20, npartitions=2).join([1, 2, 3], lambda x: x),
+}
+
+
+@pytest.mark.parametrize("optimize_graph", [True, False])
+@pytest.mark.parametrize("name", BAGS)
+def test_bags_are_those_of_threads(name: str, optimize_graph: bool, get: Get) -> None:
+    bag = BAGS[name]()
+    ours = bag.compute(scheduler=get, optimize_graph=optimize_graph)
+    assert_same(ours, bag.compute(scheduler="threads", optimize_graph=optimize_graph))
+
+
+def test_bag_groups_text_over_all_workers(get: Get) -> None:
+    words = [f"word{number % 23}" for number in range(2000)]
+    grouped = db.from_sequence(words, npartitions=8).groupby(str, shuffle="tasks")
+    counts = dict(grouped.map(lambda group: (group[0], len(group[1]))).compute(scheduler=get))
+    assert counts == {f"word{number}": len(range(number, 2000, 23)) for number in range(23)}
+
+
+def test_text_files_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        (tmp_path / f"part{number}.txt").write_text(f"{number}\n{number}\n")
+    assert db.read_text("part*.txt").map(int).sum().compute(scheduler=get) == 6
+
+
+class Account:
+    """A class of the test module, with state and methods."""
+
+    def __init__(self, balance: int) -> None:
+        self.balance = balance
+
+    def paid(self, amount: int) -> Account:
+        return Account(self.balance + amount)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Account) and other.balance == self.balance
+
+    def __hash__(self) -> int:
+        return hash(self.balance)
+
+
+def delayed_tree() -> Any:
+    increase = dask.delayed(lambda x: x + 1)
+    return dask.delayed(sum)([increase(number) for number in range(10)])
+
+
+DELAYED: dict[str, Callable[[], Any]] = {
+    "tree": delayed_tree,
+    "a value": lambda: dask.delayed(17),
+    "containers": lambda: dask.delayed({"a": [dask.delayed(add)(1, 2), {3}], "b": (4, dask.delayed(5))}),
+    "keywords": lambda: dask.delayed(dict)(a=dask.delayed(add)(1, 2), b=3),
+    "method": lambda: dask.delayed(Account)(5).paid(dask.delayed(add)(1, 2)),
+    "attribute": lambda: dask.delayed(Account)(5).paid(1).balance,
+    "item": lambda: dask.delayed(list)(range(5))[dask.delayed(add)(1, 2)],
+    "operators": lambda: (dask.delayed(2) + dask.delayed(add)(3, 4)) * 10 - dask.delayed(1),
+    "several results": lambda: dask.delayed(divmod, nout=2)(17, 5)[1],
+    "slice": lambda: dask.delayed(list)(range(10))[dask.delayed(add)(1, 2) :],
+    "an array": lambda: dask.delayed(np.sort)(da.arange(1000, chunks=100)[::-1]),
+    "pure": lambda: dask.delayed(add, pure=True)(1, 2),
+    "a lambda": lambda: dask.delayed(lambda *values: values)(1, (lambda: 2)(), None, ..., "key"),
+}
+
+
+@pytest.mark.parametrize("optimize_graph", [True, False])
+@pytest.mark.parametrize("name", DELAYED)
+def test_delayed_values_are_those_of_threads(name: str, optimize_graph: bool, get: Get) -> None:
+    value = DELAYED[name]()
+    ours = value.compute(scheduler=get, optimize_graph=optimize_graph)
+    assert_same(ours, value.compute(scheduler="threads", optimize_graph=optimize_graph))
+
+
+def frame() -> Any:
+    import dask.dataframe as dd
+    import pandas as pd
+
+    rows = 3000
+    data = pd.DataFrame(
+        {
+            "key": [f"k{number % 11}" for number in range(rows)],
+            "number": np.arange(rows),
+            "value": np.linspace(0, 1, rows),
+            "when": pd.date_range("2020", periods=rows, freq="h"),
+            "kind": pd.Categorical(["x", "y", "z"] * (rows // 3)),
+        }
+    )
+    return dd.from_pandas(data, npartitions=5)
+
+
+def merged() -> Any:
+    import dask.dataframe as dd
+    import pandas as pd
+
+    right = dd.from_pandas(pd.DataFrame({"key": [f"k{n}" for n in range(11)], "weight": range(11)}), npartitions=2)
+    return frame().merge(right, on="key").weight.sum()
+
+
+FRAMES: dict[str, Callable[[], Any]] = {
+    "whole": frame,
+    "column": lambda: frame().value + 1,
+    "sum": lambda: frame().number.sum(),
+    "groupby": lambda: frame().groupby("key").value.mean(split_out=1),
+    "groupby with split_out": lambda: frame().groupby("key").number.sum(split_out=3),
+    "filter": lambda: frame()[frame().number % 7 == 0][["key", "when"]],
+    "merge": merged,
+    "shuffle": lambda: frame().shuffle("key", shuffle_method="tasks").map_partitions(len),
+    "shuffle by disk": lambda: frame().shuffle("number", shuffle_method="disk").number.sum(),
+    "set_index": lambda: frame().set_index("when").value.resample("D").mean(),
+    "describe": lambda: frame().describe(),
+    "map_partitions": lambda: frame().map_partitions(lambda part: part.head(2)),
+    "index": lambda: frame().index,
+    "values": lambda: frame()[["number", "value"]].values,
+    "to_dask_array": lambda: frame().value.to_dask_array(lengths=True).sum(),
+    "to_delayed": lambda: frame().to_delayed()[1],
+    "to_bag": lambda: frame()[["number"]].to_bag(),
+    "categories": lambda: frame().kind.value_counts(),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_dataframes_are_those_of_threads(name: str, get: Get) -> None:
+    pytest.importorskip("dask.dataframe")
+    if name == "shuffle by disk":
+        pytest.importorskip("partd")
+    value = FRAMES[name]()
+    assert_same(value.compute(scheduler=get), value.compute(scheduler="threads"))
+
+
+@pytest.mark.parametrize("name", ["groupby", "merge", "sum"])
+def test_dataframes_without_optimisation(name: str, get: Get) -> None:
+    pytest.importorskip("dask.dataframe")
+    value = FRAMES[name]()
+    assert_same(
+        value.compute(scheduler=get, optimize_graph=False),
+        value.compute(scheduler="threads", optimize_graph=False),
+    )
+
+
+def test_csv_files_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        (tmp_path / f"part{number}.csv").write_text(f"name,amount\na,{number}\nb,{number * 10}\n")
+    total = dd.read_csv("part*.csv").groupby("name").amount.sum()
+    assert total.compute(scheduler=get).to_dict() == {"a": 3, "b": 30}
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_files_written_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, get: Get) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set(scheduler=get):
+        frame().to_parquet("frame.parquet")
+        frame().to_csv("frame-*.csv")
+        assert dd.read_parquet("frame.parquet").number.sum().compute() == 2999 * 1500
+    assert len(list(tmp_path.glob("frame-*.csv"))) == 5
+
+
+# -- several at a time ----------------------------------------------------------------------------------------
+
+
+def test_several_collections_share_what_they_have_in_common(tmp_path: Path, get: Get) -> None:
+    source = dask.delayed(noted)(tmp_path / "calls", 5)
+    assert dask.compute(source + 1, source + 2, [source], scheduler=get) == (6, 7, [5])
+    assert len(notes(tmp_path / "calls")) == 1
+
+
+def test_several_collections_of_all_kinds(get: Get) -> None:
+    array = da.arange(10_000, chunks=999)
+    collections = {
+        "arrays": [array, array.sum(), array[::-1].mean()],
+        "bag": BAGS["map and filter"](),
+        "delayed": (delayed_tree(), 3, None),
+    }
+    assert_same(dask.compute(collections, scheduler=get), dask.compute(collections, scheduler="threads"))
+
+
+@pytest.mark.filterwarnings("ignore:Computing mixed collections")
+def test_arrays_and_dataframes_together(get: Get) -> None:
+    pytest.importorskip("dask.dataframe")
+    array = da.arange(10_000, chunks=999)
+    values = [array.sum(), frame().number.sum(), array, FRAMES["groupby"]()]
+    ours, theirs = dask.compute(*values, scheduler=get), dask.compute(*values, scheduler="threads")
+    assert_same(ours, theirs)
+
+
+def test_an_array_of_a_dataframe(get: Get) -> None:
+    pytest.importorskip("dask.dataframe")
+    values = frame().value.values
+    assert_same(values.compute(scheduler=get), values.compute(scheduler="threads"))
+
+
+# -- persist and store ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: da.arange(100_000, chunks=30_000) + 1,
+        lambda: da.arange(100, chunks=30) + 1,
+        lambda: (da.ones((300, 300), chunks=100) + 1).sum(axis=0),
+        lambda: multiples(db.range(100, npartitions=5)),
+        lambda: db.range(100, npartitions=5).sum(),
+        delayed_tree,
+        frame,
+        lambda: FRAMES["groupby"](),
+    ],
+    ids=["array", "small array", "reduction", "bag", "item", "delayed", "dataframe", "groupby"],
+)
+@pytest.mark.parametrize("optimize_graph", [True, False])
+def test_persisted_collections_hold_their_values(make: Any, optimize_graph: bool, get: Get) -> None:
+    collection = make()
+    persisted = collection.persist(scheduler=get, optimize_graph=optimize_graph)
+    assert type(persisted) is type(collection)
+    graph = dict(persisted.__dask_graph__())
+    assert all(type(value) is not Task or not value.dependencies for value in graph.values())
+    expected = collection.compute(scheduler="threads")
+    assert_same(persisted.compute(scheduler=get), expected)
+    assert_same(persisted.compute(scheduler="sync"), expected)
+
+
+def test_several_persisted_together(tmp_path: Path, get: Get) -> None:
+    array = da.ones(1000, chunks=500).map_blocks(partial(noted, tmp_path / "calls"))
+    first, second = dask.persist(array + 1, array.sum(), scheduler=get)
+    made = len(notes(tmp_path / "calls"))
+    assert (first.sum() + second).compute(scheduler=get) == 3000
+    assert len(notes(tmp_path / "calls")) == made
+
+
+def test_persisted_chunks_may_be_written_to_as_under_threads(get: Get) -> None:
+    array = da.arange(100_000, chunks=50_000) * 1.0
+    ours = array.persist(scheduler=get).__dask_graph__()
+    theirs = array.persist(scheduler="threads").__dask_graph__()
+    for key in theirs:
+        assert ours[key].flags.writeable == theirs[key].flags.writeable
+
+
+def test_store(get: Get) -> None:
+    array = da.arange(50_000, chunks=9000)
+    target = np.zeros(50_000, dtype=int)
+    assert da.store(array + 1, target, scheduler=get) is None
+    np.testing.assert_array_equal(target, np.arange(1, 50_001))
+
+
+def test_stack_of_npy_files(tmp_path: Path, get: Get) -> None:
+    array = da.arange(5000, chunks=1000)
+    with dask.config.set(scheduler=get):
+        da.to_npy_stack(str(tmp_path / "stack"), array * 2)
+        assert_same(da.from_npy_stack(str(tmp_path / "stack")).compute(), np.arange(5000) * 2)
+
+
+# -- plain graphs ---------------------------------------------------------------------------------------------
+
+
+def sum_of(values: list[int], start: int = 0) -> int:
+    return sum(values, start)
+
+
+GRAPHS: dict[str, Any] = {
+    "legacy": {"a": 1, "b": (add, "a", 10), ("c", 0): (sum, ["a", "b", (mul, "b", 2)]), "d": ("c", 0)},
+    "tasks": {
+        "a": DataNode("a", 1),
+        "b": Task("b", add, TaskRef("a"), 10),
+        ("c", 0): Task(("c", 0), sum_of, List(TaskRef("a"), TaskRef("b")), start=22),
+        "d": Alias("d", ("c", 0)),
+    },
+    "mixed": {
+        "a": 1,
+        "b": Task("b", add, TaskRef("a"), 10),
+        ("c", 0): (sum_of, ["b"], 23),
+        "d": Alias("d", ("c", 0)),
+    },
+}
+GRAPHS["high-level"] = HighLevelGraph({"first": GRAPHS["legacy"]}, {"first": set()})
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "a",
+        "b",
+        ("c", 0),
+        "d",
+        ["b"],
+        ["b", "b", "a"],
+        [[["d"], []], ["a", [("c", 0)]], []],
+        [],
+        [[]],
+    ],
+    ids=str,
+)
+def test_plain_graphs_with_any_nesting_of_keys(graph: Any, keys: Any, get: Get) -> None:
+    assert_same(get(graph, keys), dask.threaded.get(graph, keys))
+
+
+def test_keys_of_all_types(get: Get) -> None:
+    last = ("a", ("b", 1))
+    graph = {1: 10, 2.5: (add, 1, 5), b"raw": (add, 2.5, 1), last: Task(last, add, TaskRef(b"raw"), 1)}
+    keys = [1, 2.5, b"raw", last]
+    assert get(graph, keys) == dask.threaded.get(graph, keys)
+
+
+def test_only_what_is_needed_is_computed(tmp_path: Path, get: Get) -> None:
+    graph = {"a": (noted, tmp_path / "calls", 1), "b": (add, 1, 2), "c": (noted, tmp_path / "calls", 3)}
+    assert get(graph, "b") == 3
+    assert notes(tmp_path / "calls") == []
+
+
+def test_every_task_is_computed_once(tmp_path: Path, get: Get) -> None:
+    graph: dict[str, Any] = {"a": (noted, tmp_path / "calls", 1)}
+    graph |= {f"b{number}": (add, "a", number) for number in range(20)}
+    assert get(graph, [f"b{number}" for number in range(20)]) == tuple(range(1, 21))
+    assert len(notes(tmp_path / "calls")) == 1
+
+
+def test_graphs_are_left_as_they_were(get: Get) -> None:
+    graph = {"a": 1, "b": (add, "a", [(add, 1, 2)][0])}
+    before = dict(graph)
+    get(graph, ["a", "b"])
+    assert graph == before
+
+
+def test_a_wide_and_deep_graph(get: Get) -> None:
+    graph: dict[Any, Any] = {("leaf", number): (add, number, 0) for number in range(4096)}
+    level, width = "leaf", 4096
+    while width > 1:
+        width //= 2
+        graph |= {
+            (f"level{width}", number): (add, (level, 2 * number), (level, 2 * number + 1))
+            for number in range(width)
+        }
+        level = f"level{width}"
+    assert get(graph, (level, 0)) == 4096 * 4095 // 2
+
+
+def raise_text(text: str) -> None:
+    raise LookupError(text)
+
+
+WRONG: dict[str, tuple[Any, Any]] = {
+    "key": ({"a": 1}, "b"),
+    "nested key": ({"a": 1}, [["a"], ["b"]]),
+    "missing dependency": ({"a": Task("a", add, TaskRef("missing"), 1)}, "a"),
+    "missing alias": ({"a": Alias("a", "missing")}, "a"),
+    "cycle": ({"a": (add, "b", 1), "b": (add, "c", 1), "c": (add, "a", 1)}, "a"),
+    "cycle behind a task": ({"out": (add, "a", 1), "a": (add, "b", 1), "b": (add, "a", 1)}, "out"),
+    "cycle of one": ({"a": (add, "a", 1)}, "a"),
+    "cycle of aliases": ({"a": Alias("a", "b"), "b": Alias("b", "a")}, "a"),
+    "task": ({"a": (raise_text, "said so"), "b": (add, "a", 1)}, "b"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_are_those_of_threads(name: str, get: Get) -> None:
+    graph, keys = WRONG[name]
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        dask.threaded.get(graph, keys)
+    with pytest.raises(Exception) as ours:  # noqa: PT011
+        get(graph, keys)
+    assert type(ours.value) is type(theirs.value)
+    if name in ("key", "task"):
+        assert str(ours.value) == str(theirs.value)
+
+
+# -- names and options ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_name_mars() -> None:
+    with dask.config.set(scheduler="mars"):
+        assert dask.delayed(pid_of)().compute() != os.getpid()
+    assert dask.delayed(pid_of)().compute(scheduler="mars") != os.getpid()
+    assert dask.base.get_scheduler(scheduler="mars") is dask_mars.get
+
+
+def test_a_scheduler_in_the_configuration(get: Get) -> None:
+    with dask.config.set(scheduler=get):
+        assert dask.delayed(pid_of)().compute() != os.getpid()
+        assert dask.delayed(pid_of)().compute(scheduler="sync") == os.getpid()
+
+
+def test_num_workers_limits_the_processes(get: Get) -> None:
+    pids = [dask.delayed(pid_after)(0.02, number) for number in range(8)]
+    assert len(set(dask.compute(*pids, scheduler=get))) == 2
+    assert len(set(dask.compute(*pids, scheduler=get, num_workers=1))) == 1
+    assert len(set(dask.compute(*pids, scheduler=get, num_workers=0))) == 2
+
+
+def test_more_workers_than_the_default_has(runtime: Runtime) -> None:
+    pids = [dask.delayed(pid_after)(0.05, number) for number in range(3)]
+    try:
+        assert len(set(dask.compute(*pids, scheduler=dask_mars.get, num_workers=3))) == 3
+    finally:
+        larger, _default._larger = _default._larger, None
+        larger.close()
+    assert len(runtime.engine().worker_pids()) == 2
+
+
+def test_options_of_other_schedulers_are_ignored(get: Get) -> None:
+    assert delayed_tree().compute(scheduler=get, pool=None, chunksize=3, optimize_graph=True) == 55
+
+
+def test_retries_of_the_call(tmp_path: Path, get: Get) -> None:
+    value = dask.delayed(fail_first)(tmp_path / "calls", 2, "done")
+    with pytest.raises(OSError, match="failure 1"):
+        value.compute(scheduler=get)
+    (tmp_path / "calls").unlink()
+    assert value.compute(scheduler=get, retries=2) == "done"
+    assert len(notes(tmp_path / "calls")) == 3
+
+
+def test_retries_that_do_not_suffice(tmp_path: Path, get: Get) -> None:
+    with pytest.raises(OSError, match="failure 2"):
+        dask.delayed(fail_first)(tmp_path / "calls", 5, "done").compute(scheduler=get, retries=1)
+    assert len(notes(tmp_path / "calls")) == 2
+
+
+def test_annotated_retries_of_one_task(tmp_path: Path, get: Get) -> None:
+    with dask.annotate(retries=1):
+        annotated = dask.delayed(fail_first)(tmp_path / "annotated", 1, 1)
+    plain = dask.delayed(fail_first)(tmp_path / "plain", 1, 1)
+    assert (annotated + 1).compute(scheduler=get) == 2
+    with pytest.raises(OSError, match="failure 1"):
+        (plain + annotated).compute(scheduler=get)
+
+
+@pytest.mark.parametrize("optimize_graph", [True, False])
+def test_annotated_retries_of_an_array(tmp_path: Path, optimize_graph: bool, get: Get) -> None:
+    with dask.annotate(retries=3):
+        array = da.ones(10, chunks=5).map_blocks(partial(fail_first, tmp_path / "calls", 2), dtype=float)
+    assert (array + 1).sum().compute(scheduler=get, optimize_graph=optimize_graph) == 20
+
+
+def test_annotated_retries_of_a_persisted_array(tmp_path: Path, get: Get) -> None:
+    with dask.annotate(retries=3):
+        array = da.ones(10, chunks=5).map_blocks(partial(fail_first, tmp_path / "calls", 2), dtype=float)
+    assert array.persist(scheduler=get).sum().compute() == 10
+
+
+def test_annotated_priorities_decide_the_order(tmp_path: Path, get: Get) -> None:
+    values = []
+    for priority in [3, -1, 7, 0, 5, -8]:
+        with dask.annotate(priority=priority):
+            values.append(dask.delayed(note_name)(tmp_path / "order", priority))
+    dask.compute(*values, scheduler=get, num_workers=1)
+    assert notes(tmp_path / "order") == ["7", "5", "3", "0", "-1", "-8"]
+
+
+def test_annotated_priorities_may_be_functions_of_keys(tmp_path: Path, get: Get) -> None:
+    def make(block_info: Any = None) -> np.ndarray:
+        return np.array([note_name(tmp_path / "order", block_info[None]["chunk-location"][0])])
+
+    with dask.annotate(priority=lambda key: key[1]):
+        array = da.map_blocks(make, chunks=((1,) * 5,), dtype=int)
+    assert array.sum().compute(scheduler=get, num_workers=1) == 10
+    assert notes(tmp_path / "order") == ["4", "3", "2", "1", "0"]
+
+
+def test_values_that_are_known_already(get: Get) -> None:
+    graph = {"a": (raise_text, "not computed"), "b": (add, "a", 1)}
+    assert get(graph, "b", cache={"a": 5}) == 6
+
+
+def test_errors_raised_again_in_the_users_process(get: Get) -> None:
+    def fail() -> None:
+        raise LookupError(os.getpid())
+
+    with pytest.raises(LookupError) as caught:
+        dask.delayed(fail)().compute(scheduler=get, rerun_exceptions_locally=True)
+    assert caught.value.args == (os.getpid(),)
+
+
+# -- code of the user -----------------------------------------------------------------------------------------
+
+
+def of_this_module(value: int) -> int:
+    return value + len(__name__)
+
+
+def test_functions_of_all_kinds(get: Get) -> None:
+    factor = 3
+
+    def closure(value: int) -> int:
+        return value * factor
+
+    class Local:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __call__(self, value: int) -> int:
+            return self.value + value
+
+        def method(self, value: int) -> int:
+            return self.value - value
+
+        @classmethod
+        def of_class(cls, value: int) -> int:
+            return cls(value).value
+
+    functions = [
+        closure,
+        of_this_module,
+        lambda value: value - 1,
+        partial(closure),
+        Local(3),
+        Local(3).method,
+        Local.of_class,
+        np.negative,
+        len,
+    ]
+    arguments = [*range(len(functions) - 1), "text"]
+    values = [dask.delayed(f)(x) for f, x in zip(functions, arguments, strict=True)]
+    assert dask.compute(*values, scheduler=get) == dask.compute(*values, scheduler="threads")
+
+
+def test_objects_of_classes_defined_in_the_test(get: Get) -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    point = dask.delayed(Point)(3).compute(scheduler=get)
+    assert type(point) is Point
+    assert dask.delayed(lambda p: p.x)(Point(4)).compute(scheduler=get) == 4
+
+
+def test_a_recursive_closure(get: Get) -> None:
+    def fibonacci(n: int) -> int:
+        return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+    assert dask.delayed(fibonacci)(10).compute(scheduler=get) == 55
+
+
+def nested_sum(size: int, **options: Any) -> int:
+    return int(da.arange(size, chunks=max(size // 3, 1)).sum().compute(**options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scheduler": dask_mars.get}, {"scheduler": "mars"}, {"scheduler": "threads"}, {"num_workers": 4}],
+    ids=["default", "get", "mars", "threads", "num_workers"],
+)
+def test_tasks_that_compute(options: dict[str, Any], runtime: Runtime) -> None:
+    before = set(runtime.engine().worker_pids())
+    values = [dask.delayed(nested_sum)(size, **options) for size in range(1000, 1010)]
+    with dask.config.set(scheduler="mars"):
+        assert dask.compute(*values) == tuple(size * (size - 1) // 2 for size in range(1000, 1010))
+    assert set(runtime.engine().worker_pids()) == before
+    assert not [child for pid in before for child in psutil.Process(pid).children(recursive=True)]
+
+
+def test_tasks_that_compute_with_a_runtime_of_the_user(runtime: Runtime) -> None:
+    value = dask.delayed(lambda size: nested_sum(size, scheduler=dask_mars.get) + nested_sum(size))(100)
+    assert value.compute(scheduler=runtime.get) == 9900
+
+
+def test_delayed_objects_within_delayed_results(get: Get) -> None:
+    inner = dask.delayed(lambda: dask.delayed(add)(1, 2))()
+    assert inner.compute(scheduler=get).compute(scheduler=get) == 3
+
+
+# -- tasks that write into their inputs -----------------------------------------------------------------------
+
+
+def add_in_place(block: np.ndarray) -> np.ndarray:
+    block += 1
+    return block
+
+
+def sort_in_place(block: np.ndarray) -> np.ndarray:
+    block.sort()
+    return block
+
+
+def shuffle_in_place(block: np.ndarray) -> np.ndarray:
+    random.Random(3).shuffle(block)
+    np.random.default_rng(3).shuffle(block)
+    return block
+
+
+def write_by_out(block: np.ndarray) -> np.ndarray:
+    return np.sqrt(block, out=block)
+
+
+def write_by_memoryview(block: np.ndarray) -> np.ndarray:
+    memoryview(block).cast("B")[0] = 1
+    return block
+
+
+def ask_to_write(block: np.ndarray) -> np.ndarray:
+    block.flags.writeable = True
+    block[0] = 17
+    return block
+
+
+def write_into_a_view(block: np.ndarray) -> np.ndarray:
+    block.reshape(2, -1)[1, ::3] = -1
+    return block
+
+
+def read_into(block: np.ndarray) -> np.ndarray:
+    with open(os.devnull, "rb") as file:
+        file.readinto(block)
+    return block
+
+
+IN_PLACE = [
+    add_in_place,
+    sort_in_place,
+    shuffle_in_place,
+    write_by_out,
+    write_by_memoryview,
+    ask_to_write,
+    write_into_a_view,
+    read_into,
+]
+
+
+@pytest.mark.parametrize("function", IN_PLACE)
+@pytest.mark.parametrize("size", [100, 200_000])
+def test_tasks_may_write_into_their_inputs(function: Any, size: int, get: Get) -> None:
+    def result(scheduler: Any) -> Any:
+        source = dask.delayed(lambda: np.arange(size, 0, -1.0))()
+        return dask.delayed(function)(source).compute(scheduler=scheduler)
+
+    assert_same(result(get), result("threads"))
+
+
+@pytest.mark.parametrize("optimize_graph", [True, False])
+def test_arrays_whose_blocks_are_written_to(optimize_graph: bool, get: Get) -> None:
+    array = (da.arange(200_000, chunks=50_000) * 2.0).map_blocks(add_in_place).map_blocks(sort_in_place)
+    ours = array.compute(scheduler=get, optimize_graph=optimize_graph)
+    assert_same(ours, array.compute(scheduler="threads", optimize_graph=optimize_graph))
+
+
+WAYS: dict[str, Callable[[np.ndarray], Any]] = {
+    "argument": lambda mine: dask.delayed(add_in_place)(mine),
+    "in a container": lambda mine: dask.delayed(lambda values: add_in_place(values["mine"]))({"mine": mine}),
+    "in a closure": lambda mine: dask.delayed(lambda: add_in_place(mine))(),
+    "in a partial": lambda mine: dask.delayed(partial(add_in_place, mine))(),
+    "chunks": lambda mine: da.from_array(mine, chunks=-1).map_blocks(add_in_place),
+    "view": lambda mine: dask.delayed(lambda: add_in_place(mine[::-1]))(),
+}
+
+
+@pytest.mark.parametrize("size", [100, 5000, 20_000])
+@pytest.mark.parametrize("way", WAYS)
+def test_tasks_may_write_into_arrays_of_the_user(way: str, size: int, get: Get) -> None:
+    ours = WAYS[way](np.arange(float(size))).compute(scheduler=get)
+    theirs = WAYS[way](np.arange(float(size))).compute(scheduler="threads")
+    np.testing.assert_array_equal(ours, theirs)
+    assert ours.flags.writeable
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_dataframes_that_are_written_to(deep: bool, get: Get) -> None:
+    pytest.importorskip("dask.dataframe")
+
+    def change(part: Any) -> Any:
+        part = part.copy(deep=deep)
+        part["number"] += 1
+        part.loc[part.index[0], "value"] = 9.0
+        part.insert(0, "first", 1)
+        return part
+
+    frames = frame().map_partitions(lambda part: part).map_partitions(change)
+    assert_same(
+        frames.compute(scheduler=get, optimize_graph=False),
+        frames.compute(scheduler="threads", optimize_graph=False),
+    )
+
+
+def test_an_input_written_to_is_unchanged_for_others(get: Get) -> None:
+    source = dask.delayed(lambda: np.zeros(100_000))()
+    changed = [dask.delayed(add_in_place)(source).sum() for _ in range(6)]
+    assert dask.compute(*changed, dask.delayed(np.sum)(source), scheduler=get) == (100_000.0,) * 6 + (0.0,)
+
+
+def test_results_are_the_users_to_write_to(get: Get) -> None:
+    array = da.arange(100_000, chunks=30_000)
+    first = array.compute(scheduler=get)
+    first[:] = -1
+    np.testing.assert_array_equal(array.compute(scheduler=get), np.arange(100_000))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_arrays_within_results_are_the_users_to_write_to(steps: int, get: Get) -> None:
+    value = dask.delayed(lambda: {"array": np.zeros(100_000), "masked": np.ma.zeros(50_000)})()
+    for _ in range(steps):
+        value = dask.delayed(lambda value: value)(value)
+    result = value.compute(scheduler=get)
+    result["array"][:] = 1
+    result["masked"][:] = 1
+    assert result["array"].sum() == 100_000
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_dataframes_are_the_users_to_write_to(steps: int, get: Get) -> None:
+    pandas = pytest.importorskip("pandas")
+    value = dask.delayed(lambda: pandas.DataFrame({"a": np.arange(10_000), "b": np.ones(10_000)}))()
+    for _ in range(steps):
+        value = dask.delayed(lambda value: value)(value)
+    result = value.compute(scheduler=get)
+    result.iloc[0, 0] = 5
+    result.loc[result.a > 3, "b"] = 0.0
+    assert result.a[0] == 5
+    assert result.b.sum() == 3
+
+
+def test_results_are_their_own_memory(get: Get) -> None:
+    source = dask.delayed(np.arange)(50_000)
+    first, second = dask.compute(source, source[10:40_000], scheduler=get)
+    first[:] = -1
+    np.testing.assert_array_equal(second, np.arange(10, 40_000))
+
+
+def test_an_array_of_the_user_as_argument_is_not_changed_by_results(get: Get) -> None:
+    mine = np.zeros(100_000)
+    result = dask.delayed(add_in_place)(mine).compute(scheduler=get)
+    assert result[0] == 1
+
+
+# -- other things that people compute -------------------------------------------------------------------------
+
+
+def test_xarray(get: Get) -> None:
+    xarray = pytest.importorskip("xarray")
+    data = xarray.Dataset(
+        {"t": (("x", "y"), np.arange(60_000.0).reshape(300, 200)), "p": (("x",), np.arange(300))},
+        coords={"x": np.arange(300), "y": np.linspace(0, 1, 200)},
+    )
+    lazy = data.chunk({"x": 100, "y": 50})
+    with dask.config.set(scheduler=get):
+        xarray.testing.assert_identical(lazy.compute(), data)
+        xarray.testing.assert_allclose(lazy.t.mean("x").compute(), data.t.mean("x"))
+        xarray.testing.assert_identical(lazy.groupby(lazy.x % 3).sum().compute(), data.groupby(data.x % 3).sum())
+        xarray.testing.assert_identical((lazy.persist() + 1).load(), data + 1)
+        xarray.testing.assert_identical(xarray.map_blocks(lambda part: part * 2, lazy).compute(), data * 2)
+
+
+def test_values_of_many_types(get: Get) -> None:
+    values = [
+        None,
+        ...,
+        NotImplemented,
+        True,
+        -3,
+        10**40,
+        2.5,
+        float("nan"),
+        1j,
+        "text",
+        b"raw" * 20_000,
+        "long" * 20_000,
+        (1, [2, {3: {4}}]),
+        {"a": np.arange(10_000), "b": [np.zeros(3)]},
+        frozenset({1}),
+        range(5),
+        slice(1, 2),
+        np.float32(1.5),
+        np.datetime64("2020-01-01"),
+        np.dtype("f4"),
+        int,
+        len,
+        Path("relative"),
+        bytearray(b"x" * 50_000),
+        np.array(5),
+        np.ma.masked_array([1, 2], [True, False]),
+        np.zeros(20_000, dtype="S3"),
+    ]
+    made = [dask.delayed(lambda value: value)(dask.delayed(lambda v=value: v)()) for value in values]
+    assert_same(dask.compute(*made, scheduler=get), dask.compute(*made, scheduler="threads"))
+
+
+def with_metadata() -> np.ndarray:
+    return np.zeros(9000, dtype=np.dtype("f8", metadata={"unit": "m"}))
+
+
+def frozen() -> np.ndarray:
+    array = np.arange(9000)
+    array.flags.writeable = False
+    return array
+
+
+def hard_mask() -> np.ma.MaskedArray:
+    return np.ma.masked_array(np.arange(9000.0), np.arange(9000) % 2 == 0, hard_mask=True)
+
+
+def square() -> np.ndarray:
+    return np.arange(10_000.0).reshape(100, 100)
+
+
+LAYOUTS: dict[str, Callable[[], Any]] = {
+    "reversed": lambda: square()[::-1],
+    "reversed both ways": lambda: square()[::-1, ::-1],
+    "every other column": lambda: square()[:, ::2],
+    "transposed": lambda: square().T,
+    "fortran": lambda: np.asfortranarray(square()),
+    "three axes": lambda: np.arange(24_000).reshape(20, 30, 40).transpose(1, 2, 0),
+    "three axes, parts": lambda: np.arange(24_000).reshape(20, 30, 40).transpose(1, 2, 0)[::2, ::-1, 3:],
+    "broadcast": lambda: np.broadcast_to(np.arange(5000), (7, 5000)),
+    "broadcast scalar": lambda: np.broadcast_to(np.float32(3), (100, 100)),
+    "broadcast in between": lambda: np.broadcast_to(np.arange(3000)[:, None], (3000, 4)),
+    "frozen": frozen,
+    "empty": lambda: np.zeros((0, 10_000)),
+    "scalar": lambda: np.array(7.0),
+    "one of many": lambda: np.zeros(100_000)[5:6],
+    "matrix": lambda: np.matrix(square()),
+    "record array": lambda: np.rec.array(np.zeros(3000, dtype=[("a", "i4"), ("b", "f8")])),
+    "field": lambda: np.zeros(9000, dtype=[("a", "i4"), ("b", "f8")])["b"],
+    "object field": lambda: np.array([(1, "x"), (2, None)], dtype=[("a", "i4"), ("b", "O")]),
+    "metadata": with_metadata,
+    "packed": lambda: np.zeros(9000, dtype=np.dtype("u1,f8,S3")),
+    "variable text": lambda: np.array(["a", "long" * 100] * 500, dtype=np.dtypes.StringDType()),
+    "hard mask": hard_mask,
+    "half": lambda: np.arange(20_000, dtype="f2"),
+    "long double": lambda: np.arange(9000, dtype=np.longdouble),
+    "timedelta": lambda: np.arange(9000, dtype="m8[ms]"),
+    "unaligned": lambda: np.frombuffer(bytes(80_001), dtype="u1")[1:].view("f8"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_arrays_of_any_layout(name: str, get: Get) -> None:
+    made = dask.delayed(LAYOUTS[name])()
+    passed = dask.delayed(lambda value: value)(made)
+    held = dask.delayed(lambda value: [value])(passed)
+    first, second, (third,) = dask.compute(made, passed, held, scheduler=get)
+    expected = LAYOUTS[name]()
+    for array in (first, second, third):
+        assert type(array) is type(expected)
+        assert array.dtype == expected.dtype
+        assert array.dtype.metadata == expected.dtype.metadata
+        np.testing.assert_array_equal(array, expected, strict=True)
+        # What a task was given and hands on may be read-only for being shared; its owner may write all the same.
+        assert array.flags.writeable >= expected.flags.writeable
+        assert array.flags.c_contiguous >= expected.flags.c_contiguous
+        assert array.flags.f_contiguous >= expected.flags.f_contiguous
+        np.testing.assert_array_equal(np.ma.getmask(array), np.ma.getmask(expected))
+    assert first.flags.writeable == expected.flags.writeable
+
+
+def random_graph(seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Make a graph of views, copies, containers and changes in place, of chunks that all differ."""
+    choose = random.Random(seed)
+    graph: dict[str, Any] = {}
+    changed: set[str] = set()
+
+    def pick() -> str:
+        return choose.choice([name for name in graph if name not in changed])
+
+    for number in range(60):
+        key = f"x{number}"
+        kind = choose.randrange(9) if len(graph) - len(changed) > 4 else 0
+        if kind == 0:
+            graph[key] = (np.arange, number, number + choose.choice([10, 5000, 30_000]), 1.0)
+        elif kind == 1:
+            graph[key] = (lambda a: a[3:], pick())
+        elif kind == 2:
+            graph[key] = (lambda a: a[::-2], pick())
+        elif kind == 3:
+            graph[key] = (lambda a, b: a[: min(len(a), len(b))] + b[: min(len(a), len(b))], pick(), pick())
+        elif kind == 4:
+            graph[key] = (lambda a, b: np.concatenate([a, b])[:60_000], pick(), pick())
+        elif kind == 5:
+            graph[key] = (lambda a: {"a": a, "b": [a[1:]]}["b"][0], pick())
+        elif kind == 6:
+            graph[key] = (lambda a: a.reshape(1, -1).T[:, 0], pick())
+        elif kind == 7:
+            graph[key] = (lambda a, n=number: (a.sum(), n, a[: len(a) // 2])[2], pick())
+        else:
+            graph[key] = (lambda a: a * 0.5, pick())
+    return graph, choose.sample(list(graph), 20)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_graphs(seed: int, get: Get) -> None:
+    graph, keys = random_graph(seed)
+    for ours, theirs in zip(get(graph, keys), dask.threaded.get(graph, keys), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.flags.writeable
+        ours[:] = 0
+
+
+def test_large_arguments_that_are_not_arrays(get: Get) -> None:
+    numbers = list(range(300_000))
+    text = "x" * (1 << 23)
+    assert dask.delayed(len)(dask.delayed(numbers, traverse=False)).compute(scheduler=get) == 300_000
+    assert dask.delayed(lambda text: text + "y")(text).compute(scheduler=get) == text + "y"
+    assert dask.delayed(lambda: numbers)().compute(scheduler=get) == numbers
+
+
+def test_a_file_mapped_to_memory(tmp_path: Path, get: Get) -> None:
+    data = np.arange(200_000.0)
+    data.tofile(tmp_path / "data.bin")
+    for mode in ("r", "r+", "c"):
+        mapped = np.memmap(tmp_path / "data.bin", dtype="f8", mode=mode)
+        array = da.from_array(mapped, chunks=30_000)
+        np.testing.assert_array_equal((array + 1).compute(scheduler=get), data + 1)
+        np.testing.assert_array_equal(array[::7].compute(scheduler=get), data[::7])
+        assert dask.delayed(np.sum)(mapped).compute(scheduler=get) == data.sum()
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_xarray_files(tmp_path: Path, get: Get, zarr: Any) -> None:
+    xarray = pytest.importorskip("xarray")
+    data = xarray.Dataset({"t": (("x", "y"), np.arange(60_000.0).reshape(300, 200))}, {"x": np.arange(300)})
+    with dask.config.set(scheduler=get):
+        data.chunk({"x": 100}).to_zarr(tmp_path / "data.zarr")
+        with xarray.open_zarr(tmp_path / "data.zarr") as lazy:
+            xarray.testing.assert_identical(lazy.compute(), data)
+            xarray.testing.assert_identical(lazy.mean("x").compute(), data.mean("x"))
+        data.chunk({"x": 100}).to_netcdf(tmp_path / "data.nc", engine="scipy")
+        with xarray.open_dataset(tmp_path / "data.nc", engine="scipy", chunks={"x": 50}) as lazy:
+            xarray.testing.assert_identical(lazy.compute(), data)
+
+
+def test_the_same_object_twice_stays_one_object(get: Get) -> None:
+    result = dask.delayed(lambda: [(shared := np.zeros(100_000)), shared])().compute(scheduler=get)
+    assert result[0] is result[1]
+
+
+def test_large_results(get: Get) -> None:
+    result = da.ones((2048, 4096), chunks=(512, 4096)).compute(scheduler=get)
+    assert result.nbytes == 1 << 26
+    assert result.min() == result.max() == 1
+
+
+def test_a_large_array_of_the_user(get: Get) -> None:
+    data = np.random.default_rng(0).random((500, 4000))
+    array = da.from_array(data, chunks=(100, 4000))
+    assert_same(array.sum(axis=0).compute(scheduler=get), array.sum(axis=0).compute(scheduler="threads"))
+    assert dask.delayed(np.sum)(data).compute(scheduler=get) == data.sum()
+
+
+def test_computing_in_another_thread(get: Get) -> None:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(delayed_tree().compute(scheduler=get)))
+    thread.start()
+    thread.join(10)
+    assert found == [55]

@@ -1,0 +1,271 @@
+"""New interpreters: scripts as people write them, and what is left when they are done."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(40)
+
+WITHOUT_GUARD = """
+import sys
+import dask, dask.array as da, dask.bag as db
+import dask_mars
+
+print("once")
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+    def __eq__(self, other):
+        return self.x == other.x
+
+def shift(point, by=1):
+    return Point(point.x + by)
+
+LIMIT = 3
+
+points = db.from_sequence([Point(n) for n in range(10)], npartitions=3).map(shift)
+kept = points.filter(lambda point: point.x > LIMIT).compute(scheduler=dask_mars.get)
+print([point.x for point in kept], type(kept[0]) is Point)
+with dask.config.set(scheduler="mars"):
+    print(int(da.ones((200, 200), chunks=50).sum().compute()))
+    print((dask.delayed(shift)(Point(3)) == Point(4)).compute())
+print(*sys.argv[1:])
+"""
+
+
+def checked(done: Any, *lines: str) -> None:
+    """Check that a script printed some lines, nothing else, and ended well."""
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == list(lines)
+    assert done.returncode == 0
+
+
+EXPECTED = ("once", "[4, 5, 6, 7, 8, 9, 10] True", "40000", "True")
+
+
+def test_a_script_without_a_guard(scripts: Any) -> None:
+    script = scripts.write("plain.py", WITHOUT_GUARD)
+    checked(scripts.run(str(script), "one", "two"), *EXPECTED, "one two")
+    assert not scripts.left()
+
+
+OPTIONS = """
+def options():
+    return sys.flags.no_user_site, sys.flags.utf8_mode, sys.warnoptions
+
+print(options() == dask.delayed(options)().compute(scheduler=dask_mars.get))
+"""
+
+
+def test_a_program_on_the_command_line(scripts: Any) -> None:
+    options = ["-s", "-X", "utf8", "-W", "error::ImportWarning"]
+    checked(scripts.run(*options, "-c", WITHOUT_GUARD + OPTIONS, "one"), *EXPECTED, "one", "True")
+    assert not scripts.left()
+
+
+def test_a_program_on_standard_input(scripts: Any) -> None:
+    checked(scripts.run("-", "one", input=WITHOUT_GUARD), *EXPECTED, "one")
+    assert not scripts.left()
+
+
+SCRIPT = """
+import sys, os
+import dask
+import neighbour
+
+def pid(value):
+    return os.getpid()
+
+pids = {dask.delayed(pid)(n).compute() for n in range(3)}
+print(os.getpid() in pids, __name__, sys.argv[1:], neighbour.double(21))
+print(dask.delayed(neighbour.double)(4).compute())
+"""
+
+
+def test_an_unchanged_script(scripts: Any) -> None:
+    (scripts.directory / "neighbour.py").write_text("def double(x):\n    return 2 * x\n")
+    script = scripts.write("unchanged.py", SCRIPT)
+    done = scripts.run("-m", "dask_mars", str(script), "--flag", "-x", "one")
+    checked(done, "False __main__ ['--flag', '-x', 'one'] 42", "8")
+    assert not scripts.left()
+
+
+def test_unchanged_scripts_that_fail_or_exit(scripts: Any) -> None:
+    scripts.write("fails.py", "def fail():\n    raise LookupError('as asked for')\nfail()\n")
+    done = scripts.run("-m", "dask_mars", "fails.py")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert 'fails.py", line 2, in fail' in done.stderr
+    assert done.stderr.endswith("LookupError: as asked for\n")
+    scripts.write("exits.py", "import sys\nsys.exit(7)\n")
+    done = scripts.run("-m", "dask_mars", "exits.py")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    done = scripts.run("-m", "dask_mars", "missing.py")
+    assert done.returncode == 2
+    assert "missing.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unchanged_module(scripts: Any) -> None:
+    package = scripts.directory / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "neighbour.py").write_text("def double(x):\n    return 2 * x\n")
+    (package / "program.py").write_text(
+        "import sys\nimport dask\nfrom package.neighbour import double\n"
+        "print(__name__, sys.argv[1:], double(21), dask.base.get_scheduler().__module__)\n"
+    )
+    done = scripts.run("-m", "dask_mars", "-m", "package.program", "--one", "-m")
+    checked(done, "__main__ ['--one', '-m'] 42 dask_mars.runtime")
+
+
+NAMED = """
+import dask, dask_mars
+print(dask.base.get_scheduler() is dask_mars.get, dask_mars.Runtime().settings.num_workers)
+"""
+
+
+def test_the_scheduler_named_in_the_environment(scripts: Any) -> None:
+    checked(scripts.run("-c", NAMED, env={"DASK_SCHEDULER": "mars"}), "True 1")
+
+
+def test_the_scheduler_named_in_a_configuration_file(scripts: Any) -> None:
+    folder = scripts.directory / "config"
+    folder.mkdir()
+    (folder / "dask.yaml").write_text("scheduler: mars\ndask-mars:\n  retries: 3\n")
+    program = NAMED + "print(dask.config.get('dask-mars.retries'), dask.config.get('dask-mars.inline-limit'))\n"
+    checked(scripts.run("-c", program, env={"DASK_CONFIG": str(folder)}), "True 1", "3 16 kiB")
+
+
+def test_importing_starts_nothing(scripts: Any) -> None:
+    program = textwrap.dedent(
+        """
+        import threading, os
+        import dask_mars
+        runtime = dask_mars.Runtime()
+        print(threading.active_count(), len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self") else 0)
+        """
+    )
+    done = scripts.run("-c", program)
+    assert done.stderr == ""
+    threads, descriptors = map(int, done.stdout.split())
+    assert threads == 1
+    assert descriptors < 10
+
+
+def test_the_end_comes_quickly(scripts: Any) -> None:
+    program = textwrap.dedent(
+        """
+        import atexit, time
+        import dask.array as da, dask_mars
+        ended = None
+        @atexit.register
+        def after_all():
+            # Registered before dask_mars is used, and so called after it has closed.
+            print(time.time() - ended, flush=True)
+        da.ones(1000, chunks=100).sum().compute(scheduler=dask_mars.get)
+        dask_mars.Runtime(1).start()
+        ended = time.time()
+        """
+    )
+    with scripts.start("-c", program) as process:
+        out, err = process.communicate(timeout=20)
+        end = time.monotonic()
+    assert err == ""
+    assert float(out) < 2
+    assert process.returncode == 0
+    assert time.monotonic() - end < 2
+    assert not scripts.left()
+
+
+def test_the_end_while_a_thread_still_computes(scripts: Any) -> None:
+    program = textwrap.dedent(
+        """
+        import threading, time
+        import dask, dask_mars
+        def compute():
+            try:
+                dask.delayed(time.sleep)(60).compute(scheduler=dask_mars.get)
+            except dask_mars.errors.EngineStopped:
+                pass
+        dask.delayed(abs)(1).compute(scheduler=dask_mars.get)
+        threading.Thread(target=compute, daemon=True).start()
+        time.sleep(0.3)
+        print("end", flush=True)
+        """
+    )
+    with scripts.start("-c", program) as process:
+        assert process.stdout.readline() == "end\n"
+        start = time.monotonic()
+        assert process.wait(10) == 0
+        assert time.monotonic() - start < 3
+        assert process.stderr.read() == ""
+    assert not scripts.left()
+
+
+def test_an_exception_that_ends_a_script(scripts: Any) -> None:
+    script = scripts.write(
+        "fails.py",
+        textwrap.dedent(
+            """
+            import dask, dask_mars
+            def inner(x):
+                return 1 / x
+            def outer(x):
+                return inner(x)
+            dask.delayed(outer)(0).compute(scheduler=dask_mars.get)
+            """
+        ),
+    )
+    done = scripts.run(str(script))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "in outer" in done.stderr
+    assert "return 1 / x" in done.stderr
+    assert "ZeroDivisionError: division by zero" in done.stderr
+    assert "dask_mars: raised by task 'outer-" in done.stderr
+    assert "dask_mars/worker" not in done.stderr
+
+
+def test_cells_of_a_notebook(scripts: Any) -> None:
+    pytest.importorskip("IPython")
+    program = textwrap.dedent(
+        """
+        from IPython.core.interactiveshell import InteractiveShell
+        shell = InteractiveShell.instance()
+        shell.run_cell("import dask, dask.array as da, dask_mars")
+        shell.run_cell("class Point:\\n    def __init__(self, x): self.x = x")
+        shell.run_cell("def double(point): return Point(point.x * 2)")
+        shell.run_cell("print(dask.delayed(double)(Point(4)).compute(scheduler=dask_mars.get).x)")
+        shell.run_cell("print(da.ones(10, chunks=5).sum().compute(scheduler=dask_mars.get))")
+        """
+    )
+    checked(scripts.run("-c", program), "8", "10.0")
+
+
+def test_cells_that_redefine_what_they_use(scripts: Any) -> None:
+    program = textwrap.dedent(
+        """
+        import code
+        cells = [
+            "import dask, dask_mars",
+            "def f(x):\\n    return x + 1\\n",
+            "print(dask.delayed(f)(1).compute(scheduler=dask_mars.get))",
+            "def f(x):\\n    return x + 100\\n",
+            "print(dask.delayed(f)(1).compute(scheduler=dask_mars.get))",
+            "class P:\\n    n = 1\\n",
+            "print(dask.delayed(lambda: P.n)().compute(scheduler=dask_mars.get))",
+            "P.n = 2",
+            "print(dask.delayed(lambda: P.n)().compute(scheduler=dask_mars.get))",
+        ]
+        shell = code.InteractiveInterpreter({"__name__": "__main__"})
+        for cell in cells:
+            shell.runsource(cell, symbol="exec")
+        """
+    )
+    checked(scripts.run("-c", program), "2", "101", "1", "2")
