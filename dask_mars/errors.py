@@ -122,21 +122,6 @@ class StoreFull(MarsError):
         )
 
 
-class Unpicklable(MarsError):
-    """A task or its result cannot travel between processes. Never reaches the user: it runs in the client."""
-
-
-class ExecutionCancelled(MarsError):
-    """The computation was cancelled."""
-
-    def __init__(self, graph: int) -> None:
-        super().__init__(graph)
-        self.graph = graph
-
-    def _message(self) -> str:
-        return f"computation {self.graph} was cancelled"
-
-
 def describe_exit(exit_code: int) -> str:
     """Say in words how a process ended."""
     if exit_code >= 0:

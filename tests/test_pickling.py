@@ -367,8 +367,6 @@ OURS = {
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
-    errors.Unpicklable: (),
-    errors.ExecutionCancelled: (5,),
 }
 
 
