@@ -23,8 +23,16 @@ from dask.local import nested_get
 from dask_mars import mode
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.observer import Observer, as_tasks
+from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import annotate, flatten, low_level_graph, replace_cached
+from dask_mars.optimize.expression import (
+    annotate,
+    flatten,
+    low_level_graph,
+    replace_cached,
+    symbolic_graph,
+)
+from dask_mars.optimize.slices import join_slices
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.events import GraphPlan
@@ -75,24 +83,32 @@ def compute(
     wanted = flatten(keys)
     if not wanted:
         return nested_get(keys, {})
-    graph_of_dask, annotations = low_level_graph(dsk)
     cache = cache if cache is not None else dask.config.get("cache", None)
-    if cache:
-        graph_of_dask = replace_cached(graph_of_dask, cache)
     if rerun_exceptions_locally is None:
         rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
     with local_callbacks(callbacks) as active:
         observer = None
         failed = True
         try:
-            if active:
-                graph_of_dask = as_tasks(graph_of_dask)
-                observer = Observer(active, graph_of_dask)
-                observer.start()
-            graph = convert(graph_of_dask, wanted)
-            annotate(graph, annotations)
-            if observer:
-                observer.start_state(set(wanted))
+            symbolic = symbolic_graph(dsk) if not active and not cache else None
+            if symbolic is not None:
+                tasks, layers, annotations = symbolic
+                graph = convert(tasks, wanted, layers)
+                annotate(graph, annotations)
+                graph = compose(graph, join_slices)
+            else:
+                # Callbacks and caches are shown the graph that Dask's own schedulers would run.
+                graph_of_dask, annotations = low_level_graph(dsk)
+                if cache:
+                    graph_of_dask = replace_cached(graph_of_dask, cache)
+                if active:
+                    graph_of_dask = as_tasks(graph_of_dask)
+                    observer = Observer(active, graph_of_dask)
+                    observer.start()
+                graph = convert(graph_of_dask, wanted)
+                annotate(graph, annotations)
+                if observer:
+                    observer.start_state(set(wanted))
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
                 # Nothing to run: the values are in the graph.
                 values = {chunk: graph.values[chunk] for chunk in graph.outputs}

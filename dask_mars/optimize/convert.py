@@ -6,6 +6,7 @@ cycles and of missing keys, and the dense ids all come from the same pass.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,10 +24,12 @@ from dask._task_spec import (
     _execute_subgraph,
     convert_legacy_task,
 )
+from dask.blockwise import Blockwise
 from dask.core import getcycle
 from dask.utils import funcname
 
 from dask_mars.graph import DATA, ChunkGraph, Key, Operand, Step, Subprogram
+from dask_mars.optimize.blockwise import BlockwiseRecords, NotSymbolic, Record
 from dask_mars.optimize.placement import (
     assembles_result,
     is_client_store,
@@ -34,6 +37,8 @@ from dask_mars.optimize.placement import (
     stores_in_client,
     target_key,
 )
+
+logger = logging.getLogger(__name__)
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
@@ -130,10 +135,17 @@ class Converter:
     ----------
     dsk : mapping
         A low-level Dask graph: key to `GraphNode`, legacy task or value.
+    layers : iterable of Blockwise
+        Layers whose blocks belong to the graph as well; none of them needs to be materialised.
     """
 
-    def __init__(self, dsk: Mapping[Key, Any]) -> None:
+    def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[Blockwise] = ()) -> None:
         self._dsk = dsk
+        #: Layers that are not in `dsk`, compiled when their first block is met.
+        self._layers: dict[Any, Blockwise | BlockwiseRecords | Mapping[Key, Any]] = {
+            layer.output: layer for layer in layers
+        }
+        self._known_keys = _KnownKeys(dsk, self._layers)
         self._graph = ChunkGraph()
         self._patterns: dict[Any, _Pattern] = {}
         # Nodes that are not in Dask's graph: large literals and the halves of split tasks.
@@ -144,9 +156,26 @@ class Converter:
         # Functions made here, kept alive because programs are told apart by the ids of their functions.
         self._keep: list[Any] = []
 
+    # -- for layers -------------------------------------------------------------------------------------------
+
+    def new_program(self) -> _Program:
+        """Return an empty program."""
+        return _Program()
+
+    def emit_list(self, program: _Program, codes: list[int]) -> int:
+        """Add a step that makes a list of values."""
+        return program.step(make_list, tuple(codes))
+
+    def emit_result(self, program: _Program, node: GraphNode, local: dict[Key, int]) -> None:
+        """Add the steps of a node whose value is the program's result."""
+        code = self._emit_node(program, node, local)
+        if not program.steps or code != 2 * len(program.steps) - 1:
+            program.step(identity, (code,))
+
     # -- one node ---------------------------------------------------------------------------------------------
 
-    def _emit_argument(self, program: _Program, argument: Any, local: dict[Key, int]) -> int:
+    def emit_argument(self, program: _Program, argument: Any, local: dict[Key, int]) -> int:
+        """Return the code of an argument's value, with the steps that it takes; `local` knows codes of keys."""
         kind = type(argument)
         if kind is TaskRef:
             key = argument.key
@@ -179,7 +208,7 @@ class Converter:
         if kind is Task:
             if node.func is _execute_subgraph:
                 return self._emit_subgraph(program, node, local)
-            emit = self._emit_argument
+            emit = self.emit_argument
             codes = tuple([emit(program, argument, local) for argument in node.args])
             if node.kwargs:
                 codes += tuple([emit(program, value, local) for value in node.kwargs.values()])
@@ -187,10 +216,10 @@ class Converter:
             return program.step(node.func, codes)
         constructor = _CONTAINERS.get(kind)
         if constructor is not None:
-            emit = self._emit_argument
+            emit = self.emit_argument
             return program.step(constructor, tuple([emit(program, argument, local) for argument in node.args]))
         if isinstance(node, Alias):
-            return self._emit_argument(program, TaskRef(node.target), local)
+            return self.emit_argument(program, TaskRef(node.target), local)
         if isinstance(node, DataNode):
             return self._emit_literal(program, node.value)
         # A kind of node we do not know, such as a subclass of Task: Dask's own call runs it whole.
@@ -198,7 +227,7 @@ class Converter:
         codes = (
             program.literal(node),
             program.literal(keys),
-            *[self._emit_argument(program, TaskRef(key), local) for key in keys],
+            *[self.emit_argument(program, TaskRef(key), local) for key in keys],
         )
         return program.step(call_node, codes)
 
@@ -206,7 +235,7 @@ class Converter:
         inner, outkey, inkeys, *dependencies = (
             argument.value if isinstance(argument, DataNode) else argument for argument in node.args
         )
-        codes = [self._emit_argument(program, argument, local) for argument in dependencies]
+        codes = [self.emit_argument(program, argument, local) for argument in dependencies]
         identity_of_inner = (id(inner), outkey)
         shared = self._seen_inner.get(identity_of_inner)
         if shared is None and identity_of_inner in self._seen_inner:
@@ -239,7 +268,7 @@ class Converter:
                 stack.extend(waiting)
                 continue
             stack.pop()
-            local[key] = self._emit_argument(program, node, local)
+            local[key] = self.emit_argument(program, node, local)
         return local[outkey]
 
     def _subprogram(self, inner: Mapping[Key, Any], outkey: Key, inkeys: Iterable[Key]) -> Subprogram:
@@ -270,7 +299,7 @@ class Converter:
                 flat = self._flat_legacy(value)
                 if flat is not None:
                     return flat
-            node = convert_legacy_task(key, value, _AnyKey(self._dsk))
+            node = convert_legacy_task(key, value, self._known_keys)
             if not isinstance(node, GraphNode):
                 return DataNode(key, node)
         if isinstance(node, (DataNode, Alias)):
@@ -281,15 +310,13 @@ class Converter:
             elif is_client_store(node, {}, {}, self._dsk):
                 self._targets.add(target_key(node, {}, {}))
         program = _Program()
-        code = self._emit_node(program, node, {})
-        if not program.steps or code != 2 * len(program.steps) - 1:
-            program.step(identity, (code,))
+        self.emit_result(program, node, {})
         return program
 
     def _flat_legacy(self, task: tuple[Any, ...]) -> _Program | None:
         """Compile a legacy task whose arguments are keys and plain literals, or return None."""
         program = _Program()
-        dsk = self._dsk
+        dsk = self._known_keys
         codes = []
         for argument in task[1:]:
             kind = type(argument)
@@ -303,12 +330,36 @@ class Converter:
                 if not known:
                     return None
                 codes.append(program.input(argument))
+            elif kind is list:
+                code = self._list_of_keys(program, argument)
+                if code is None:
+                    return None
+                codes.append(code)
             elif kind in _PLAIN or isinstance(argument, np.generic):
                 codes.append(program.literal(argument))
             else:
                 return None
         program.step(task[0], tuple(codes))
         return program
+
+    def _list_of_keys(self, program: _Program, items: list[Any]) -> int | None:
+        """Compile a nested list that holds nothing but keys, or return None: what tree reductions are made of."""
+        known = self._known_keys
+        codes = []
+        for item in items:
+            if type(item) is list:
+                code = self._list_of_keys(program, item)
+                if code is None:
+                    return None
+            else:
+                try:
+                    if item not in known:
+                        return None
+                except TypeError:
+                    return None
+                code = program.input(item)
+            codes.append(code)
+        return program.step(make_list, tuple(codes)) if codes else None
 
     def _split_store(self, key: Key, node: Task) -> Task:
         """Cut a fused task in two where it writes into the user's own memory.
@@ -337,7 +388,8 @@ class Converter:
             )
         return node
 
-    def _operand_of(self, key: Key, program: _Program) -> int:
+    def operand_of(self, key: Key, program: _Program) -> int:
+        """Return the number of the operand of all chunks with the same program."""
         pattern = (len(program.input_keys), len(program.literals), tuple(program.steps))
         known = self._patterns.get(pattern)
         if known is None:
@@ -352,6 +404,36 @@ class Converter:
         return number
 
     # -- the walk ---------------------------------------------------------------------------------------------
+
+    def _enter(self, key: Key, wanted_by: Key | None) -> _Program | Record | DataNode | Alias:
+        """Compile the node of a key."""
+        if type(key) is tuple and key:
+            layer = self._layers.get(key[0])
+            if layer is not None and _has_block(layer, key):
+                if isinstance(layer, Blockwise):
+                    layer = self._compile(layer)
+                if isinstance(layer, BlockwiseRecords):
+                    try:
+                        return layer.record(key)
+                    except NotSymbolic as reason:
+                        layer = self._materialise(layer.layer, reason)
+                return self._program_of(key, layer[key])
+        return self._program_of(key, self._node(key, wanted_by))
+
+    def _compile(self, layer: Blockwise) -> BlockwiseRecords | Mapping[Key, Any]:
+        """Compile a layer whose first block is needed, or have Dask materialise it."""
+        try:
+            compiled = self._layers[layer.output] = BlockwiseRecords(layer, self)
+        except Exception as reason:
+            # Whatever it is that we do not understand, Dask's own graph of it is right.
+            return self._materialise(layer, reason)
+        return compiled
+
+    def _materialise(self, layer: Blockwise, reason: Exception) -> Mapping[Key, Any]:
+        logger.debug("layer %s is materialised by Dask: %r", layer.output, reason)
+        tasks: Mapping[Key, Any] = dict(layer)
+        self._layers[layer.output] = tasks
+        return tasks
 
     def _node(self, key: Key, wanted_by: Key | None) -> Any:
         try:
@@ -380,7 +462,7 @@ class Converter:
         graph = self._graph
         ids = graph.ids
         wanted = list(wanted)
-        entered: dict[Key, _Program | DataNode | Alias | None] = {}
+        entered: dict[Key, _Program | Record | DataNode | Alias | None] = {}
         stack: list[tuple[Key, Key | None]] = [(key, None) for key in reversed(wanted)]
         while stack:
             key, wanted_by = stack[-1]
@@ -394,9 +476,9 @@ class Converter:
                 # Left for good: what it emitted is in the graph now.
                 entered[key] = None
                 continue
-            program = self._program_of(key, self._node(key, wanted_by))
+            program = self._enter(key, wanted_by)
             entered[key] = program
-            if isinstance(program, _Program):
+            if isinstance(program, (Record, _Program)):
                 dependencies: Iterable[Key] = reversed(program.input_keys)
             elif isinstance(program, Alias):
                 dependencies = (program.target,)
@@ -412,9 +494,16 @@ class Converter:
         graph.in_client -= graph.values.keys()
         return graph
 
-    def _leave(self, key: Key, program: _Program | DataNode | Alias) -> None:
+    def _leave(self, key: Key, program: _Program | Record | DataNode | Alias) -> None:
         graph = self._graph
         ids = graph.ids
+        if isinstance(program, Record):
+            ids[key] = len(graph.keys)
+            graph.keys.append(key)
+            graph.operand_of.append(program.operand)
+            graph.literals.append(program.literals)
+            graph.inputs.append(tuple([ids[dependency] for dependency in program.input_keys]))
+            return
         if isinstance(program, Alias):
             ids[key] = ids[program.target]
             return
@@ -426,7 +515,7 @@ class Converter:
             graph.inputs.append(())
             graph.values[chunk] = program.value
             return
-        graph.operand_of.append(self._operand_of(key, program))
+        graph.operand_of.append(self.operand_of(key, program))
         graph.literals.append(tuple(program.literals))
         inputs = tuple([ids[dependency] for dependency in program.input_keys])
         graph.inputs.append(inputs)
@@ -455,16 +544,38 @@ class _BoundSubprogram(Subprogram):
         return self.operand.run([*inputs, *self.values], self.literals)
 
 
-class _AnyKey:
-    """`key in dsk` for arbitrary values, without building a set of all keys."""
+class _KnownKeys:
+    """`key in …` for arbitrary values, without building a set of all keys."""
 
-    __slots__ = ("_dsk",)
+    __slots__ = ("_dsk", "_layers")
 
-    def __init__(self, dsk: Mapping[Key, Any]) -> None:
+    def __init__(self, dsk: Mapping[Key, Any], layers: Mapping[Any, Any]) -> None:
         self._dsk = dsk
+        self._layers = layers
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._dsk
+        if key in self._dsk:
+            return True
+        if type(key) is not tuple or not key or not self._layers:
+            return False
+        layer = self._layers.get(key[0])
+        return layer is not None and _has_block(layer, key)
+
+
+def _has_block(layer: Blockwise | BlockwiseRecords | Mapping[Key, Any], key: tuple[Any, ...]) -> bool:
+    if type(layer) is BlockwiseRecords:
+        counts = layer.numblocks
+    elif isinstance(layer, Blockwise):
+        counts = tuple(layer.dims[index] for index in layer.output_indices)
+    elif isinstance(layer, Mapping):
+        return key in layer
+    if len(key) != len(counts) + 1:
+        return False
+    for position, count in enumerate(counts, 1):
+        at = key[position]
+        if not isinstance(at, int) or not 0 <= at < count:
+            return False
+    return True
 
 
 def _finish_operand(program: _Program, name: str, in_client: bool = False) -> Operand:
@@ -492,6 +603,6 @@ def _name_of(functions: list[Callable[..., Any]]) -> str:
     return "-".join(str(funcname(function)) for function in functions[-4:])
 
 
-def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key]) -> ChunkGraph:
-    """Turn a low-level Dask graph into a chunk graph that computes the wanted keys."""
-    return Converter(dsk).convert(wanted)
+def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key], layers: Iterable[Blockwise] = ()) -> ChunkGraph:
+    """Turn a Dask graph into a chunk graph that computes the wanted keys."""
+    return Converter(dsk, layers).convert(wanted)

@@ -8,6 +8,8 @@ from typing import Any
 import dask
 from dask._expr import HLGExpr, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
+from dask.array.optimization import optimize as optimize_arrays
+from dask.blockwise import Blockwise, optimize_blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from dask_mars.graph import ChunkGraph, Key
@@ -41,6 +43,42 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
             return dsk.__dask_graph__(), annotations
     return dsk.__dask_graph__(), annotations
+
+
+def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str, dict[str, Any]]] | None:
+    """Return the graph of array expressions with its blockwise layers left as they are.
+
+    Dask's array optimizer would make a task object for each block; what it does for a graph's layers is done here,
+    and what it does for tasks is left to `compose`.
+
+    Parameters
+    ----------
+    dsk : Expr
+        As `dask.compute` makes it.
+
+    Returns
+    -------
+    tasks, layers, annotations
+        Tasks of the layers that are materialised anyway, the layers that are not, and as with `low_level_graph`
+        what the user has annotated. None if the expression is of another kind, or its user wants no optimisation:
+        then `low_level_graph` has to do.
+    """
+    if not isinstance(dsk, _HLGExprSequence) or dask.config.get("optimization.fuse.active", None) is False:
+        return None
+    tasks: dict[Key, Any] = {}
+    layers: list[Blockwise] = []
+    for operand in dsk.operands:
+        if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimize_arrays:
+            return None
+        # An annotation holds for its own layer: fused, it would hold for others too.
+        with dask.config.set({"optimization.annotations.fuse": False}):
+            graph = optimize_blockwise(operand.hlg, keys=flatten(operand.__dask_keys__()))
+        for layer in graph.layers.values():
+            if isinstance(layer, Blockwise) and not layer.is_materialized():
+                layers.append(layer)
+            else:
+                tasks.update(layer)
+    return tasks, layers, _annotations(dsk)
 
 
 def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
@@ -124,4 +162,5 @@ __all__ = [
     "flatten",
     "low_level_graph",
     "replace_cached",
+    "symbolic_graph",
 ]

@@ -1,0 +1,193 @@
+"""Blockwise layers as chunk records, one program a layer and no Dask task objects.
+
+A layer's task is a template over tokens, one for each of its arguments. Here the template is compiled once, and
+each block costs no more than the keys of its inputs and those literals that differ from block to block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask._task_spec import GraphNode, Task, TaskRef, parse_input
+from dask.array.core import concatenate_axes
+from dask.blockwise import Blockwise, _get_coord_mapping, blockwise_token
+
+from dask_mars.graph import Key
+from dask_mars.optimize.placement import stores_chunk
+
+if TYPE_CHECKING:
+    from dask_mars.optimize.convert import Converter
+
+logger = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+    """One block: its operand, its literals and the keys of its inputs."""
+
+    operand: int
+    literals: tuple[Any, ...]
+    input_keys: list[Key]
+
+
+class NotSymbolic(Exception):
+    """The layer has to be materialised by Dask."""
+
+
+class BlockwiseRecords:
+    """The blocks of one Blockwise layer.
+
+    Parameters
+    ----------
+    layer : Blockwise
+        The layer, optimised or as the user made it.
+    converter : Converter
+        Compiles the layer's task and numbers its operand.
+
+    Raises
+    ------
+    NotSymbolic
+        The layer has something that cannot be compiled once for all blocks.
+    """
+
+    def __init__(self, layer: Blockwise, converter: Converter) -> None:
+        self.layer = layer
+        self.name: str = layer.output
+        dims = layer.dims
+        #: Number of blocks along each dimension of the output.
+        self.numblocks: tuple[int, ...] = tuple(dims[index] for index in layer.output_indices)
+        concatenate = concatenate_axes if layer.concatenate is True else layer.concatenate
+        coordinate_maps, concatenated_axes, self._dummies = _get_coord_mapping(
+            dims, layer.output_indices, layer.numblocks, layer.indices, concatenate
+        )
+        task = layer.task
+        if type(task) is not Task:
+            raise NotSymbolic(f"its task is a {type(task).__name__}")
+        program = converter.new_program()
+        local: dict[Key, int] = {}
+        #: How to make each input's key from a block's coordinates, by the placeholder that stands for it.
+        makers: dict[Key, Callable[[tuple[Any, ...]], Key]] = {}
+        #: Position among the literals, source and coordinates of each literal that differs between blocks.
+        self._varying: list[tuple[int, Any, tuple[int, ...]]] = []
+        for position, ((argument, indices), coordinates, axes) in enumerate(
+            zip(layer.indices, coordinate_maps, concatenated_axes, strict=True)
+        ):
+            token = blockwise_token(position)
+            if token not in task.dependencies:
+                continue
+            if indices is None:
+                local[token] = converter.emit_argument(program, argument, {})
+            elif argument in layer.io_deps:
+                source = layer.io_deps[argument]
+                if source.produces_keys:
+                    raise NotSymbolic("its blocks choose their own inputs")
+                local[token] = program.literal(None)
+                self._varying.append((~local[token], source, tuple(coordinates)))
+            elif axes:
+                nested = self._contraction(argument, coordinates, makers)
+                code = _emit_nested(converter, program, nested)
+                if concatenate:
+                    axes_code = program.literal(axes)
+                    code = program.step(concatenate, (code, axes_code))
+                local[token] = code
+            else:
+                placeholder = ("block", position)
+                makers[placeholder] = _key_maker(argument, tuple(coordinates), len(self.numblocks))
+                local[token] = program.input(placeholder)
+        converter.emit_result(program, task, local)
+        if stores_chunk(program.functions):
+            raise NotSymbolic("it stores chunks")
+        self._literals = program.literals
+        self._makers = [makers.get(key) for key in program.input_keys]
+        self._constants = program.input_keys
+        self._operand = converter.operand_of(self.name, program)
+        self._simple = all(maker is not None for maker in self._makers)
+
+    def _contraction(
+        self,
+        argument: str,
+        coordinates: list[int],
+        makers: dict[Key, Callable[[tuple[Any, ...]], Key]],
+    ) -> Any:
+        """Return nested lists of placeholders, one for each block that is contracted over."""
+
+        def nest(fixed: tuple[Any, ...], rest: list[int]) -> Any:
+            if not rest:
+                placeholder = ("contracted", argument, fixed)
+                makers[placeholder] = _contracted_key_maker(argument, fixed)
+                return placeholder
+            values = (self._dummies[rest[0] - len(self.numblocks)]) if rest[0] >= len(self.numblocks) else None
+            if isinstance(values, list):
+                return [nest((*fixed, (None, value)), rest[1:]) for value in values]
+            return nest((*fixed, (rest[0], None)), rest[1:])
+
+        return nest((), list(coordinates))
+
+    def record(self, key: tuple[Any, ...]) -> Record:
+        """Return the record of one block.
+
+        Parameters
+        ----------
+        key : tuple
+            The layer's name and the block's coordinates.
+        """
+        coordinates = key[1:] + self._dummies
+        if self._simple:
+            input_keys = [maker(coordinates) for maker in self._makers]  # type: ignore[misc]
+        else:
+            input_keys = [
+                constant if maker is None else maker(coordinates)
+                for maker, constant in zip(self._makers, self._constants, strict=True)
+            ]
+        if self._varying:
+            literals = self._literals.copy()
+            for position, source, where in self._varying:
+                at = tuple([coordinates[c] for c in where])
+                value = source.get(at, at)
+                if not _is_plain(value) and isinstance(parse_input(value), (GraphNode, TaskRef)):
+                    raise NotSymbolic("a block's argument is a task")
+                literals[position] = value
+            return Record(self._operand, tuple(literals), input_keys)
+        return Record(self._operand, tuple(self._literals), input_keys)
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the keys of all blocks."""
+        for at in itertools.product(*map(range, self.numblocks)):
+            yield (self.name, *at)
+
+
+_PLAIN = frozenset({int, float, str, bool, slice, type(None)})
+
+
+def _is_plain(value: Any) -> bool:
+    """Say quickly that a literal holds no task: most are shapes, slices and positions."""
+    kind = type(value)
+    return kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value)))
+
+
+def _key_maker(name: str, coordinates: tuple[int, ...], dimensions: int) -> Callable[[tuple[Any, ...]], Key]:
+    """Return a function from a block's coordinates, dummies included, to an input's key."""
+    head = (name,)
+    if not coordinates:
+        return lambda at: head
+    if coordinates == tuple(range(dimensions)):
+        return lambda at: head + at[:dimensions]
+    if len(coordinates) == 1:
+        (only,) = coordinates
+        return lambda at: (name, at[only])
+    if len(coordinates) == 2:
+        first, second = coordinates
+        return lambda at: (name, at[first], at[second])
+    return lambda at: (name, *[at[c] for c in coordinates])
+
+
+def _contracted_key_maker(name: str, fixed: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Key]:
+    return lambda at: (name, *[value if where is None else at[where] for where, value in fixed])
+
+
+def _emit_nested(converter: Converter, program: Any, nested: Any) -> int:
+    if isinstance(nested, list):
+        return converter.emit_list(program, [_emit_nested(converter, program, item) for item in nested])
+    return int(program.input(nested))

@@ -1,0 +1,178 @@
+"""Composing: chunks that form a single chain become one chunk.
+
+Mars's rule: two operands are merged if the first has one consumer and the second one input, so that no branch
+leaves or enters between them. ``(a + b).sum()`` becomes one operand of ADD and SUM, and the operands that make
+``a`` and ``b`` stay apart. A chunk that the user asked for ends its chain.
+
+Programs are joined once for each pair of operands, that is, for each pair of layers; a chunk costs a look into a
+table. Where a chain begins by reading a slice of a source and goes on by slicing what was read, the two slices
+become one, so that no more is read than is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dask_mars.graph import DATA, ChunkGraph, Operand, Step
+
+# Most steps of a composed operand. A chain of ten thousand would be joined ten thousand times, each time longer.
+_LONGEST = 100
+
+#: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
+Slicer = Callable[[tuple[Any, ...], tuple[Any, ...]], "tuple[Any, ...] | None"]
+#: Returns, for the operands of a pair, the joined operand and its slicer if their slices may become one.
+JoinSlices = Callable[[Operand, Operand], "tuple[Operand, Slicer] | None"]
+
+
+class _Joined(NamedTuple):
+    """What becomes of a pair of operands."""
+
+    operand: int
+    #: With slices made one: that operand, and how its literals come about.
+    sliced: tuple[int, Slicer] | None
+
+
+def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGraph:
+    """Merge the single chains of a graph.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Is not changed, but shares its parts with the result.
+    join_slices : callable, optional
+        Finds pairs of operands whose slices may become one.
+
+    Returns
+    -------
+    ChunkGraph
+        Chunks keep their order; a merged chunk has the key of its chain's last.
+    """
+    uses = _count_uses(graph)
+    for chunk in graph.outputs:
+        # One more than there are consumers: it is needed in the end.
+        uses[chunk] += 1
+    operand_of, literals = list(graph.operand_of), list(graph.literals)
+    inputs, operands = list(graph.inputs), list(graph.operands)
+    joined: dict[tuple[int, int], _Joined] = {}
+    absorbed = bytearray(len(graph))
+    fixed = _fixed_chunks(graph)
+    for chunk, sources in enumerate(graph.inputs):
+        if len(sources) != 1:
+            continue
+        source = sources[0]
+        first, second = operand_of[source], operand_of[chunk]
+        if uses[source] != 1 or first == DATA or (fixed and (source in fixed or chunk in fixed)):
+            continue
+        pair = joined.get((first, second))
+        if pair is None:
+            if operands[first].in_client or operands[second].in_client:
+                continue
+            if len(operands[first].steps) + len(operands[second].steps) > _LONGEST:
+                continue
+            pair = joined[first, second] = _join(operands, first, second, join_slices)
+        together = None
+        if pair.sliced is not None:
+            together = pair.sliced[1](literals[source], literals[chunk])
+            if together is not None:
+                operand_of[chunk] = pair.sliced[0]
+        if together is None:
+            together = literals[source] + literals[chunk]
+            operand_of[chunk] = pair.operand
+        literals[chunk] = together
+        inputs[chunk] = inputs[source]
+        absorbed[source] = 1
+    if not any(absorbed):
+        return graph
+    return _without(graph, absorbed, operand_of, literals, inputs, operands)
+
+
+def _count_uses(graph: ChunkGraph) -> list[int]:
+    uses = [0] * len(graph)
+    for sources in graph.inputs:
+        for source in sources:
+            uses[source] += 1
+    return uses
+
+
+def _fixed_chunks(graph: ChunkGraph) -> set[int]:
+    """Return chunks about which the user or the conversion has said something that merging would blur."""
+    return graph.in_client | graph.retries.keys() | graph.priorities.keys()
+
+
+def _join(operands: list[Operand], first: int, second: int, join_slices: JoinSlices | None) -> _Joined:
+    operand = len(operands)
+    operands.append(join(operands[first], operands[second]))
+    found = join_slices(operands[first], operands[second]) if join_slices is not None else None
+    if found is None:
+        return _Joined(operand, None)
+    operands.append(found[0])
+    return _Joined(operand, (operand + 1, found[1]))
+
+
+def join(first: Operand, second: Operand) -> Operand:
+    """Return the operand that computes `first` and gives its result to `second` as its only input."""
+    function_places = {id(function): place for place, function in enumerate(first.functions)}
+    functions = list(first.functions)
+    new_places = []
+    for function in second.functions:
+        place = function_places.setdefault(id(function), len(functions))
+        if place == len(functions):
+            functions.append(function)
+        new_places.append(place)
+    literal_count = first.literal_count + second.literal_count
+    before = first.input_count + first.literal_count
+    result = first.input_count + literal_count + len(first.steps) - 1
+
+    def first_slot(slot: int) -> int:
+        return slot if slot < before else slot + second.literal_count
+
+    def second_slot(slot: int) -> int:
+        if slot == 0:
+            return result
+        if slot <= second.literal_count:
+            return before + slot - 1
+        return result + slot - second.literal_count
+
+    steps = [Step(step.function, tuple(map(first_slot, step.slots)), step.keywords) for step in first.steps]
+    steps += [
+        Step(new_places[step.function], tuple(map(second_slot, step.slots)), step.keywords)
+        for step in second.steps
+    ]
+    name = f"{first.name}-{second.name}"
+    return Operand(name, tuple(functions), tuple(steps), first.input_count, literal_count)
+
+
+def _without(
+    graph: ChunkGraph,
+    absorbed: bytearray,
+    operand_of: list[int],
+    literals: list[tuple[Any, ...]],
+    inputs: list[tuple[int, ...]],
+    operands: list[Operand],
+) -> ChunkGraph:
+    """Return the graph without its absorbed chunks, and without operands that nobody uses any more."""
+    kept = [chunk for chunk in range(len(graph)) if not absorbed[chunk]]
+    new_id = [-1] * len(graph)
+    for number, chunk in enumerate(kept):
+        new_id[chunk] = number
+    places: dict[int, int] = {DATA: DATA}
+    used: list[Operand] = []
+    for chunk in kept:
+        operand = operand_of[chunk]
+        if operand not in places:
+            places[operand] = len(used)
+            used.append(operands[operand])
+    return ChunkGraph(
+        keys=[graph.keys[chunk] for chunk in kept],
+        operand_of=[places[operand_of[chunk]] for chunk in kept],
+        literals=[literals[chunk] for chunk in kept],
+        inputs=[tuple([new_id[source] for source in inputs[chunk]]) for chunk in kept],
+        operands=used,
+        values={new_id[chunk]: value for chunk, value in graph.values.items()},
+        outputs=[new_id[chunk] for chunk in graph.outputs],
+        ids={key: new_id[chunk] for key, chunk in graph.ids.items() if not absorbed[chunk]},
+        in_client={new_id[chunk] for chunk in graph.in_client},
+        retries={new_id[chunk]: count for chunk, count in graph.retries.items()},
+        priorities={new_id[chunk]: priority for chunk, priority in graph.priorities.items()},
+    )

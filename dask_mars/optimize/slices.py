@@ -1,0 +1,133 @@
+"""Reading a slice of a slice as one slice.
+
+`da.from_array` reads a block of its source with a `getter`; indexing the array then slices that block. Read as
+they stand, the whole block comes from disk for a corner of it. Which pairs may become one is as in Dask's own
+array optimizer; a source that takes no fancy index is never given one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask.array.chunk import getitem
+from dask.array.core import getter, getter_inline, getter_nofancy
+from dask.array.optimization import fuse_slice
+
+from dask_mars.graph import Operand, Step
+from dask_mars.optimize.compose import Slicer, join
+
+_GETTERS: tuple[Callable[..., Any], ...] = (getter, getter_nofancy, getter_inline)
+_FANCY = (list, np.ndarray)
+
+
+def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | None:
+    """Join an operand that ends by reading with one that begins by slicing, their slices made one.
+
+    Parameters
+    ----------
+    reader, slicer : Operand
+        The second has the result of the first as its only input.
+
+    Returns
+    -------
+    operand, slicer
+        The joined operand, and a function from the literals of both to its own, which returns None where the
+        slices of a chunk cannot become one. None if the operands are not such a pair.
+    """
+    reading = _reading_step(reader)
+    slicing = _slicing_step(slicer)
+    if reading is None or slicing is None:
+        return None
+    read_function, read_index = reading
+    position, slice_index = slicing
+    joined = join(reader, slicer)
+    at_reader = len(reader.steps) - 1
+    at_slicer = at_reader + 1 + position
+    # What was sliced is now what was read: the slicing step goes, and its result is the reading step's.
+    offset = joined.input_count + joined.literal_count
+    gone, source = offset + at_slicer, offset + at_reader
+
+    def slot(old: int) -> int:
+        if old == gone:
+            return source
+        return old - 1 if old > gone else old
+
+    steps = [
+        Step(step.function, tuple(map(slot, step.slots)), step.keywords)
+        for number, step in enumerate(joined.steps)
+        if number != at_slicer
+    ]
+    if read_function is getter_inline:
+        functions = list(joined.functions)
+        functions.append(getter)
+        steps[at_reader] = steps[at_reader]._replace(function=len(functions) - 1)
+        joined = _with(joined, tuple(functions), tuple(steps))
+    else:
+        joined = _with(joined, joined.functions, tuple(steps))
+    no_fancy = read_function is getter_nofancy
+    return joined, partial(_slice_literals, read_index, slice_index, no_fancy)
+
+
+def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...]) -> Operand:
+    return Operand(operand.name, functions, steps, operand.input_count, operand.literal_count)
+
+
+def _reading_step(operand: Operand) -> tuple[Callable[..., Any], int] | None:
+    """Return function and index literal of the reading step that an operand ends with."""
+    step = operand.steps[-1]
+    function = operand.functions[step.function]
+    if not any(function is known for known in _GETTERS) or step.keywords or len(step.slots) not in (2, 4):
+        return None
+    literal = step.slots[1] - operand.input_count
+    if not 0 <= literal < operand.literal_count or _uses(operand, step.slots[1]) != 1:
+        return None
+    return function, literal
+
+
+def _slicing_step(operand: Operand) -> tuple[int, int] | None:
+    """Return position and index literal of the step that slices the only input, if nothing else uses the input."""
+    users = [number for number, step in enumerate(operand.steps) if 0 in step.slots]
+    if operand.input_count != 1 or len(users) != 1:
+        return None
+    step = operand.steps[users[0]]
+    if operand.functions[step.function] is not getitem or step.keywords or len(step.slots) != 2:
+        return None
+    if step.slots[0] != 0:
+        return None
+    literal = step.slots[1] - operand.input_count
+    if not 0 <= literal < operand.literal_count or _uses(operand, step.slots[1]) != 1:
+        return None
+    return users[0], literal
+
+
+def _uses(operand: Operand, slot: int) -> int:
+    return sum(step.slots.count(slot) for step in operand.steps)
+
+
+def _slice_literals(
+    read_index: int,
+    slice_index: int,
+    no_fancy: bool,
+    read: tuple[Any, ...],
+    sliced: tuple[Any, ...],
+) -> tuple[Any, ...] | None:
+    """Return the literals of both with one slice in place of two, or None where that cannot be."""
+    outer, inner = read[read_index], sliced[slice_index]
+    if (type(outer) is tuple) != (type(inner) is tuple):
+        return None
+    if type(outer) is tuple:
+        indices = outer + inner
+        if len(outer) != len(inner) and any(index is None for index in indices):
+            return None
+        if no_fancy and any(isinstance(index, _FANCY) for index in indices):
+            return None
+    elif no_fancy and (isinstance(outer, _FANCY) or isinstance(inner, _FANCY)):
+        return None
+    try:
+        fused = fuse_slice(outer, inner)
+    except NotImplementedError:
+        return None
+    return (*read[:read_index], fused, *read[read_index + 1 :], *sliced)
