@@ -98,41 +98,61 @@ class Operand:
         literals : tuple
             The chunk's literals.
         """
-        plan = self._plan
-        if plan is None:
-            plan = self._plan = _make_plan(self)
-        values = inputs
-        values.extend(literals)
-        for function, slots, keywords, dead in plan:
-            arguments = [values[slot] for slot in slots]
-            for slot in dead:
-                values[slot] = None
-            if keywords:
-                split = len(arguments) - len(keywords)
-                named = dict(zip(keywords, arguments[split:], strict=True))
-                del arguments[split:]
-                result = function(*arguments, **named)
-                del named
-            else:
-                result = function(*arguments)
-            del arguments
-            values.append(result)
-            del result
-        return values.pop()
+        if self._plan is None:
+            self._plan = _make_plan(self)
+        inputs.extend(literals)
+        _execute(self._plan, inputs)
+        return inputs.pop()
+
+    def run_all(self, inputs: list[Any], outputs: tuple[int, ...]) -> list[Any]:
+        """Compute one chunk and return the results of several steps.
+
+        Parameters
+        ----------
+        inputs : list
+            Values of the inputs, and then of the literals. The list is consumed.
+        outputs : tuple of int
+            Numbers of the steps; the same in every call.
+        """
+        if self._plan is None:
+            self._plan = _make_plan(self, outputs)
+        _execute(self._plan, inputs)
+        return [inputs[self.input_count + self.literal_count + step] for step in outputs]
 
 
 _PlannedStep = tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...], tuple[int, ...]]
 
 
-def _make_plan(operand: Operand) -> list[_PlannedStep]:
-    """Resolve functions and find, for each step, the values that no later step uses."""
+def _execute(plan: list[_PlannedStep], values: list[Any]) -> None:
+    """Append the result of each step to the values."""
+    for function, slots, keywords, dead in plan:
+        arguments = [values[slot] for slot in slots]
+        for slot in dead:
+            values[slot] = None
+        if keywords:
+            split = len(arguments) - len(keywords)
+            named = dict(zip(keywords, arguments[split:], strict=True))
+            del arguments[split:]
+            result = function(*arguments, **named)
+            del named
+        else:
+            result = function(*arguments)
+        del arguments
+        values.append(result)
+        del result
+
+
+def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_PlannedStep]:
+    """Resolve functions and find, for each step, the values that no later step uses and that are no output."""
     last_use: dict[int, int] = {}
     for number, step in enumerate(operand.steps):
         for slot in step.slots:
             last_use[slot] = number
     dead: list[list[int]] = [[] for _ in operand.steps]
+    kept = {operand.input_count + operand.literal_count + step for step in outputs}
     for slot, number in last_use.items():
-        dead[number].append(slot)
+        if slot not in kept:
+            dead[number].append(slot)
     return [
         (operand.functions[step.function], step.slots, step.keywords, tuple(dead[number]))
         for number, step in enumerate(operand.steps)

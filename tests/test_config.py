@@ -43,7 +43,15 @@ def test_every_setting_is_described():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num-workers", 0), ("num-workers", "two"), ("retries", -1), ("idle-trim", 10), ("unknown", 1)],
+    [
+        ("num-workers", 0),
+        ("num-workers", "two"),
+        ("retries", -1),
+        ("idle-trim", 10),
+        ("unknown", 1),
+        ("expressions", {"evaluator": "quick"}),
+        ("expressions", {"reduction": True}),
+    ],
 )
 def test_schema_refuses_what_makes_no_sense(name, value):
     with pytest.raises(jsonschema.ValidationError):

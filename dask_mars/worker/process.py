@@ -22,6 +22,9 @@ import warnings
 from collections import deque
 from typing import Any
 
+import dask
+import numpy as np
+
 from dask_mars import mode
 from dask_mars.errors import StoreFull
 from dask_mars.graph import Operand
@@ -251,7 +254,7 @@ class WorkerProcess:
             except BaseException:
                 self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
                 return
-            graph.operands[operand_number] = operand
+            operand = graph.operands[operand_number] = self._expressions(operand)
         if operand_number in graph.needs_client:
             self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             return
@@ -274,6 +277,22 @@ class WorkerProcess:
             RUNNING.pack_into(self._control, 0, -1, -1)
             self._running = (-1, -1)
         self._seal(number, graph, chunk, result, owners, start)
+
+    @staticmethod
+    def _expressions(operand: Operand) -> Operand:
+        """Evaluate chains of elementwise functions as the configuration says."""
+        if len(operand.steps) < 2 or not (
+            "dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))
+        ):
+            return operand
+        # It takes Dask's arrays along, for which other work need not wait.
+        from dask_mars.expressions.rewrite import with_expressions
+
+        return with_expressions(
+            operand,
+            dask.config.get("dask-mars.expressions.evaluator", "auto"),
+            dask.config.get("dask-mars.expressions.reductions", True),
+        )
 
     def _compute(
         self,
@@ -452,6 +471,11 @@ class WorkerProcess:
         # Without glibc there is no such function, and its allocator has ways of its own.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def _is_elementwise(function: Any) -> bool:
+    """Say whether a function looks like one that an expression may have."""
+    return type(function) is np.ufunc or getattr(function, "__module__", None) == "_operator"
 
 
 class _Output:

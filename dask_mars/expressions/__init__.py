@@ -1,0 +1,1 @@
+"""Elementwise chains and the reductions at their ends, evaluated a tile at a time, without temporaries."""

@@ -1,0 +1,17 @@
+"""What an operation costs in either way of computing a tile, as measured by ``benchmarks/expressions.py``."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+#: By name of the operation and character of its arguments' dtype: nanoseconds an element, NumPy's and numexpr's.
+COSTS_FILE = Path(__file__).with_name("costs.json")
+
+
+@cache
+def costs() -> dict[str, tuple[float, float]]:
+    """Return the table of costs."""
+    table = json.loads(COSTS_FILE.read_text(encoding="utf-8"))
+    return {name: (entry[0], entry[1]) for name, entry in table.items()}

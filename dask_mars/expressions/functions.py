@@ -1,0 +1,317 @@
+"""The functions that are known to work element by element, and the reductions that can end a chain of them.
+
+Functions are known by identity. Of each it is told what dtype its result has, exactly as NumPy would have it, and
+how it is called with an array for the result.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeGuard
+
+import numpy as np
+from dask.array import chunk as dask_chunk
+from dask.array.reductions import chunk_max, chunk_min, mean_chunk, moment_chunk, numel
+
+#: What is known of an argument before its value is: its dtype, or the type of a Python number.
+ArgumentType = Any
+#: Called with the arguments and the array for the result.
+Call = Callable[..., Any]
+
+
+class Unsupported(Exception):
+    """The function, with these types, has to be called as it is."""
+
+
+class Bound(NamedTuple):
+    """A function with types for its arguments.
+
+    Attributes
+    ----------
+    name : str
+        NumPy's name, under which its cost is known.
+    dtype : numpy.dtype
+        Of the result.
+    call : callable
+        Takes the arguments and, if `takes_out`, the array for the result as `out`; if not it returns the result.
+    takes_out : bool
+        Whether the result is written into an array that is given.
+    in_place : bool
+        Whether that array may be one of the arguments.
+    positional : bool
+        Whether the last bit of an element may depend on the elements beside it.
+    arguments : tuple of int
+        Positions of those arguments that are to be passed.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    call: Call
+    takes_out: bool
+    in_place: bool
+    positional: bool
+    arguments: tuple[int, ...]
+
+
+class Elementwise(Protocol):
+    """A function that works element by element."""
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """Positions of arguments that are no data: what is bound depends on their values."""
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        """Return the function for arguments of these types; raise `Unsupported` if it is not known how."""
+
+
+#: Ufuncs with one right result, to the last bit.
+_CORRECTLY_ROUNDED = frozenset(
+    [
+        "absolute",
+        "add",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "ceil",
+        "conjugate",
+        "copysign",
+        "divide",
+        "equal",
+        "fabs",
+        "floor",
+        "greater",
+        "greater_equal",
+        "invert",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "less",
+        "less_equal",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "logical_xor",
+        "multiply",
+        "negative",
+        "not_equal",
+        "positive",
+        "reciprocal",
+        "rint",
+        "sign",
+        "signbit",
+        "sqrt",
+        "square",
+        "subtract",
+        "trunc",
+    ]
+)
+
+
+class _Ufunc:
+    """A NumPy ufunc, or an operator that is one."""
+
+    parameters: tuple[int, ...] = ()
+
+    def __init__(self, ufunc: np.ufunc) -> None:
+        self._ufunc = ufunc
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        if len(types) != self._ufunc.nin:
+            raise Unsupported
+        dtype = self._ufunc.resolve_dtypes((*types, None))[-1]
+        name = self._ufunc.__name__
+        integers = all(isinstance(kind, np.dtype) and kind.kind in "biu" for kind in (*types, dtype))
+        positional = not integers and name not in _CORRECTLY_ROUNDED
+        return Bound(name, dtype, self._ufunc, True, True, positional, tuple(range(len(types))))
+
+
+class _Power:
+    """``base ** exponent``, for which NumPy's arrays have short cuts that its ufunc has not."""
+
+    parameters = (1,)
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        base, exponent = types
+        if getattr(base, "kind", "") == "b":
+            raise Unsupported
+        short_cut = (exponent is int or exponent is float) and values[1] == 2
+        if short_cut and isinstance(base, np.dtype) and base.kind in "fc":
+            return Bound("square", base, np.square, True, True, False, (0,))
+        dtype = np.power.resolve_dtypes((base, exponent, None))[-1]
+        return Bound("power", dtype, operator.pow, False, False, True, (0, 1))
+
+
+class _Where:
+    """``numpy.where`` with three arguments."""
+
+    parameters: tuple[int, ...] = ()
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        if len(types) != 3 or types[0] != np.dtype(bool):
+            raise Unsupported
+        # The ufunc promotes as where does, Python's numbers included.
+        dtype = np.maximum.resolve_dtypes((types[1], types[2], None))[-1]
+        return Bound("where", dtype, np.where, False, False, False, (0, 1, 2))
+
+
+class _Astype:
+    """Dask's cast of a chunk."""
+
+    parameters = (1,)
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        dtype = np.dtype(values[1])
+        if not isinstance(types[0], np.dtype):
+            raise Unsupported
+        return Bound("astype", dtype, _cast, True, False, False, (0,))
+
+
+def _cast(values: Any, out: Any) -> None:
+    np.copyto(out, values, casting="unsafe")
+
+
+class _Clip:
+    """``numpy.clip`` of real numbers between Python numbers."""
+
+    parameters: tuple[int, ...] = ()
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        array, *bounds = types
+        if (
+            len(bounds) != 2
+            or getattr(array, "kind", "") != "f"
+            or not all(b is int or b is float for b in bounds)
+        ):
+            raise Unsupported
+        return Bound("clip", array, np.clip, True, True, True, (0, 1, 2))
+
+
+_OPERATORS: dict[Any, np.ufunc] = {
+    operator.add: np.add,
+    operator.sub: np.subtract,
+    operator.mul: np.multiply,
+    operator.truediv: np.true_divide,
+    operator.floordiv: np.floor_divide,
+    operator.mod: np.remainder,
+    operator.neg: np.negative,
+    operator.pos: np.positive,
+    operator.abs: np.absolute,
+    abs: np.absolute,
+    operator.invert: np.invert,
+    operator.inv: np.invert,
+    operator.and_: np.bitwise_and,
+    operator.or_: np.bitwise_or,
+    operator.xor: np.bitwise_xor,
+    operator.lshift: np.left_shift,
+    operator.rshift: np.right_shift,
+    operator.lt: np.less,
+    operator.le: np.less_equal,
+    operator.gt: np.greater,
+    operator.ge: np.greater_equal,
+    operator.eq: np.equal,
+    operator.ne: np.not_equal,
+}
+
+_KNOWN: dict[Any, tuple[Elementwise, tuple[tuple[str, ...], ...]]] = {
+    # With the keywords under which each may be called.
+    operator.pow: (_Power(), ((),)),
+    pow: (_Power(), ((),)),
+    np.where: (_Where(), ((),)),
+    np.clip: (_Clip(), ((),)),
+    dask_chunk.astype: (_Astype(), (("astype_dtype",),)),
+}
+
+
+@cache
+def elementwise(function: Hashable, keywords: tuple[str, ...]) -> Elementwise | None:
+    """Return what is known of a function that is called with these keywords, or None.
+
+    Parameters
+    ----------
+    function : callable
+        What a step calls.
+    keywords : tuple of str
+        Names of the last arguments.
+    """
+    known = _KNOWN.get(function)
+    if known is not None:
+        return known[0] if keywords in known[1] else None
+    ufunc = _OPERATORS.get(function, function)
+    if type(ufunc) is np.ufunc and ufunc.nout == 1 and ufunc.signature is None and not keywords:
+        return _Ufunc(ufunc)
+    return None
+
+
+class Reduction(NamedTuple):
+    """A reduction that can be worked out tile by tile.
+
+    Attributes
+    ----------
+    ufunc : numpy.ufunc
+        Reduces a tile, and combines what the tiles gave.
+    dtype : object
+        As given to the reduction, or None.
+    finish : callable
+        Takes the result, the shape and the dtype of what was reduced, and the keywords of the call.
+    """
+
+    ufunc: np.ufunc
+    dtype: Any
+    finish: Callable[[Any, tuple[int, ...], np.dtype[Any], dict[str, Any]], Any]
+
+
+def _as_it_is(result: Any, shape: tuple[int, ...], dtype: np.dtype[Any], keywords: dict[str, Any]) -> Any:
+    return result
+
+
+def _mean_chunk(
+    result: Any, shape: tuple[int, ...], dtype: np.dtype[Any], keywords: dict[str, Any], total_dtype: Any
+) -> dict[str, Any]:
+    # Of an array only its shape counts here.
+    stand_in = np.broadcast_to(np.empty((), dtype), shape)
+    return {"n": numel(stand_in, dtype=total_dtype, **keywords), "total": result}
+
+
+#: The functions that reduce, their ufunc, and whether they take a dtype.
+_REDUCTIONS: dict[Any, tuple[np.ufunc, bool]] = {
+    np.sum: (np.add, True),
+    np.min: (np.minimum, False),
+    np.max: (np.maximum, False),
+    chunk_min: (np.minimum, False),
+    chunk_max: (np.maximum, False),
+    np.any: (np.logical_or, False),
+    np.all: (np.logical_and, False),
+}
+
+
+def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduction | None:
+    """Return what is known of a reduction of its one positional argument, or None."""
+    if not {"axis"} <= set(keywords) <= {"axis", "keepdims"}:
+        return None
+    given: dict[str, Any] = {}
+    if isinstance(function, partial):
+        if function.args or set(function.keywords) - {"dtype"}:
+            return None
+        given = function.keywords
+        function = function.func
+    dtype = given.get("dtype")
+    if function is mean_chunk:
+        total_dtype = given.get("dtype", "f8")
+        return Reduction(np.add, total_dtype, partial(_mean_chunk, total_dtype=total_dtype))
+    known = _REDUCTIONS.get(function) if isinstance(function, Hashable) else None
+    if known is None or (given and not known[1]):
+        return None
+    return Reduction(known[0], dtype, _as_it_is)
+
+
+def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
+    """Say whether a function is Dask's for the second moment of real numbers, as `var` and `std` use it."""
+    return (
+        isinstance(function, partial)
+        and function.func is moment_chunk
+        and not function.args
+        and set(function.keywords) <= {"dtype", "implicit_complex_dtype"}
+        and not function.keywords.get("implicit_complex_dtype")
+    )

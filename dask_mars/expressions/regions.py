@@ -1,0 +1,109 @@
+"""Which steps of an operand can be evaluated together, tile by tile.
+
+A region is a connected set of elementwise steps, with the reductions that end it. All of its steps run over one
+pass through its inputs, so none may need what lies behind another step that is not of the region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+from dask_mars.graph import Operand
+
+
+class Kind(Enum):
+    """What a step means to a region."""
+
+    #: Each element of the result depends on the same elements of the inputs.
+    ELEMENTWISE = auto()
+    #: Reduces its first argument; all others are parameters.
+    REDUCTION = auto()
+    #: Anything else.
+    OPAQUE = auto()
+
+
+class Region(NamedTuple):
+    """Steps that are evaluated together.
+
+    Attributes
+    ----------
+    steps : tuple of int
+        Elementwise steps and reductions in order.
+    inputs : tuple of int
+        Slots, as `Step.slots` numbers them, that come from outside.
+    outputs : tuple of int
+        The steps whose results are needed outside.
+    """
+
+    steps: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
+    """Return the regions of an operand that have at least two steps.
+
+    Parameters
+    ----------
+    operand : Operand
+        The program.
+    kinds : sequence of Kind
+        What each of its steps is.
+    """
+    before = operand.input_count + operand.literal_count
+    levels = _levels(operand, kinds, before)
+    leader = list(range(len(operand.steps)))
+
+    def find(step: int) -> int:
+        while leader[step] != step:
+            leader[step] = step = leader[leader[step]]
+        return step
+
+    reductions: list[tuple[int, int]] = []
+    for number, step in enumerate(operand.steps):
+        if kinds[number] is Kind.ELEMENTWISE:
+            for slot in step.slots:
+                source = slot - before
+                if source >= 0 and kinds[source] is Kind.ELEMENTWISE and levels[source] == levels[number]:
+                    leader[find(source)] = find(number)
+        elif kinds[number] is Kind.REDUCTION and step.slots:
+            source = step.slots[0] - before
+            parameters_given = all(slot < before for slot in step.slots[1:])
+            if source >= 0 and kinds[source] is Kind.ELEMENTWISE and parameters_given:
+                reductions.append((source, number))
+    members: dict[int, list[int]] = {}
+    for number, kind in enumerate(kinds):
+        if kind is Kind.ELEMENTWISE:
+            members.setdefault(find(number), []).append(number)
+    for source, number in reductions:
+        members[find(source)].append(number)
+    return [_region(operand, sorted(steps), before) for steps in members.values() if len(steps) > 1]
+
+
+def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
+    """Return how often the way to each step leaves a region: steps of equal level cannot wait for each other."""
+    levels: list[int] = []
+    for number, step in enumerate(operand.steps):
+        level = 0
+        for slot in step.slots:
+            if slot >= before:
+                source = slot - before
+                leaves = kinds[source] is Kind.ELEMENTWISE and kinds[number] is not Kind.ELEMENTWISE
+                level = max(level, levels[source] + leaves)
+        levels.append(level)
+    return levels
+
+
+def _region(operand: Operand, steps: list[int], before: int) -> Region:
+    inside = set(steps)
+    inputs = dict.fromkeys(
+        slot for number in steps for slot in operand.steps[number].slots if slot - before not in inside
+    )
+    last = len(operand.steps) - 1
+    needed = {last} if last in inside else set()
+    for number, step in enumerate(operand.steps):
+        if number not in inside:
+            needed.update(slot - before for slot in step.slots if slot - before in inside)
+    return Region(tuple(steps), tuple(inputs), tuple(sorted(needed)))

@@ -1,0 +1,202 @@
+"""Operands rewritten so that their regions are evaluated tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask.array.reductions import numel
+
+from dask_mars.expressions import functions
+from dask_mars.expressions.evaluate import SMALL, RegionFunction
+from dask_mars.expressions.regions import Kind, Region, find_regions
+from dask_mars.graph import Operand, Step
+
+
+def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool = True) -> Operand:
+    """Return an operand that computes the same, with its regions as single steps.
+
+    Parameters
+    ----------
+    operand : Operand
+        Is not changed.
+    evaluator : {"auto", "tiled", "numexpr", "plain"}
+        How regions are computed; "plain" leaves the operand as it is.
+    reductions : bool
+        Whether reductions may be worked out tile by tile, which adds their elements up in another order.
+    """
+    if evaluator == "plain":
+        return operand
+    known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
+    kinds = [_kind(what) for what in known]
+    regions = find_regions(operand, kinds)
+    moments = _moment_steps(operand) if reductions else {}
+    if not regions and not moments:
+        return operand
+    return _Rewriter(operand, known, regions, moments, evaluator).operand()
+
+
+def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
+    try:
+        found: Any = functions.elementwise(function, step.keywords)
+    except TypeError:
+        # It cannot be hashed.
+        found = None
+    if found is None and reductions and len(step.slots) == 1 + len(step.keywords):
+        found = functions.reduction(function, step.keywords)
+    return found
+
+
+def _kind(known: Any) -> Kind:
+    if known is None:
+        return Kind.OPAQUE
+    return Kind.REDUCTION if isinstance(known, functions.Reduction) else Kind.ELEMENTWISE
+
+
+def _moment_steps(operand: Operand) -> dict[int, Callable[..., Any]]:
+    """Return, for the steps that compute second moments, what computes them without temporaries."""
+    found: dict[int, Callable[..., Any]] = {}
+    for number, step in enumerate(operand.steps):
+        function = operand.functions[step.function]
+        if (
+            functions.is_second_moment(function)
+            and set(step.keywords) == {"axis", "keepdims"}
+            and len(step.slots) == 3
+        ):
+            found[number] = Moments(function)
+    return found
+
+
+class _Rewriter:
+    """Puts the parts of a program together anew."""
+
+    def __init__(
+        self,
+        operand: Operand,
+        known: list[Any],
+        regions: list[Region],
+        moments: dict[int, Callable[..., Any]],
+        evaluator: str,
+    ) -> None:
+        self._old = operand
+        self._known = known
+        self._moments = moments
+        self._evaluator = evaluator
+        self._before = operand.input_count + operand.literal_count
+        self._region_of = {step: region for region in regions for step in region.steps}
+        self._functions: list[Callable[..., Any]] = []
+        self._steps: list[Step] = []
+        #: New slot of each old one.
+        self._slots: dict[int, int] = {slot: slot for slot in range(self._before)}
+
+    def operand(self) -> Operand:
+        """Return the new operand."""
+        old = self._old
+        self._emit(len(old.steps) - 1)
+        return Operand(
+            old.name,
+            tuple(self._functions),
+            tuple(self._steps),
+            old.input_count,
+            old.literal_count,
+            old.in_client,
+        )
+
+    def _emit(self, last: int) -> None:
+        """Emit a step after all that it needs, each region whole."""
+        stack = [last]
+        while stack:
+            number = stack[-1]
+            if self._before + number in self._slots:
+                stack.pop()
+                continue
+            region = self._region_of.get(number)
+            needed = region.inputs if region is not None else self._old.steps[number].slots
+            waiting = [slot - self._before for slot in needed if slot not in self._slots]
+            if waiting:
+                stack.extend(sorted(waiting, reverse=True))
+                continue
+            stack.pop()
+            if region is not None:
+                self._emit_region(region)
+            else:
+                step = self._old.steps[number]
+                function = self._moments.get(number, self._old.functions[step.function])
+                slots = tuple([self._slots[slot] for slot in step.slots])
+                self._slots[self._before + number] = self._add(function, slots, step.keywords)
+
+    def _add(self, function: Callable[..., Any], slots: tuple[int, ...], keywords: tuple[str, ...] = ()) -> int:
+        self._functions.append(function)
+        self._steps.append(Step(len(self._functions) - 1, slots, keywords))
+        return self._before + len(self._steps) - 1
+
+    def _emit_region(self, region: Region) -> None:
+        old, before = self._old, self._before
+        inner = {slot: place for place, slot in enumerate(region.inputs)}
+        for place, number in enumerate(region.steps):
+            inner[before + number] = len(region.inputs) + place
+        program = Operand(
+            old.name,
+            old.functions,
+            tuple(
+                [
+                    Step(step.function, tuple([inner[slot] for slot in step.slots]), step.keywords)
+                    for step in (old.steps[number] for number in region.steps)
+                ]
+            ),
+            len(region.inputs),
+            0,
+        )
+        outputs = tuple([region.steps.index(number) for number in region.outputs])
+        known = [self._known[number] for number in region.steps]
+        function = RegionFunction(program, known, outputs, self._evaluator)
+        result = self._add(function, tuple([self._slots[slot] for slot in region.inputs]))
+        if len(outputs) == 1:
+            self._slots[before + region.outputs[0]] = result
+            return
+        for place, number in enumerate(region.outputs):
+            self._slots[before + number] = self._add(partial(_pick, place), (result,))
+
+
+def _pick(place: int, values: tuple[Any, ...]) -> Any:
+    return values[place]
+
+
+class Moments:
+    """Dask's `moment_chunk` for the second moment, with no temporary as large as the chunk.
+
+    Parameters
+    ----------
+    function : callable
+        Dask's, with its settings; called for whatever is no plain array.
+    """
+
+    __name__ = "moment_chunk"
+
+    def __init__(self, function: partial[Any]) -> None:
+        self._function = function
+        dtype = function.keywords.get("dtype", "f8")
+        self._dtype = dtype
+        total = partial(np.sum, dtype=dtype)
+        steps = (Step(0, (0, 1), ()), Step(1, (5, 2), ()), Step(2, (6, 3, 4), ("axis", "keepdims")))
+        program = Operand("moment", (_subtract, _power, total), steps, 5, 0)
+        known = [_known(f, step, True) for f, step in zip(program.functions, steps, strict=True)]
+        self._squares = RegionFunction(program, known, (2,), "tiled")
+
+    def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
+        """Return count, sum and sum of squared differences to the mean."""
+        plain = type(values) is np.ndarray and values.size >= SMALL and values.dtype.kind in "fiub" and keepdims
+        if not plain:
+            return self._function(values, axis=axis, keepdims=keepdims)
+        count = numel(values, axis=axis, keepdims=keepdims).astype(np.int64)
+        total = np.sum(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = total / count
+        squares = self._squares(values, mean, 2, axis, keepdims)
+        return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
+
+
+_subtract: Callable[..., Any] = np.subtract
+_power: Callable[..., Any] = pow
