@@ -124,8 +124,8 @@ def _count(graph: ChunkGraph) -> str:
 def _check_size(graphs: list[ChunkGraph], limit: int | None) -> None:
     count = sum(map(len, graphs))
     if limit is not None and count > limit:
+        smaller = "composed=True draws only the graph after composing; " if len(graphs) > 1 else ""
         raise ValueError(
             f"{count:,} chunks are too many to draw: the limit is {limit:,}. Draw the same computation on fewer "
-            "chunks, or with composed=True only the smaller graph after composing; "
-            f"limit={count} draws them all the same, which may take very long"
+            f"chunks. {smaller}limit={count} draws them all, which may take very long"
         )
