@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 from dask.base import named_schedulers
 
@@ -18,7 +19,23 @@ if not hasattr(os, "fork"):
 from dask_mars.runtime import Runtime, close, get
 from dask_mars.version import __version__
 
-__all__ = ["Runtime", "__version__", "close", "get"]
+if TYPE_CHECKING:
+    from dask_mars.drawing.visualize import visualize
+
+__all__ = ["Runtime", "__version__", "close", "get", "visualize"]
 
 config.load_defaults()
 named_schedulers["mars"] = get
+
+
+def __getattr__(name: str) -> Any:
+    # Most programs never draw, and need not wait for the code that does.
+    if name == "visualize":
+        from dask_mars.drawing.visualize import visualize
+
+        return visualize
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -23,16 +23,9 @@ from dask.local import nested_get
 from dask_mars import mode
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.observer import Observer, as_tasks
-from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import (
-    annotate,
-    flatten,
-    low_level_graph,
-    replace_cached,
-    symbolic_graph,
-)
-from dask_mars.optimize.slices import join_slices
+from dask_mars.optimize.expression import annotate, flatten, low_level_graph, replace_cached
+from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.events import GraphPlan
@@ -90,12 +83,8 @@ def compute(
         observer = None
         failed = True
         try:
-            symbolic = symbolic_graph(dsk) if not active and not cache else None
-            if symbolic is not None:
-                tasks, layers, annotations = symbolic
-                graph = convert(tasks, wanted, layers)
-                annotate(graph, annotations)
-                graph = compose(graph, join_slices)
+            if not active and not cache:
+                graph = prepare(dsk, wanted)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)

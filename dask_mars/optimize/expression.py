@@ -45,7 +45,9 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
     return dsk.__dask_graph__(), annotations
 
 
-def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str, dict[str, Any]]] | None:
+def symbolic_graph(
+    dsk: Any, fuse_layers: bool = True
+) -> tuple[dict[Key, Any], list[Blockwise], dict[str, dict[str, Any]]] | None:
     """Return the graph of array expressions with its blockwise layers left as they are.
 
     Dask's array optimizer would make a task object for each block; what it does for a graph's layers is done here,
@@ -55,6 +57,8 @@ def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str,
     ----------
     dsk : Expr
         As `dask.compute` makes it.
+    fuse_layers : bool, optional
+        Make one of blockwise layers that follow each other, as Dask's optimizer does.
 
     Returns
     -------
@@ -70,9 +74,11 @@ def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str,
     for operand in dsk.operands:
         if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimize_arrays:
             return None
-        # An annotation holds for its own layer: fused, it would hold for others too.
-        with dask.config.set({"optimization.annotations.fuse": False}):
-            graph = optimize_blockwise(operand.hlg, keys=flatten(operand.__dask_keys__()))
+        graph = operand.hlg
+        if fuse_layers:
+            # An annotation holds for its own layer: fused, it would hold for others too.
+            with dask.config.set({"optimization.annotations.fuse": False}):
+                graph = optimize_blockwise(graph, keys=flatten(operand.__dask_keys__()))
         for layer in graph.layers.values():
             if isinstance(layer, Blockwise) and not layer.is_materialized():
                 layers.append(layer)

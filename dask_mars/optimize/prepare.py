@@ -1,0 +1,42 @@
+"""From what Dask hands a scheduler to the chunk graph that the engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dask_mars.graph import ChunkGraph, Key
+from dask_mars.optimize.compose import compose
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.expression import annotate, low_level_graph, symbolic_graph
+from dask_mars.optimize.slices import join_slices
+
+
+def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True) -> ChunkGraph:
+    """Return the chunk graph that computes keys of a Dask graph.
+
+    Parameters
+    ----------
+    dsk : Expr, HighLevelGraph or mapping
+        As Dask calls a scheduler.
+    wanted : iterable of Key
+        The requested keys, flattened.
+    composed : bool, optional
+        Merge chains of chunks, as every computation does. Without it each block of each layer that the user has
+        made is a chunk of its own: for those who want to see what composing does.
+
+    Raises
+    ------
+    KeyError, ValueError, RuntimeError
+        As `convert`.
+    """
+    symbolic = symbolic_graph(dsk, fuse_layers=composed)
+    if symbolic is None:
+        tasks, annotations = low_level_graph(dsk)
+        graph = convert(tasks, wanted)
+        annotate(graph, annotations)
+        return graph
+    symbolic_tasks, layers, annotations = symbolic
+    graph = convert(symbolic_tasks, wanted, layers)
+    annotate(graph, annotations)
+    return compose(graph, join_slices) if composed else graph
