@@ -31,6 +31,7 @@ from dask_mars.errors import (
     describe_exit,
 )
 from dask_mars.graph import ChunkGraph
+from dask_mars.ids import TASK_LIMIT
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.events import (
     CLIENT,
@@ -58,9 +59,9 @@ from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
 from dask_mars.worker.context import Context
+from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, frozen
-from dask_mars.worker.process import RUNNING
 from dask_mars.worker.store import Block, Location, Store, blocks_of
 
 logger = logging.getLogger(__name__)
@@ -116,11 +117,12 @@ class Engine:
         self._arena_files = [
             arenas.create(f"dask-mars-{number}", settings.memory_limit) for number in range(count + 1)
         ]
-        self._control_bytes = -(-count * RUNNING.size // 4096) * 4096
+        self._control_bytes = page_bytes(count)
         self._control_file = arenas.create("dask-mars-control", self._control_bytes)
         self._locks_file = _locks_file()
         views = [arenas.Arena(descriptor, settings.memory_limit) for descriptor in self._arena_files]
-        self._control = arenas.Arena(self._control_file, self._control_bytes).view(0, self._control_bytes).data
+        control = arenas.Arena(self._control_file, self._control_bytes)
+        self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -136,7 +138,9 @@ class Engine:
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
         """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
-        return GraphRun(next(self._numbers), graph, plan, 0, observed, values_wanted)
+        # A subtask's id has four bytes for it. Nothing that bears a number lives until it comes round again.
+        number = 1 + next(self._numbers) % (TASK_LIMIT - 1)
+        return GraphRun(number, graph, plan, 0, observed, values_wanted)
 
     def submit(self, run: GraphRun) -> None:
         """Start computing a graph. What comes of it arrives in the run's inbox."""
@@ -291,7 +295,7 @@ class Engine:
 
     def _start_worker(self, number: int) -> None:
         live = [(offset, entry[1]) for (arena, offset), entry in self._blocks.items() if arena == number]
-        RUNNING.pack_into(self._control, number * RUNNING.size, -1, -1)
+        self._control.clear(number)
         start = channel.Start(
             parent=self.pid,
             number=number,
@@ -338,16 +342,23 @@ class Engine:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
                 raise WorkerStartFailed(self._start_failures, describe_exit(code))
-        graph, chunk = RUNNING.unpack_from(self._control, number * RUNNING.size)
-        running = (graph, chunk) if graph in self._runs else None
-        if running:
-            run = self._runs[graph]
-            logger.info("worker %d %s while it ran %r", number, describe_exit(code), run.graph.keys[chunk])
-            run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, self.settings.lost_limit + 1)
+        running = self._blame(number, code)
         for block in handle.held:
             self._drop_block(block)
         self._handle(WorkerLost(number, running))
         self._start_worker(number)
+
+    def _blame(self, number: int, code: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker was running when it ended."""
+        noted = self._control.running(number)
+        run = self._runs.get(noted.task) if noted is not None else None
+        # A note that the end of the process has cut short has a number that is no chunk's.
+        if noted is None or run is None or noted.subtask >= len(run.graph):
+            return None
+        key = repr(run.graph.keys[noted.subtask])
+        logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
+        run.errors[noted.subtask] = WorkerDied(key, code, self.settings.lost_limit + 1)
+        return noted.task, noted.subtask
 
     def _set_deadline(self, seconds: float, handle: WorkerHandle, graph: int) -> None:
         entry = (time.monotonic() + seconds, next(self._numbers), handle, graph)
@@ -682,8 +693,7 @@ class Engine:
 
     def _busy(self, handle: WorkerHandle) -> bool:
         """Say whether a worker is in the middle of a task, and so would not read EXIT."""
-        graph, _ = RUNNING.unpack_from(self._control, handle.number * RUNNING.size)
-        return bool(graph >= 0)
+        return self._control.running(handle.number) is not None
 
     def _close_descriptors(self) -> None:
         with self._descriptors_lock:

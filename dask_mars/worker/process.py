@@ -14,7 +14,6 @@ import re
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -25,8 +24,10 @@ from typing import Any
 from dask_mars import mode
 from dask_mars.errors import StoreFull
 from dask_mars.graph import Operand
+from dask_mars.ids import NO_SUBTASK, write_subtask_id
 from dask_mars.worker import channel, context
 from dask_mars.worker.arena import Arena, Bytes
+from dask_mars.worker.control import ControlPage
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
 from dask_mars.worker.store import (
@@ -47,9 +48,6 @@ _POLL_S = 0.0005
 _PR_SET_PDEATHSIG = 1
 #: How NumPy, Python's buffers, Cython and others say that memory cannot be written to.
 _READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
-
-#: What a worker writes into the control page: graph and chunk that it runs, or -1, -1.
-RUNNING = struct.Struct("<qq")
 
 
 class _Graph:
@@ -82,7 +80,7 @@ class WorkerProcess:
     store : Store
         This process's view of the shared store.
     control : memoryview
-        Sixteen bytes of shared memory in which the engine reads what runs here, even after a crash.
+        Where in the control page to note what runs here.
     idle_trim_s : float
         After how many idle seconds unused memory goes back to the system.
     """
@@ -256,7 +254,7 @@ class WorkerProcess:
             self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             return
         self._running = (number, chunk)
-        RUNNING.pack_into(self._control, 0, number, chunk)
+        write_subtask_id(self._control, number, 0, chunk)
         owners: list[tuple[Block, Bytes]] = []
         start = time.perf_counter()
         try:
@@ -271,7 +269,7 @@ class WorkerProcess:
         finally:
             for stream in self.streams:
                 stream.flush()
-            RUNNING.pack_into(self._control, 0, -1, -1)
+            self._control[:] = NO_SUBTASK
             self._running = (-1, -1)
         self._seal(number, graph, chunk, result, owners, start)
 
@@ -527,7 +525,7 @@ def main(descriptor: int) -> None:
     process = WorkerProcess(
         connection,
         store,
-        control.view(start.number * RUNNING.size, RUNNING.size).data,
+        ControlPage(control.view(0, start.control_bytes).data).note_of(start.number),
         start.idle_trim_s,
     )
     sys.stdout = _Output(process, "stdout", sys.stdout)
