@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from dask_mars.config import Settings
@@ -32,6 +33,7 @@ from dask_mars.errors import (
 )
 from dask_mars.graph import ChunkGraph
 from dask_mars.ids import TASK_LIMIT
+from dask_mars.operands import OperandMapping
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.events import (
     CLIENT,
@@ -63,6 +65,7 @@ from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, frozen
 from dask_mars.worker.store import Block, Location, Store, blocks_of
+from dask_mars.worker.transport import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +101,8 @@ class Engine:
         self._workers: dict[int, WorkerHandle] = {}
         #: References and size of every block in use, by (arena, offset).
         self._blocks: dict[tuple[int, int], list[int]] = {}
+        #: What the workers call the functions of operands.
+        self._mapping = OperandMapping()
         self._commands: deque[Callable[[], None]] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
@@ -490,17 +495,17 @@ class Engine:
         sent = handle.operands.setdefault(number, set())
         operand_of, literals, inputs = graph.operand_of, graph.literals, graph.inputs
         locations: dict[int, Location] = {}
-        operands: list[tuple[int, bytes, tuple[Block, ...]]] = []
+        operands: dict[int, PackedOperand] = {}
         unsendable: list[int] = []
         for chunk in chunks:
             operand = operand_of[chunk]
             if operand not in sent:
-                payload = self._operand_payload(run, operand)
-                if payload is None:
+                packed = self._pack_operand(run, operand)
+                if packed is None:
                     unsendable.append(chunk)
                     continue
                 sent.add(operand)
-                operands.append((operand, *payload))
+                operands[operand] = packed
             for source in inputs[chunk]:
                 if source not in known:
                     location = run.locations[source]
@@ -521,35 +526,51 @@ class Engine:
             gone = {chunk if chunk >= 0 else -1 - chunk for chunk in unsendable}
             chunks = [chunk for chunk in chunks if chunk not in gone]
             self._to_client(handle, run, [chunk for chunk in unsendable if chunk >= 0])
-        records = [(operand_of[chunk], literals[chunk], inputs[chunk]) for chunk in chunks]
         try:
-            payload_and_parts = self._dumps(run, records)
+            records = self._pack_chunks(run, chunks)
         except Exception:
             good: list[int] = []
             bad: list[int] = []
-            for chunk, record in zip(chunks, records, strict=True):
-                (good if _can_dump(record) else bad).append(chunk)
+            for chunk in chunks:
+                (good if _can_dump(literals[chunk]) else bad).append(chunk)
             self._to_client(handle, run, bad)
             chunks = good
-            records = [(operand_of[chunk], literals[chunk], inputs[chunk]) for chunk in chunks]
-            payload_and_parts = self._dumps(run, records)
+            records = self._pack_chunks(run, chunks)
         if run.context not in handle.contexts:
             handle.contexts.add(run.context)
             handle.send((channel.CONTEXT, run.context, self._contexts[run.context]))
-        handle.send((channel.RUN, number, run.context, chunks, *payload_and_parts, locations, operands))
+        paths = self._new_paths(handle, operands.values())
+        handle.send((channel.RUN, number, run.context, pack_numbers(chunks), records, locations, operands, paths))
+
+    def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
+        """Return the paths of the operands' functions that a worker has not been told yet."""
+        new = {op_id for operand in operands for op_id in operand[1] if op_id is not None} - handle.op_ids
+        handle.op_ids |= new
+        return {op_id: self._mapping.path(op_id) for op_id in new}
 
     def _to_client(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> None:
         if chunks:
             self._handle(OperandsReturned(handle.number, run.number, chunks, to_client=True))
 
-    def _operand_payload(self, run: GraphRun, operand: int) -> tuple[bytes, tuple[Block, ...]] | None:
-        if operand not in run.payloads:
+    def _pack_operand(self, run: GraphRun, number: int) -> PackedOperand | None:
+        if number not in run.packed:
+            operand = run.graph.operands[number]
             try:
-                run.payloads[operand] = self._dumps(run, run.graph.operands[operand])
+                run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
             except Exception as error:
-                logger.debug("%s runs in the user's process: %s", run.graph.operands[operand], error)
-                run.payloads[operand] = None
-        return run.payloads[operand]
+                logger.debug("%s runs in the user's process: %s", operand, error)
+                run.packed[number] = None
+        return run.packed[number]
+
+    def _pack_chunks(self, run: GraphRun, chunks: list[int]) -> PackedChunks:
+        graph = run.graph
+        operand_of, inputs, literals = graph.operand_of, graph.inputs, graph.literals
+        return pack_chunks(
+            [operand_of[chunk] for chunk in chunks],
+            [inputs[chunk] for chunk in chunks],
+            [literals[chunk] for chunk in chunks],
+            partial(self._dumps, run),
+        )
 
     def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
         """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
@@ -742,9 +763,9 @@ def _locks_file() -> int:
         return InterprocessLock.descriptor
 
 
-def _can_dump(record: Any) -> bool:
+def _can_dump(literals: Any) -> bool:
     try:
-        dumps(record)
+        dumps(literals)
     except Exception:
         return False
     return True

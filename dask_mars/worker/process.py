@@ -19,12 +19,14 @@ import threading
 import time
 import warnings
 from collections import deque
+from itertools import repeat
 from typing import Any
 
 from dask_mars import mode
 from dask_mars.errors import StoreFull
 from dask_mars.graph import Operand
 from dask_mars.ids import NO_SUBTASK, write_subtask_id
+from dask_mars.operands import OperandMapping
 from dask_mars.worker import channel, context
 from dask_mars.worker.arena import Arena, Bytes
 from dask_mars.worker.control import ControlPage
@@ -39,6 +41,14 @@ from dask_mars.worker.store import (
     Store,
     blocks_of,
     still_used,
+)
+from dask_mars.worker.transport import (
+    PackedChunks,
+    PackedNumbers,
+    PackedOperand,
+    unpack_chunks,
+    unpack_numbers,
+    unpack_operand,
 )
 
 #: How long results may wait for company before they are sent.
@@ -56,8 +66,8 @@ class _Graph:
     __slots__ = ("needs_client", "needs_copies", "operands", "values")
 
     def __init__(self) -> None:
-        #: Operands by number; a bytes payload until first used.
-        self.operands: dict[int, Operand | bytes] = {}
+        #: Operands by number; as they came until first used.
+        self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, location).
         self.values: dict[int, tuple[Any, Location | None]] = {}
         #: Operands that were seen to write into their inputs.
@@ -96,8 +106,9 @@ class WorkerProcess:
         self._graphs: dict[int, _Graph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
-        #: (graph, context, chunk, operand, literals, inputs) in the order in which they will run.
-        self._queue: deque[tuple[int, int, int, int, tuple[Any, ...], tuple[int, ...]]] = deque()
+        self._mapping = OperandMapping()
+        #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
+        self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
         self._outgoing: list[tuple[Any, ...]] = []
         self._finished: dict[int, tuple[list[int], list[Location], list[float]]] = {}
         # Threads that a task has started may print.
@@ -190,36 +201,37 @@ class WorkerProcess:
         self,
         number: int,
         context_number: int,
-        chunks: list[int],
-        payload: bytes,
-        parts: tuple[Any, ...],
+        packed_chunks: PackedNumbers,
+        records: PackedChunks,
         locations: dict[int, Location],
-        operands: list[tuple[int, bytes, tuple[Any, ...]]],
+        operands: dict[int, PackedOperand],
+        paths: dict[int, str],
     ) -> None:
         graph = self._graphs.get(number)
         if graph is None:
             graph = self._graphs[number] = _Graph()
         for chunk, location in locations.items():
             graph.values.setdefault(chunk, (None, location))
-        for operand, data, operand_parts in operands:
-            # Read when first used, and then in the context of its graph.
-            graph.operands[operand] = pickle.dumps((data, operand_parts))
+        # They are read when first used, and then in the context of their graph.
+        graph.operands.update(operands)
+        for op_id, path in paths.items():
+            self._mapping.learn(op_id, path)
         self._enter(context_number)
+        chunks = unpack_numbers(packed_chunks)
         try:
-            records = self._loads(payload, parts)
+            columns = unpack_chunks(records, self._loads)
         except BaseException:
-            self._outgoing.append((channel.RETURNED, number, chunks, channel.UNREADABLE))
+            self._outgoing.append((channel.RETURNED, number, list(chunks), channel.UNREADABLE))
             return
-        self._queue.extend(
-            [(number, context_number, chunk, *record) for chunk, record in zip(chunks, records, strict=True)]
-        )
+        self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
 
-    def _loads(self, payload: bytes, parts: tuple[Any, ...]) -> Any:
+    def _loads(self, payload_and_parts: tuple[bytes, tuple[Block, ...]]) -> Any:
+        payload, parts = payload_and_parts
         views = []
         for arena, offset, size in parts:
             base = self._store.arenas[arena].view(offset, size)
             base.flags.writeable = False
-            views.append(memoryview(base))
+            views.append(base.data)
         return loads(payload, buffers=views)
 
     def _drop(self, number: int) -> None:
@@ -236,16 +248,16 @@ class WorkerProcess:
         context_number: int,
         chunk: int,
         operand_number: int,
-        literals: tuple[Any, ...],
         inputs: tuple[int, ...],
+        literals: tuple[Any, ...],
     ) -> None:
         graph = self._graphs[number]
         operand = graph.operands[operand_number]
         if self._context != context_number:
             self._enter(context_number)
-        if type(operand) is bytes:
+        if type(operand) is tuple:
             try:
-                operand = self._loads(*loads(operand))
+                operand = unpack_operand(operand, self._mapping, self._loads)
             except BaseException:
                 self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
                 return
