@@ -164,6 +164,26 @@ class Subprogram:
         return self.operand.run(list(inputs), self.literals)
 
 
+class Held:
+    """A function without parameters that returns what an operand holds for all of its chunks.
+
+    A lambda that a thousand chunks are given is a part of their operand, and travels with that: as a literal it
+    would travel with every chunk.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Held, (self.value,)
+
+    def __call__(self) -> Any:
+        """Return the value."""
+        return self.value
+
+
 @dataclass(slots=True)
 class ChunkGraph:
     """A whole computation, by dense integer ids in a good order of execution.

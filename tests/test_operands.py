@@ -346,3 +346,26 @@ def test_function_that_no_worker_can_import_runs_in_the_client(runtime, monkeypa
     found = runtime.get(dsk, list(dsk))
     assert set(found[:5]) == {os.getpid()}
     assert set(found[5:]) <= set(runtime.engine().worker_pids())
+
+
+class CountsPickles:
+    pickles = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        type(self).pickles += 1
+        return CountsPickles, ()
+
+
+def test_callable_that_chunks_share_travels_once_and_not_with_each_chunk(runtime, monkeypatch):
+    monkeypatch.setattr(CountsPickles, "pickles", 0)
+    enclosed = CountsPickles()
+
+    def function(value: int) -> int:
+        assert enclosed
+        return value + 1
+
+    # Long enough that no message has more than a chunk or two.
+    dsk = {("x", n): (tasks.call_after, 0.01, function, n) for n in range(40)}
+    assert runtime.get(dsk, list(dsk)) == tuple(range(1, 41))
+    # With the first chunk, and with the operand of all the others.
+    assert 1 <= CountsPickles.pickles <= 2
