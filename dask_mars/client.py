@@ -27,6 +27,7 @@ from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import (
     annotate,
+    declarations,
     flatten,
     low_level_graph,
     replace_cached,
@@ -95,6 +96,7 @@ def compute(
                 tasks, layers, annotations = symbolic
                 graph = convert(tasks, wanted, layers)
                 annotate(graph, annotations)
+                graph.declared = declarations(dsk)
                 graph = compose(graph, join_slices)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
@@ -107,6 +109,7 @@ def compute(
                     observer.start()
                 graph = convert(graph_of_dask, wanted)
                 annotate(graph, annotations)
+                graph.declared = declarations(dsk, graph_of_dask)
                 if observer:
                     observer.start_state(set(wanted))
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
