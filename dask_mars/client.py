@@ -24,7 +24,7 @@ from dask_mars import mode
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.observer import Observer, as_tasks
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import annotate, flatten, low_level_graph, replace_cached
+from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.engine import Engine
@@ -96,6 +96,7 @@ def compute(
                     observer.start()
                 graph = convert(graph_of_dask, wanted)
                 annotate(graph, annotations)
+                graph.declared = declarations(dsk, graph_of_dask)
                 if observer:
                     observer.start_state(set(wanted))
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):

@@ -7,9 +7,12 @@ every chunk that is made the same way, so that a chunk itself is no more than a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from dask_mars.operands import describe, hash_of
 
 #: A Dask key: a str, bytes, int, float or a (nested) tuple of them.
 Key = Hashable
@@ -55,7 +58,7 @@ class Operand:
         True if it must run in the user's own process.
     """
 
-    __slots__ = ("_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
+    __slots__ = ("_logic_key", "_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
 
     def __init__(
         self,
@@ -73,6 +76,24 @@ class Operand:
         self.literal_count = literal_count
         self.in_client = in_client
         self._plan: list[_PlannedStep] | None = None
+        self._logic_key: int | None = None
+
+    @property
+    def logic_key(self) -> int:
+        """A hash of the program, made when first asked for; operands that do the same have it in all processes.
+
+        It tells kinds of operands apart, and is no proof: functions without a path may look alike from outside,
+        and all that it knows of literals is their number.
+        """
+        if self._logic_key is None:
+            program = (
+                [_describe(function) for function in self.functions],
+                [tuple(step) for step in self.steps],
+                self.input_count,
+                self.literal_count,
+            )
+            self._logic_key = hash_of(repr(program))
+        return self._logic_key
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Operand, (
@@ -159,6 +180,14 @@ def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_Planned
     ]
 
 
+def _describe(function: Callable[..., Any]) -> str:
+    if isinstance(function, Subprogram):
+        return f"program {function.operand.logic_key}"
+    if isinstance(function, Held):
+        return f"held {describe(function.value)}"
+    return describe(function)
+
+
 class Subprogram:
     """A callable operand without literals of its own: one function to the program that calls it.
 
@@ -182,6 +211,77 @@ class Subprogram:
     def __call__(self, *inputs: Any) -> Any:
         """Run the program."""
         return self.operand.run(list(inputs), self.literals)
+
+
+class Held:
+    """A function without parameters that returns what an operand holds for all of its chunks.
+
+    A lambda that a thousand chunks are given is a part of their operand, and travels with that: as a literal it
+    would travel with every chunk.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Held, (self.value,)
+
+    def __call__(self) -> Any:
+        """Return the value."""
+        return self.value
+
+
+class Declared(NamedTuple):
+    """What a Dask collection says of the chunks of one of its layers.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of every chunk.
+    chunks : tuple of tuple of int
+        Sizes of the chunks along each dimension, NaN where not known before they are computed.
+    """
+
+    dtype: Any
+    chunks: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One chunk as a record, for those that look at single chunks; a `ChunkGraph` holds columns and makes it.
+
+    Attributes
+    ----------
+    key : hashable
+        Dask's key: the name of the layer, hashed once for all of its chunks, and the chunk's index. It is all the
+        identity that a chunk has.
+    op_id : int or None
+        The logic key of its operand, None if its value is known before anything runs.
+    op_args : tuple
+        The literals that its operand is given.
+    inputs : tuple
+        Keys of the chunks that its operand is given.
+    index : tuple of int
+        Where it stands in its collection; empty for what is no chunk of an array.
+    shape : tuple of int or None
+        As declared; None where that is unknown.
+    dtype : numpy.dtype or None
+        As declared; None where that is unknown.
+    """
+
+    key: Key
+    op_id: int | None
+    op_args: tuple[Any, ...]
+    inputs: tuple[Key, ...]
+    index: tuple[int, ...]
+    shape: tuple[int, ...] | None
+    dtype: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the names of the attributes, which the default would repeat in every pickle.
+        return Chunk, (self.key, self.op_id, self.op_args, self.inputs, self.index, self.shape, self.dtype)
 
 
 @dataclass(slots=True)
@@ -213,6 +313,8 @@ class ChunkGraph:
     retries: dict[int, int] = field(default_factory=dict)
     #: What the user's `dask.annotate(priority=...)` says of a chunk; larger runs first.
     priorities: dict[int, float] = field(default_factory=dict)
+    #: What is known of the chunks of a layer before they are computed, by the layer's name.
+    declared: Mapping[str, Declared] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -221,3 +323,68 @@ class ChunkGraph:
         """Name of the Dask layer that a chunk belongs to."""
         key = self.keys[chunk]
         return str(key[0]) if isinstance(key, tuple) and key else str(key)
+
+    def chunk(self, chunk: int) -> Chunk:
+        """Return one chunk as a record."""
+        key = self.keys[chunk]
+        number = self.operand_of[chunk]
+        return Chunk(
+            key,
+            None if number == DATA else self.operands[number].logic_key,
+            self.literals[chunk],
+            tuple([self.keys[source] for source in self.inputs[chunk]]),
+            _index(key),
+            self.shape_of(chunk),
+            self.dtype_of(chunk),
+        )
+
+    def shape_of(self, chunk: int) -> tuple[int, ...] | None:
+        """Return the declared shape of a chunk, or None if there is none or a dimension is not known yet.
+
+        It is an estimate, see `declared_bytes`.
+        """
+        declared, index = self._declared(chunk)
+        if declared is None:
+            return None
+        sizes = [along[at] for along, at in zip(declared.chunks, index, strict=True)]
+        # An unknown size is NaN, the one number that is unlike itself.
+        return None if any(size != size for size in sizes) else tuple(map(int, sizes))
+
+    def dtype_of(self, chunk: int) -> Any:
+        """Return the declared dtype of a chunk, or None if there is none."""
+        declared, _ = self._declared(chunk)
+        return None if declared is None else declared.dtype
+
+    def declared_bytes(self, chunk: int) -> int | None:
+        """Return the bytes of an array of a chunk's declared shape and dtype, or None where that says nothing.
+
+        It is an estimate, made by collections that do not see the values. Dask's own err in these ways: partial
+        results of mean, var and moment are dicts of two or three such arrays, and those of argmin and argmax have
+        pairs for elements; a boolean index, and what follows from one, is declared as if all were selected; topk
+        and bincount have a few elements where one is declared. Masks come on top. What the user declares falsely
+        for `map_blocks` is taken at its word.
+        """
+        shape, dtype = self.shape_of(chunk), self.dtype_of(chunk)
+        # Objects lie elsewhere than in the array.
+        if shape is None or dtype is None or dtype.hasobject:
+            return None
+        return math.prod(shape) * int(dtype.itemsize)
+
+    def _declared(self, chunk: int) -> tuple[Declared | None, tuple[int, ...]]:
+        """Return what a chunk's layer declares, and the chunk's index if that is within it."""
+        key = self.keys[chunk]
+        if not isinstance(key, tuple) or not key:
+            return None, ()
+        declared, index = self.declared.get(key[0]), _index(key)
+        if declared is None or len(index) != len(declared.chunks):
+            return None, ()
+        if not all(0 <= at < len(sizes) for at, sizes in zip(index, declared.chunks, strict=True)):
+            return None, ()
+        return declared, index
+
+
+def _index(key: Key) -> tuple[int, ...]:
+    """Return the index that Dask's keys of an array's chunks end with."""
+    if isinstance(key, tuple) and all(isinstance(at, int) for at in key[1:]):
+        return key[1:]
+    return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,9 @@ def pid_after(seconds: float, *_: Any) -> int:
     """Return the process that this runs in, a while later."""
     time.sleep(seconds)
     return os.getpid()
+
+
+def call_after(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function a while later."""
+    time.sleep(seconds)
+    return function(*args)

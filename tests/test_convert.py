@@ -30,7 +30,7 @@ from dask.utils import apply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_mars.graph import DATA, ChunkGraph, Operand, Step, Subprogram
+from dask_mars.graph import DATA, ChunkGraph, Held, Operand, Step, Subprogram
 from dask_mars.optimize.convert import LARGE_LITERAL_BYTES, convert
 
 Point = namedtuple("Point", "x y")
@@ -38,6 +38,10 @@ Point = namedtuple("Point", "x y")
 
 def inc(value: Any) -> Any:
     return value + 1
+
+
+def call(function: Any, *args: Any) -> Any:
+    return function(*args)
 
 
 def describe(*args: Any, **kwargs: Any) -> Any:
@@ -346,6 +350,39 @@ def test_tasks_of_different_shape_are_different_operands(one, other):
     dsk = {"a": 1, "b": 2, "y": one, "z": other}
     assert len(convert(dsk, ["y", "z"]).operands) == 2
     computed(dsk, "y", "z")
+
+
+@pytest.mark.parametrize("shared", [lambda value: value + 1, partial(add, 1)])
+def test_callable_that_chunks_share_belongs_to_their_operand(shared):
+    dsk = {n: Task(n, call, shared, n) for n in range(10)}
+    graph = convert(dsk, list(dsk))
+    assert [value for _, value in sorted(evaluate(graph).items())] == list(range(1, 11))
+    # The first could not know that there would be more.
+    assert [sum(map(callable, literals)) for literals in graph.literals] == [1] + [0] * 9
+    assert graph.operand_of == [0] + [1] * 9
+    assert [operand.name for operand in graph.operands] == ["call", "call"]
+    (held,) = [function for function in graph.operands[1].functions if isinstance(function, Held)]
+    assert held() is shared
+
+
+def test_callables_of_one_chunk_each_are_no_operands_of_their_own():
+    dsk = {n: Task(n, call, partial(add, n), 1) for n in range(10)}
+    graph = convert(dsk, list(dsk))
+    assert [value for _, value in sorted(evaluate(graph).items())] == list(range(1, 11))
+    assert len(graph.operands) == 1
+
+
+def test_callable_that_travels_as_its_path_stays_a_literal():
+    dsk = {n: Task(n, call, inc, n) for n in range(10)}
+    graph = convert(dsk, list(dsk))
+    assert len(graph.operands) == 1
+    assert graph.literals == [(inc, n) for n in range(10)]
+
+
+def test_shared_callable_survives_pickling():
+    shared = partial(add, 1)
+    operand = convert({n: Task(n, call, shared, n) for n in range(2)}, [0, 1]).operands[1]
+    assert pickle.loads(pickle.dumps(operand)).run([], (1,)) == 2
 
 
 def test_large_literal_is_a_chunk_that_all_share():

@@ -175,4 +175,5 @@ def _without(
         in_client={new_id[chunk] for chunk in graph.in_client},
         retries={new_id[chunk]: count for chunk, count in graph.retries.items()},
         priorities={new_id[chunk]: priority for chunk, priority in graph.priorities.items()},
+        declared=graph.declared,
     )

@@ -28,7 +28,8 @@ from dask.blockwise import Blockwise
 from dask.core import getcycle
 from dask.utils import funcname
 
-from dask_mars.graph import DATA, ChunkGraph, Key, Operand, Step, Subprogram
+from dask_mars.graph import DATA, ChunkGraph, Held, Key, Operand, Step, Subprogram
+from dask_mars.operands import path_of
 from dask_mars.optimize.blockwise import BlockwiseRecords, NotSymbolic, Record
 from dask_mars.optimize.placement import (
     assembles_result,
@@ -151,6 +152,8 @@ class Converter:
         # Nodes that are not in Dask's graph: large literals and the halves of split tasks.
         self._extra: dict[Key, Any] = {}
         self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
+        # What becomes of each callable that was met as a literal, by its id.
+        self._callables: dict[int, Held | None] = {}
         # Keys of tasks that make the targets of stores.
         self._targets: set[Key | None] = set()
         # Functions made here, kept alive because programs are told apart by the ids of their functions.
@@ -201,7 +204,21 @@ class Converter:
             key = ("mars-literal", id(value))
             self._extra[key] = DataNode(key, value)
             return program.input(key)
+        if callable(value) and (held := self._held_callable(value)) is not None:
+            return program.step(held, ())
         return program.literal(value)
+
+    def _held_callable(self, function: Callable[..., Any]) -> Held | None:
+        """Return a step that returns a callable, or None for one that may as well be a literal."""
+        try:
+            return self._callables[id(function)]
+        except KeyError:
+            pass
+        # A path is all that would travel of it anyway.
+        self._callables[id(function)] = None if path_of(function) is not None else Held(function)
+        self._keep.append(function)
+        # So far it may be this chunk's alone, and then would not be worth an operand.
+        return None
 
     def _emit_node(self, program: _Program, node: GraphNode, local: dict[Key, int]) -> int:
         kind = type(node)
@@ -600,7 +617,8 @@ def _finish_operand(program: _Program, name: str, in_client: bool = False) -> Op
 
 
 def _name_of(functions: list[Callable[..., Any]]) -> str:
-    return "-".join(str(funcname(function)) for function in functions[-4:])
+    called = [function for function in functions if type(function) is not Held]
+    return "-".join(str(funcname(function)) for function in called[-4:])
 
 
 def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key], layers: Iterable[Blockwise] = ()) -> ChunkGraph:

@@ -10,9 +10,9 @@ from dask._expr import HLGExpr, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
 from dask.array.optimization import optimize as optimize_arrays
 from dask.blockwise import Blockwise, optimize_blockwise
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, Layer
 
-from dask_mars.graph import ChunkGraph, Key
+from dask_mars.graph import ChunkGraph, Declared, Key
 
 #: Annotations that we honour.
 HONOURED = ("retries", "priority")
@@ -101,6 +101,42 @@ def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, Declared]:
+    """Return what the arrays of an expression say of their chunks, by the names of their layers.
+
+    Optimisation drops it, so it is read from the layers as the user made them. A fused layer has the name of its
+    last, and so has a composed chunk: what is declared of that holds for it.
+
+    Parameters
+    ----------
+    dsk : Expr
+        As `dask.compute` makes it.
+    tasks : mapping, optional
+        The low-level graph, if Dask has fused tasks in it: to those it gives new names, with aliases from the old.
+    """
+    found: dict[str, Declared] = {}
+    for graph in _high_level_graphs(dsk):
+        for name, layer in graph.layers.items():
+            said = layer.collection_annotations
+            if said and "chunks" in said and said.get("dtype") is not None:
+                found[name] = Declared(said["dtype"], _reduced(layer, said["chunks"]))
+    if found and tasks is not None:
+        for key, target in alias_targets(tasks).items():
+            declared = found.get(_layer_name(key))
+            if declared is not None:
+                found.setdefault(_layer_name(target), declared)
+    return found
+
+
+def _reduced(layer: Layer, chunks: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the sizes of chunks that are reduced along axes, which Dask declares as large as what they reduce."""
+    arguments = getattr(layer.task, "kwargs", {}) if isinstance(layer, Blockwise) else {}
+    axes = arguments.get("axis")
+    if arguments.get("keepdims") is not True or not isinstance(axes, tuple):
+        return chunks
+    return tuple([(1,) * len(sizes) if axis in axes else sizes for axis, sizes in enumerate(chunks)])
+
+
 def _high_level_graphs(dsk: Any) -> Iterator[HighLevelGraph]:
     """Find the graphs as the user made them: optimisation drops annotations."""
     if isinstance(dsk, HighLevelGraph):
@@ -165,6 +201,7 @@ __all__ = [
     "HONOURED",
     "alias_targets",
     "annotate",
+    "declarations",
     "flatten",
     "low_level_graph",
     "replace_cached",

@@ -8,7 +8,7 @@ from typing import Any
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import annotate, low_level_graph, symbolic_graph
+from dask_mars.optimize.expression import annotate, declarations, low_level_graph, symbolic_graph
 from dask_mars.optimize.slices import join_slices
 
 
@@ -35,8 +35,10 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True) -> ChunkGrap
         tasks, annotations = low_level_graph(dsk)
         graph = convert(tasks, wanted)
         annotate(graph, annotations)
+        graph.declared = declarations(dsk, tasks)
         return graph
     symbolic_tasks, layers, annotations = symbolic
     graph = convert(symbolic_tasks, wanted, layers)
     annotate(graph, annotations)
+    graph.declared = declarations(dsk)
     return compose(graph, join_slices) if composed else graph

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from dask_mars.config import Settings
@@ -31,6 +32,8 @@ from dask_mars.errors import (
     describe_exit,
 )
 from dask_mars.graph import ChunkGraph
+from dask_mars.ids import TASK_LIMIT
+from dask_mars.operands import OperandMapping
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.events import (
     CLIENT,
@@ -58,10 +61,11 @@ from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
 from dask_mars.worker.context import Context
+from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, frozen
-from dask_mars.worker.process import RUNNING
 from dask_mars.worker.store import Block, Location, Store, blocks_of
+from dask_mars.worker.transport import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +101,8 @@ class Engine:
         self._workers: dict[int, WorkerHandle] = {}
         #: References and size of every block in use, by (arena, offset).
         self._blocks: dict[tuple[int, int], list[int]] = {}
+        #: What the workers call the functions of operands.
+        self._mapping = OperandMapping()
         self._commands: deque[Callable[[], None]] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
@@ -116,11 +122,12 @@ class Engine:
         self._arena_files = [
             arenas.create(f"dask-mars-{number}", settings.memory_limit) for number in range(count + 1)
         ]
-        self._control_bytes = -(-count * RUNNING.size // 4096) * 4096
+        self._control_bytes = page_bytes(count)
         self._control_file = arenas.create("dask-mars-control", self._control_bytes)
         self._locks_file = _locks_file()
         views = [arenas.Arena(descriptor, settings.memory_limit) for descriptor in self._arena_files]
-        self._control = arenas.Arena(self._control_file, self._control_bytes).view(0, self._control_bytes).data
+        control = arenas.Arena(self._control_file, self._control_bytes)
+        self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -136,7 +143,9 @@ class Engine:
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
         """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
-        return GraphRun(next(self._numbers), graph, plan, 0, observed, values_wanted)
+        # A subtask's id has four bytes for it. Nothing that bears a number lives until it comes round again.
+        number = 1 + next(self._numbers) % (TASK_LIMIT - 1)
+        return GraphRun(number, graph, plan, 0, observed, values_wanted)
 
     def submit(self, run: GraphRun) -> None:
         """Start computing a graph. What comes of it arrives in the run's inbox."""
@@ -291,7 +300,7 @@ class Engine:
 
     def _start_worker(self, number: int) -> None:
         live = [(offset, entry[1]) for (arena, offset), entry in self._blocks.items() if arena == number]
-        RUNNING.pack_into(self._control, number * RUNNING.size, -1, -1)
+        self._control.clear(number)
         start = channel.Start(
             parent=self.pid,
             number=number,
@@ -338,16 +347,23 @@ class Engine:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
                 raise WorkerStartFailed(self._start_failures, describe_exit(code))
-        graph, chunk = RUNNING.unpack_from(self._control, number * RUNNING.size)
-        running = (graph, chunk) if graph in self._runs else None
-        if running:
-            run = self._runs[graph]
-            logger.info("worker %d %s while it ran %r", number, describe_exit(code), run.graph.keys[chunk])
-            run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, self.settings.lost_limit + 1)
+        running = self._blame(number, code)
         for block in handle.held:
             self._drop_block(block)
         self._handle(WorkerLost(number, running))
         self._start_worker(number)
+
+    def _blame(self, number: int, code: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker was running when it ended."""
+        noted = self._control.running(number)
+        run = self._runs.get(noted.task) if noted is not None else None
+        # A note that the end of the process has cut short has a number that is no chunk's.
+        if noted is None or run is None or noted.subtask >= len(run.graph):
+            return None
+        key = repr(run.graph.keys[noted.subtask])
+        logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
+        run.errors[noted.subtask] = WorkerDied(key, code, self.settings.lost_limit + 1)
+        return noted.task, noted.subtask
 
     def _set_deadline(self, seconds: float, handle: WorkerHandle, graph: int) -> None:
         entry = (time.monotonic() + seconds, next(self._numbers), handle, graph)
@@ -479,17 +495,17 @@ class Engine:
         sent = handle.operands.setdefault(number, set())
         operand_of, literals, inputs = graph.operand_of, graph.literals, graph.inputs
         locations: dict[int, Location] = {}
-        operands: list[tuple[int, bytes, tuple[Block, ...]]] = []
+        operands: dict[int, PackedOperand] = {}
         unsendable: list[int] = []
         for chunk in chunks:
             operand = operand_of[chunk]
             if operand not in sent:
-                payload = self._operand_payload(run, operand)
-                if payload is None:
+                packed = self._pack_operand(run, operand)
+                if packed is None:
                     unsendable.append(chunk)
                     continue
                 sent.add(operand)
-                operands.append((operand, *payload))
+                operands[operand] = packed
             for source in inputs[chunk]:
                 if source not in known:
                     location = run.locations[source]
@@ -510,35 +526,51 @@ class Engine:
             gone = {chunk if chunk >= 0 else -1 - chunk for chunk in unsendable}
             chunks = [chunk for chunk in chunks if chunk not in gone]
             self._to_client(handle, run, [chunk for chunk in unsendable if chunk >= 0])
-        records = [(operand_of[chunk], literals[chunk], inputs[chunk]) for chunk in chunks]
         try:
-            payload_and_parts = self._dumps(run, records)
+            records = self._pack_chunks(run, chunks)
         except Exception:
             good: list[int] = []
             bad: list[int] = []
-            for chunk, record in zip(chunks, records, strict=True):
-                (good if _can_dump(record) else bad).append(chunk)
+            for chunk in chunks:
+                (good if _can_dump(literals[chunk]) else bad).append(chunk)
             self._to_client(handle, run, bad)
             chunks = good
-            records = [(operand_of[chunk], literals[chunk], inputs[chunk]) for chunk in chunks]
-            payload_and_parts = self._dumps(run, records)
+            records = self._pack_chunks(run, chunks)
         if run.context not in handle.contexts:
             handle.contexts.add(run.context)
             handle.send((channel.CONTEXT, run.context, self._contexts[run.context]))
-        handle.send((channel.RUN, number, run.context, chunks, *payload_and_parts, locations, operands))
+        paths = self._new_paths(handle, operands.values())
+        handle.send((channel.RUN, number, run.context, pack_numbers(chunks), records, locations, operands, paths))
+
+    def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
+        """Return the paths of the operands' functions that a worker has not been told yet."""
+        new = {op_id for operand in operands for op_id in operand[1] if op_id is not None} - handle.op_ids
+        handle.op_ids |= new
+        return {op_id: self._mapping.path(op_id) for op_id in new}
 
     def _to_client(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> None:
         if chunks:
             self._handle(OperandsReturned(handle.number, run.number, chunks, to_client=True))
 
-    def _operand_payload(self, run: GraphRun, operand: int) -> tuple[bytes, tuple[Block, ...]] | None:
-        if operand not in run.payloads:
+    def _pack_operand(self, run: GraphRun, number: int) -> PackedOperand | None:
+        if number not in run.packed:
+            operand = run.graph.operands[number]
             try:
-                run.payloads[operand] = self._dumps(run, run.graph.operands[operand])
+                run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
             except Exception as error:
-                logger.debug("%s runs in the user's process: %s", run.graph.operands[operand], error)
-                run.payloads[operand] = None
-        return run.payloads[operand]
+                logger.debug("%s runs in the user's process: %s", operand, error)
+                run.packed[number] = None
+        return run.packed[number]
+
+    def _pack_chunks(self, run: GraphRun, chunks: list[int]) -> PackedChunks:
+        graph = run.graph
+        operand_of, inputs, literals = graph.operand_of, graph.inputs, graph.literals
+        return pack_chunks(
+            [operand_of[chunk] for chunk in chunks],
+            [inputs[chunk] for chunk in chunks],
+            [literals[chunk] for chunk in chunks],
+            partial(self._dumps, run),
+        )
 
     def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
         """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
@@ -682,8 +714,7 @@ class Engine:
 
     def _busy(self, handle: WorkerHandle) -> bool:
         """Say whether a worker is in the middle of a task, and so would not read EXIT."""
-        graph, _ = RUNNING.unpack_from(self._control, handle.number * RUNNING.size)
-        return bool(graph >= 0)
+        return self._control.running(handle.number) is not None
 
     def _close_descriptors(self) -> None:
         with self._descriptors_lock:
@@ -732,9 +763,9 @@ def _locks_file() -> int:
         return InterprocessLock.descriptor
 
 
-def _can_dump(record: Any) -> bool:
+def _can_dump(literals: Any) -> bool:
     try:
-        dumps(record)
+        dumps(literals)
     except Exception:
         return False
     return True

@@ -10,6 +10,7 @@ from dask_mars.graph import ChunkGraph
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.worker.pickling import FailureRecord
 from dask_mars.worker.store import Block, Location
+from dask_mars.worker.transport import PackedOperand
 
 # -- what the engine tells the calling thread -------------------------------------------------------------------
 
@@ -97,8 +98,8 @@ class GraphRun:
         Where each chunk's value is in the shared store, or None.
     values : dict
         Values that are in the user's process: given, or computed by tasks that ran here.
-    payloads : dict
-        Pickled operands, with the parts that lie in the client's arena; None for those that cannot be pickled.
+    packed : dict
+        Operands as they travel; None for those that cannot.
     kept : list of Block
         Blocks of the client's arena that live as long as the graph.
     errors : dict
@@ -116,7 +117,7 @@ class GraphRun:
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
     locations: list[Location | None] = field(default_factory=list)
     values: dict[int, Any] = field(default_factory=dict)
-    payloads: dict[int, tuple[bytes, tuple[Block, ...]] | None] = field(default_factory=dict)
+    packed: dict[int, PackedOperand | None] = field(default_factory=dict)
     kept: list[Block] = field(default_factory=list)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     one_by_one: bool = False

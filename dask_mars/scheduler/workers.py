@@ -66,6 +66,8 @@ class WorkerHandle:
         self.known: dict[int, set[int]] = {}
         #: Operands of each graph that it has been sent.
         self.operands: dict[int, set[int]] = {}
+        #: Op ids whose paths it has learnt.
+        self.op_ids: set[int] = set()
         self.contexts: set[int] = set()
         #: Blocks that it reported as still referred to.
         self.held: list[Block] = []

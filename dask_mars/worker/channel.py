@@ -15,7 +15,8 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 1 << 18
 
 # -- engine to worker -----------------------------------------------------------------------------------------
-#: (RUN, graph, context, chunks, payload, locations, operands): see `WorkerProcess`.
+#: (RUN, graph, context, chunks, records, locations, operands, paths): compute these chunks. With them come the
+#: locations of inputs, the operands and the paths of op ids that the worker does not know yet; see `transport`.
 RUN = 1
 #: (FREE, graph, chunks): forget these values.
 FREE = 2

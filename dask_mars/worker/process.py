@@ -14,12 +14,12 @@ import re
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
 import warnings
 from collections import deque
+from itertools import repeat
 from typing import Any
 
 import dask
@@ -28,8 +28,11 @@ import numpy as np
 from dask_mars import mode
 from dask_mars.errors import StoreFull
 from dask_mars.graph import Operand
+from dask_mars.ids import NO_SUBTASK, write_subtask_id
+from dask_mars.operands import OperandMapping
 from dask_mars.worker import channel, context
 from dask_mars.worker.arena import Arena, Bytes
+from dask_mars.worker.control import ControlPage
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
 from dask_mars.worker.store import (
@@ -42,6 +45,14 @@ from dask_mars.worker.store import (
     blocks_of,
     still_used,
 )
+from dask_mars.worker.transport import (
+    PackedChunks,
+    PackedNumbers,
+    PackedOperand,
+    unpack_chunks,
+    unpack_numbers,
+    unpack_operand,
+)
 
 #: How long results may wait for company before they are sent.
 _FLUSH_S = 0.001
@@ -51,9 +62,6 @@ _PR_SET_PDEATHSIG = 1
 #: How NumPy, Python's buffers, Cython and others say that memory cannot be written to.
 _READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 
-#: What a worker writes into the control page: graph and chunk that it runs, or -1, -1.
-RUNNING = struct.Struct("<qq")
-
 
 class _Graph:
     """What a worker keeps of one graph."""
@@ -61,8 +69,8 @@ class _Graph:
     __slots__ = ("needs_client", "needs_copies", "operands", "values")
 
     def __init__(self) -> None:
-        #: Operands by number; a bytes payload until first used.
-        self.operands: dict[int, Operand | bytes] = {}
+        #: Operands by number; as they came until first used.
+        self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, location).
         self.values: dict[int, tuple[Any, Location | None]] = {}
         #: Operands that were seen to write into their inputs.
@@ -85,7 +93,7 @@ class WorkerProcess:
     store : Store
         This process's view of the shared store.
     control : memoryview
-        Sixteen bytes of shared memory in which the engine reads what runs here, even after a crash.
+        Where in the control page to note what runs here.
     idle_trim_s : float
         After how many idle seconds unused memory goes back to the system.
     """
@@ -101,8 +109,9 @@ class WorkerProcess:
         self._graphs: dict[int, _Graph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
-        #: (graph, context, chunk, operand, literals, inputs) in the order in which they will run.
-        self._queue: deque[tuple[int, int, int, int, tuple[Any, ...], tuple[int, ...]]] = deque()
+        self._mapping = OperandMapping()
+        #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
+        self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
         self._outgoing: list[tuple[Any, ...]] = []
         self._finished: dict[int, tuple[list[int], list[Location], list[float]]] = {}
         # Threads that a task has started may print.
@@ -195,36 +204,37 @@ class WorkerProcess:
         self,
         number: int,
         context_number: int,
-        chunks: list[int],
-        payload: bytes,
-        parts: tuple[Any, ...],
+        packed_chunks: PackedNumbers,
+        records: PackedChunks,
         locations: dict[int, Location],
-        operands: list[tuple[int, bytes, tuple[Any, ...]]],
+        operands: dict[int, PackedOperand],
+        paths: dict[int, str],
     ) -> None:
         graph = self._graphs.get(number)
         if graph is None:
             graph = self._graphs[number] = _Graph()
         for chunk, location in locations.items():
             graph.values.setdefault(chunk, (None, location))
-        for operand, data, operand_parts in operands:
-            # Read when first used, and then in the context of its graph.
-            graph.operands[operand] = pickle.dumps((data, operand_parts))
+        # They are read when first used, and then in the context of their graph.
+        graph.operands.update(operands)
+        for op_id, path in paths.items():
+            self._mapping.learn(op_id, path)
         self._enter(context_number)
+        chunks = unpack_numbers(packed_chunks)
         try:
-            records = self._loads(payload, parts)
+            columns = unpack_chunks(records, self._loads)
         except BaseException:
-            self._outgoing.append((channel.RETURNED, number, chunks, channel.UNREADABLE))
+            self._outgoing.append((channel.RETURNED, number, list(chunks), channel.UNREADABLE))
             return
-        self._queue.extend(
-            [(number, context_number, chunk, *record) for chunk, record in zip(chunks, records, strict=True)]
-        )
+        self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
 
-    def _loads(self, payload: bytes, parts: tuple[Any, ...]) -> Any:
+    def _loads(self, payload_and_parts: tuple[bytes, tuple[Block, ...]]) -> Any:
+        payload, parts = payload_and_parts
         views = []
         for arena, offset, size in parts:
             base = self._store.arenas[arena].view(offset, size)
             base.flags.writeable = False
-            views.append(memoryview(base))
+            views.append(base.data)
         return loads(payload, buffers=views)
 
     def _drop(self, number: int) -> None:
@@ -241,16 +251,16 @@ class WorkerProcess:
         context_number: int,
         chunk: int,
         operand_number: int,
-        literals: tuple[Any, ...],
         inputs: tuple[int, ...],
+        literals: tuple[Any, ...],
     ) -> None:
         graph = self._graphs[number]
         operand = graph.operands[operand_number]
         if self._context != context_number:
             self._enter(context_number)
-        if type(operand) is bytes:
+        if type(operand) is tuple:
             try:
-                operand = self._loads(*loads(operand))
+                operand = unpack_operand(operand, self._mapping, self._loads)
             except BaseException:
                 self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
                 return
@@ -259,7 +269,7 @@ class WorkerProcess:
             self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             return
         self._running = (number, chunk)
-        RUNNING.pack_into(self._control, 0, number, chunk)
+        write_subtask_id(self._control, number, 0, chunk)
         owners: list[tuple[Block, Bytes]] = []
         start = time.perf_counter()
         try:
@@ -274,7 +284,7 @@ class WorkerProcess:
         finally:
             for stream in self.streams:
                 stream.flush()
-            RUNNING.pack_into(self._control, 0, -1, -1)
+            self._control[:] = NO_SUBTASK
             self._running = (-1, -1)
         self._seal(number, graph, chunk, result, owners, start)
 
@@ -551,7 +561,7 @@ def main(descriptor: int) -> None:
     process = WorkerProcess(
         connection,
         store,
-        control.view(start.number * RUNNING.size, RUNNING.size).data,
+        ControlPage(control.view(0, start.control_bytes).data).note_of(start.number),
         start.idle_trim_s,
     )
     sys.stdout = _Output(process, "stdout", sys.stdout)

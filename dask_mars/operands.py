@@ -1,0 +1,189 @@
+"""Callables by number: four bytes stand for every function that another process can import.
+
+An op id is the hash of a callable's full path. `OperandMapping` leads from the id to the path, and from its first
+use in a process on to the callable. What has no path of its own (lambdas, closures, partial functions, whatever is
+defined in ``__main__``) has no op id either, and has to travel by value.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, WrapperDescriptorType
+from typing import Any
+
+import mmh3
+from cloudpickle.cloudpickle import list_registry_pickle_by_value
+
+#: Kinds of callables that are no more than what their path says: pickles, too, hold only their path. Others, such
+#: as partial functions and instances of the user's classes, may have a state besides.
+_NAMED = (FunctionType, BuiltinFunctionType, type, MethodDescriptorType, WrapperDescriptorType)
+# NumPy's own kinds of functions, named here because this module has to do without NumPy.
+_NAMED_BY_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
+#: Where to look for ufuncs, which need not know the module that they belong to.
+_HOMES_OF_UFUNCS = ("numpy", "scipy.special")
+
+
+def hash_of(text: str) -> int:
+    """Return 32 bits without a sign, the same in every process (Python's own hash of a string is not)."""
+    return int(mmh3.hash(text, signed=False))
+
+
+def op_id_of(path: str) -> int:
+    """Return the op id of a path.
+
+    Parameters
+    ----------
+    path : str
+        As `path_of` returns it. The hash is of the path with a dot in place of the colon.
+
+    Examples
+    --------
+    >>> op_id_of("mars.tensor.random.core:TensorRandomOperand")
+    574610788
+    """
+    return hash_of(path.replace(":", "."))
+
+
+def path_of(function: Callable[..., Any]) -> str | None:
+    """Return the path under which every process finds this very callable.
+
+    Returns
+    -------
+    str or None
+        ``"module:qualified.name"``, with a colon because a class may have the name of a module; None if another
+        object is found there now, or if cloudpickle has been told to pickle the module by value.
+
+    Examples
+    --------
+    >>> from collections import OrderedDict
+    >>> path_of(OrderedDict.fromkeys), path_of(OrderedDict.move_to_end)
+    (None, 'collections:OrderedDict.move_to_end')
+    """
+    if not isinstance(function, _NAMED):
+        kind = type(function)
+        if kind.__module__ != "numpy" or kind.__name__ not in _NAMED_BY_NUMPY:
+            return None
+    for module, name in _names(function):
+        try:
+            found = _look_up(module, name)
+        except Exception:
+            # Modules and classes may answer for attributes in ways of their own.
+            continue
+        if found is function and module != "__main__" and not _travels_by_value(module):
+            return f"{module}:{name}"
+    return None
+
+
+def describe(function: Callable[..., Any]) -> str:
+    """Return text that tells callables apart by what they do, as far as can be seen from outside.
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from operator import add
+    >>> describe(partial(add, 1))
+    'functools:partial(_operator:add, 1)'
+    """
+    path = path_of(function)
+    if path is not None:
+        return path
+    kind = type(function)
+    if isinstance(function, partial):
+        given = "".join([f", {len(function.args)}", *[f", {name}" for name in sorted(function.keywords)]])
+        return f"{kind.__module__}:{kind.__qualname__}({describe(function.func)}{given})"
+    code = getattr(function, "__code__", None)
+    made_of = f" {mmh3.hash(code.co_code)} {code.co_names}" if isinstance(code, CodeType) else ""
+    name = getattr(function, "__qualname__", "")
+    return f"{kind.__module__}:{kind.__qualname__} {getattr(function, '__module__', '')}:{name}{made_of}"
+
+
+def _names(function: Any) -> Iterable[tuple[str, str]]:
+    """Yield module and qualified name of a callable, as far as it knows them."""
+    name = getattr(function, "__qualname__", None) or function.__name__
+    module = getattr(function, "__module__", None)
+    if module is None and (owner := getattr(function, "__objclass__", None)) is not None:
+        module = owner.__module__
+    if module is not None:
+        return ((module, name),)
+    return [(home, name) for home in _HOMES_OF_UFUNCS] if type(function).__name__ == "ufunc" else ()
+
+
+def _look_up(module: str, name: str) -> Any:
+    """Return what a path leads to in this process, None if its module has not been imported."""
+    found: Any = sys.modules.get(module)
+    if found is not None:
+        for part in name.split("."):
+            found = getattr(found, part)
+    return found
+
+
+def _travels_by_value(module: str) -> bool:
+    """Say whether the user has registered a module, or a package around it, with cloudpickle."""
+    registered = list_registry_pickle_by_value()
+    if not registered:
+        return False
+    return any(module == name or module.startswith(name + ".") for name in registered)
+
+
+class OperandMapping:
+    """From op id to path, and from its first use to the callable.
+
+    The process that sends operands fills one by asking for op ids, the process that receives them one by learning.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+        #: The path until the callable was first used.
+        self._callables: dict[int, str | Callable[..., Any]] = {}
+
+    def op_id(self, function: Callable[..., Any]) -> int | None:
+        """Return the op id of a callable; None if it has none, or if another path has it already.
+
+        Whether the path still leads to this callable is looked up at each call: it may have been replaced, or its
+        module loaded again.
+        """
+        path = path_of(function)
+        if path is None:
+            return None
+        op_id = op_id_of(path)
+        return op_id if self._paths.setdefault(op_id, path) == path else None
+
+    def path(self, op_id: int) -> str:
+        """Return the path behind an op id."""
+        return self._paths[op_id]
+
+    def learn(self, op_id: int, path: str) -> None:
+        """Take in a path.
+
+        Raises
+        ------
+        ValueError
+            The op id stands for another path.
+        """
+        known = self._paths.setdefault(op_id, path)
+        if known != path:
+            raise ValueError(f"op id {op_id} cannot stand for {path}: it stands for {known}")
+        self._callables.setdefault(op_id, path)
+
+    def __getitem__(self, op_id: int) -> Callable[..., Any]:
+        """Return the callable, importing its module if need be.
+
+        Raises
+        ------
+        KeyError
+            The op id was never learnt.
+        ImportError, AttributeError
+            The path leads nowhere in this process.
+        """
+        known = self._callables[op_id]
+        module, _, name = self._paths[op_id].partition(":")
+        if type(known) is str or sys.modules.get(module) is None:
+            importlib.import_module(module)
+        # A task may have loaded the module again since its first use, and then what it has now is meant.
+        found: Callable[..., Any] = _look_up(module, name)
+        if found is not known:
+            self._callables[op_id] = found
+        return found

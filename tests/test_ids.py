@@ -1,0 +1,116 @@
+"""Subtask ids, and the page in which workers note them."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_mars import ids
+from dask_mars.ids import (
+    NO_SUBTASK,
+    STAGE_LIMIT,
+    SUBTASK_ID_BYTES,
+    SUBTASK_LIMIT,
+    TASK_LIMIT,
+    SubtaskId,
+    decode_subtask_id,
+    subtask_id,
+    write_subtask_id,
+)
+from dask_mars.worker.control import PART_BYTES, ControlPage, page_bytes
+
+TASKS = st.integers(0, TASK_LIMIT - 1)
+STAGES = st.integers(0, STAGE_LIMIT - 1)
+SUBTASKS = st.integers(0, SUBTASK_LIMIT - 1)
+
+
+def composed_as_in_mars(task: int, stage: int, subtask: int) -> bytes:
+    return task.to_bytes(4, "little") + stage.to_bytes(2, "little") + subtask.to_bytes(6, "little")
+
+
+def test_examples_in_the_documentation():
+    results = doctest.testmod(ids)
+    assert results.attempted
+    assert not results.failed
+
+
+@given(TASKS, STAGES, SUBTASKS)
+def test_id_has_the_layout_of_mars_and_says_what_it_was_made_of(task, stage, subtask):
+    composed = subtask_id(task, stage, subtask)
+    assert composed == composed_as_in_mars(task, stage, subtask)
+    assert decode_subtask_id(composed) == SubtaskId(task, stage, subtask)
+    assert composed != NO_SUBTASK
+
+
+@given(TASKS, STAGES, SUBTASKS)
+def test_written_id_is_the_composed_one(task, stage, subtask):
+    buffer = bytearray(b"\xff" * 16)
+    write_subtask_id(memoryview(buffer), task, stage, subtask)
+    assert buffer == subtask_id(task, stage, subtask) + b"\xff" * 4
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        (-1, 0, 0),
+        (0, -1, 0),
+        (0, 0, -1),
+        (TASK_LIMIT, 0, 0),
+        (0, STAGE_LIMIT, 0),
+        (0, 0, SUBTASK_LIMIT),
+    ],
+)
+def test_number_out_of_range_is_refused(numbers):
+    with pytest.raises(ValueError, match="is not between 0 and"):
+        subtask_id(*numbers)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(SUBTASK_ID_BYTES - 1), bytes(SUBTASK_ID_BYTES + 1), NO_SUBTASK])
+def test_bytes_that_are_no_id_are_refused(data):
+    with pytest.raises(ValueError, match="subtask"):
+        decode_subtask_id(data)
+
+
+# -- the control page -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page() -> ControlPage:
+    page = ControlPage(memoryview(bytearray(page_bytes(3))))
+    for worker in range(3):
+        page.clear(worker)
+    return page
+
+
+def test_each_worker_has_a_cache_line_of_its_own(page):
+    notes = [page.note_of(worker) for worker in range(3)]
+    for worker, note in enumerate(notes):
+        write_subtask_id(note, worker + 1, 0, 2**40 + worker)
+    assert [page.running(worker) for worker in range(3)] == [(n + 1, 0, 2**40 + n) for n in range(3)]
+    assert [len(note) for note in notes] == [SUBTASK_ID_BYTES] * 3
+    assert PART_BYTES % 64 == 0
+    page.clear(1)
+    assert [page.running(worker) is None for worker in range(3)] == [False, True, False]
+
+
+def test_page_has_room_for_every_worker():
+    assert page_bytes(1) == page_bytes(64) == 4096
+    assert page_bytes(65) == 8192
+
+
+@pytest.mark.parametrize("written", range(SUBTASK_ID_BYTES))
+def test_note_cut_short_names_no_chunk(page, written):
+    page.note_of(0)[:written] = subtask_id(7, 0, 3)[:written]
+    noted = page.running(0)
+    assert noted is None or (noted.task, noted.subtask) != (7, 3)
+    assert noted is None or noted.task != 7 or noted.subtask > 2**32
+
+
+@pytest.mark.parametrize("erased", range(4, SUBTASK_ID_BYTES + 1))
+def test_note_half_erased_is_none(page, erased):
+    page.note_of(0)[:] = subtask_id(7, 0, 3)
+    page.note_of(0)[:erased] = NO_SUBTASK[:erased]
+    assert page.running(0) is None

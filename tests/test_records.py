@@ -1,0 +1,285 @@
+"""Chunks as records: what a chunk graph knows of a single chunk, and what of it before the chunk is computed."""
+
+from __future__ import annotations
+
+import io
+import math
+import operator
+import pickle
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask.diagnostics import ProgressBar
+
+from dask_mars import client
+from dask_mars.graph import DATA, Chunk, ChunkGraph, Declared, Held, Operand, Step, Subprogram
+from dask_mars.optimize.compose import compose
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
+
+
+class Caught(Exception):
+    """Carries what Dask would have had computed."""
+
+
+def prepared(x: Any, composed: bool = True, symbolic: bool = True) -> ChunkGraph:
+    """Return the chunk graph of a collection, as `compute` makes it."""
+
+    def catch(dsk: Any, keys: Any, **options: Any) -> None:
+        raise Caught(dsk, keys)
+
+    with pytest.raises(Caught) as caught:
+        dask.compute(x, scheduler=catch)
+    dsk, keys = caught.value.args
+    parts = symbolic_graph(dsk) if symbolic else None
+    if parts is None:
+        tasks, _ = low_level_graph(dsk)
+        graph = convert(tasks, flatten(keys))
+        graph.declared = declarations(dsk, tasks)
+    else:
+        graph = convert(parts[0], flatten(keys), parts[1])
+        graph.declared = declarations(dsk)
+    return compose(graph) if composed else graph
+
+
+def values_of(graph: ChunkGraph) -> list[Any]:
+    values: list[Any] = []
+    for chunk, number in enumerate(graph.operand_of):
+        if number == DATA:
+            values.append(graph.values[chunk])
+        else:
+            inputs = [values[source] for source in graph.inputs[chunk]]
+            values.append(graph.operands[number].run(inputs, graph.literals[chunk]))
+    return values
+
+
+# -- the record -----------------------------------------------------------------------------------------------
+
+
+def test_chunk_is_what_the_columns_say_of_it():
+    x = da.ones((20, 30), chunks=(7, 11), dtype="f4") + 1
+    graph = prepared(x)
+    number = graph.ids[(x.name, 2, 1)]
+    chunk = graph.chunk(number)
+    assert chunk.key == (x.name, 2, 1)
+    assert chunk.index == (2, 1)
+    assert chunk.shape == (6, 11)
+    assert chunk.dtype == np.dtype("f4")
+    assert chunk.op_id == graph.operands[graph.operand_of[number]].logic_key
+    assert chunk.op_args == graph.literals[number]
+    assert chunk.inputs == ()
+    last = graph.chunk(graph.outputs[0])
+    assert last.inputs == tuple(graph.keys[source] for source in graph.inputs[graph.outputs[0]])
+    assert (x.name, 2, 1) in last.inputs
+    assert (last.index, last.shape, last.dtype) == ((), None, None)
+
+
+def test_chunk_of_a_known_value_has_no_operand():
+    graph = convert({"x": 1, "y": (operator.neg, "x")}, ["y"])
+    assert graph.chunk(graph.ids["x"]) == Chunk("x", None, (), (), (), None, None)
+    assert graph.chunk(graph.ids["y"]).inputs == ("x",)
+
+
+def test_chunk_is_flat_and_has_no_room_for_more():
+    chunk = Chunk(("x", 0), 1, (), (), (0,), (3,), np.dtype("f8"))
+    assert Chunk.__mro__ == (Chunk, object)
+    assert not hasattr(chunk, "__dict__")
+    with pytest.raises(AttributeError):
+        chunk.id = 3  # type: ignore[attr-defined]
+
+
+def test_chunk_survives_pickling_without_the_names_of_its_attributes():
+    chunk = Chunk(("x", 0), 1, (2, "a"), (("y", 0),), (0,), (3,), np.dtype("f8"))
+    payload = pickle.dumps(chunk)
+    assert pickle.loads(payload) == chunk
+    assert b"op_args" not in payload
+
+
+# -- logic keys -----------------------------------------------------------------------------------------------
+
+
+def operand_of(*functions: Any, literals: int = 0) -> Operand:
+    steps = tuple(Step(number, (number,), ()) for number in range(len(functions)))
+    return Operand("any", functions, steps, 1, literals)
+
+
+def test_operands_that_do_the_same_have_one_logic_key():
+    assert operand_of(abs, np.sin).logic_key == operand_of(abs, np.sin).logic_key
+    assert 0 <= operand_of(abs).logic_key < 2**32
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        operand_of(np.sin, abs),
+        operand_of(abs),
+        operand_of(abs, np.sin, literals=1),
+        operand_of(abs, np.cos),
+        operand_of(abs, partial(np.sin, dtype="f4")),
+        operand_of(abs, lambda value: value + 1),
+        operand_of(abs, Subprogram(operand_of(np.sin), ())),
+        operand_of(abs, Held(np.sin)),
+    ],
+    ids=range(8),
+)
+def test_operands_that_differ_have_different_logic_keys(other):
+    assert other.logic_key != operand_of(abs, np.sin).logic_key
+
+
+def test_functions_without_a_path_are_told_apart_by_their_code():
+    keys = {
+        operand_of(function).logic_key
+        for function in (
+            lambda value: value + 1,
+            lambda value: value * 2,
+            partial(operator.add, 1),
+            partial(operator.mul, 1),
+            operator.itemgetter(1),
+            Subprogram(operand_of(abs), ()),
+            Subprogram(operand_of(np.sin), ()),
+        )
+    }
+    assert len(keys) == 7
+
+
+def test_logic_key_is_the_same_in_every_process():
+    program = (
+        "import operator; from dask_mars.graph import Operand, Step; "
+        "print(Operand('add', (operator.add,), (Step(0, (0, 1), ()),), 1, 1).logic_key)"
+    )
+    expected = Operand("add", (operator.add,), (Step(0, (0, 1), ()),), 1, 1).logic_key
+    for seed in ("1", "2"):
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
+        found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+        assert int(found.stdout) == expected
+
+
+def test_logic_key_is_made_once_for_each_operand(monkeypatch):
+    graph = prepared(da.ones(100, chunks=1) + 1)
+    monkeypatch.setattr("dask_mars.graph.hash_of", hashed := Counted())
+    for chunk in range(len(graph)):
+        graph.chunk(chunk)
+    assert hashed.calls == len(graph.operands)
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, text: str) -> int:
+        self.calls += 1
+        return self.calls
+
+
+# -- what is declared -----------------------------------------------------------------------------------------
+
+A = da.random.default_rng(0).random((20, 30), chunks=(7, 11))
+V = da.arange(50, chunks=7)
+#: Arrays of whose chunks all that is declared is right.
+RIGHT = {
+    "random": lambda: A,
+    "elementwise": lambda: da.sin(A) * 2 + A,
+    "comparison": lambda: A > 0.5,
+    "cast": lambda: A.astype("i2"),
+    "transpose": lambda: A.T,
+    "slice": lambda: A[2:15, ::3],
+    "outer": lambda: da.outer(V, V),
+    "from_array": lambda: da.from_array(np.arange(60.0).reshape(6, 10), chunks=4) + 1,
+    "concatenate": lambda: da.concatenate([A, A]),
+    "stack": lambda: da.stack([A, A]),
+    "sum": lambda: A.sum(),
+    "sum along an axis": lambda: A.sum(axis=0),
+    "max": lambda: A.max(axis=1, keepdims=True),
+    "any": lambda: (A > 0.5).any(),
+    "nanmax": lambda: da.nanmax(A),
+    "median": lambda: da.median(A, axis=0),
+    "matmul": lambda: A @ A.T,
+    "empty": lambda: da.ones((0, 3), chunks=2) + 1,
+}
+
+
+@pytest.mark.parametrize("composed", [False, True], ids=["plain", "composed"])
+@pytest.mark.parametrize("symbolic", [False, True], ids=["tasks", "symbolic"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_shape_and_dtype_are_as_declared(name, symbolic, composed):
+    graph = prepared(RIGHT[name](), composed, symbolic)
+    declared = 0
+    for chunk, value in enumerate(values_of(graph)):
+        if (shape := graph.shape_of(chunk)) is not None:
+            declared += 1
+            assert shape == value.shape
+            assert graph.dtype_of(chunk) == value.dtype
+            assert graph.declared_bytes(chunk) == value.size * value.dtype.itemsize
+    assert declared
+
+
+def test_partial_results_of_a_reduction_are_not_declared_as_large_as_what_is_reduced():
+    graph = prepared(da.random.default_rng(0).random((400, 400), chunks=100).mean())
+    partials = [chunk for chunk, value in enumerate(values_of(graph)) if isinstance(value, dict)]
+    assert len(partials) >= 16
+    assert {graph.declared_bytes(chunk) for chunk in partials} == {8}
+
+
+def test_array_without_dimensions_is_one_element():
+    x = da.ones((), chunks=()) + 1
+    graph = prepared(x)
+    chunk = graph.ids[(x.name,)]
+    assert (graph.shape_of(chunk), graph.declared_bytes(chunk)) == ((), 8)
+
+
+def test_unknown_sizes_are_none():
+    x = V[V > 10] + 1
+    graph = prepared(x)
+    chunk = graph.ids[(x.name, 3)]
+    assert math.isnan(x.chunks[0][3])
+    assert graph.shape_of(chunk) is None
+    assert graph.declared_bytes(chunk) is None
+    assert graph.dtype_of(chunk) == x.dtype
+
+
+def test_arrays_of_objects_have_no_declared_bytes():
+    x = da.from_array(np.array(["a", "b"], dtype=object), chunks=1).copy()
+    graph = prepared(x + x)
+    (chunk, _) = graph.inputs[graph.outputs[0]]
+    assert graph.shape_of(chunk) == (1,)
+    assert graph.declared_bytes(chunk) is None
+
+
+@pytest.mark.parametrize(
+    "key", ["x", ("x",), ("x", 2), ("x", -1), ("x", 0, 0), ("x", "a"), ("y", 0), ("x", 1.0), 3]
+)
+def test_key_that_is_no_chunk_of_the_layer_is_undeclared(key):
+    graph = ChunkGraph(keys=[key], declared={"x": Declared(np.dtype("f8"), ((3, 3),))})
+    assert graph.shape_of(0) is None
+    assert graph.dtype_of(0) is None
+    assert graph.declared_bytes(0) is None
+
+
+def test_delayed_is_undeclared():
+    graph = prepared(dask.delayed(abs)(-1))
+    assert graph.declared == {}
+    assert graph.shape_of(graph.outputs[0]) is None
+
+
+def test_declarations_reach_the_graph_that_is_computed(runtime, monkeypatch):
+    graphs = []
+    computation = client._Computation
+
+    def record(engine: Any, graph: ChunkGraph, *rest: Any) -> Any:
+        graphs.append(graph)
+        return computation(engine, graph, *rest)
+
+    monkeypatch.setattr(client, "_Computation", record)
+    x = da.ones(10, chunks=5) + 1
+    x.compute(scheduler=runtime.get)
+    with ProgressBar(out=io.StringIO()):
+        x.compute(scheduler=runtime.get)
+    assert len(graphs) == 2
+    for graph in graphs:
+        assert graph.shape_of(graph.ids[(x.name, 1)]) == (5,)
