@@ -10,9 +10,13 @@ from dask._expr import HLGExpr, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
 from dask.array.optimization import optimize as optimize_arrays
 from dask.blockwise import Blockwise, optimize_blockwise
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.layers import ArrayOverlapLayer
 
 from dask_mars.graph import ChunkGraph, Key
+from dask_mars.optimize.blockwise import lazy_blockwise
+from dask_mars.optimize.layers import LazyLayer
+from dask_mars.optimize.overlap import lazy_overlap
 
 #: Annotations that we honour.
 HONOURED = ("retries", "priority")
@@ -45,7 +49,7 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
     return dsk.__dask_graph__(), annotations
 
 
-def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str, dict[str, Any]]] | None:
+def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[LazyLayer], dict[str, dict[str, Any]]] | None:
     """Return the graph of array expressions with its blockwise layers left as they are.
 
     Dask's array optimizer would make a task object for each block; what it does for a graph's layers is done here,
@@ -66,7 +70,7 @@ def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str,
     if not isinstance(dsk, _HLGExprSequence) or dask.config.get("optimization.fuse.active", None) is False:
         return None
     tasks: dict[Key, Any] = {}
-    layers: list[Blockwise] = []
+    layers: list[LazyLayer] = []
     for operand in dsk.operands:
         if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimize_arrays:
             return None
@@ -74,11 +78,24 @@ def symbolic_graph(dsk: Any) -> tuple[dict[Key, Any], list[Blockwise], dict[str,
         with dask.config.set({"optimization.annotations.fuse": False}):
             graph = optimize_blockwise(operand.hlg, keys=flatten(operand.__dask_keys__()))
         for layer in graph.layers.values():
-            if isinstance(layer, Blockwise) and not layer.is_materialized():
-                layers.append(layer)
+            lazy = lazy_layer(layer)
+            if lazy is not None:
+                layers.append(lazy)
             else:
                 tasks.update(layer)
     return tasks, layers, _annotations(dsk)
+
+
+def lazy_layer(layer: Layer) -> LazyLayer | None:
+    """Return a layer as one that is compiled when it is needed, or None if all of its tasks have to be made."""
+    if layer.is_materialized():
+        return None
+    # What a subclass makes of its blocks in another way is not known.
+    if isinstance(layer, Blockwise) and type(layer)._dict is Blockwise._dict:
+        return lazy_blockwise(layer)
+    if type(layer) is ArrayOverlapLayer:
+        return lazy_overlap(layer)
+    return None
 
 
 def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
