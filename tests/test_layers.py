@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask._task_spec import Alias, convert_legacy_graph
+from dask._task_spec import convert_legacy_graph
 from dask.array.optimization import optimize as optimize_arrays
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayOverlapLayer
+from graphs import dependencies_of, evaluate, resolved, symbolic
 
-from dask_mars.graph import DATA, ChunkGraph
-from dask_mars.optimize import layers as layers_module
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import flatten, symbolic_graph
+from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.layers import NotSymbolic
 from dask_mars.optimize.overlap import OverlapRecords, lazy_overlap
-
-
-def handed_over(*collections: Any) -> tuple[Any, list[Any]]:
-    """Return what `dask.compute` hands a scheduler."""
-    handed: list[Any] = []
-
-    def getter(dsk: Any, keys: Any, **options: Any) -> None:
-        handed.append((dsk, keys))
-        raise StopIteration
-
-    with pytest.raises(StopIteration):
-        dask.compute(*collections, scheduler=getter)
-    dsk, keys = handed[0]
-    return dsk, flatten(keys)
-
-
-def symbolic(*collections: Any) -> tuple[ChunkGraph, set[Any]]:
-    """Return the chunk graph of collections, and the keys that Dask had made tasks of before."""
-    dsk, wanted = handed_over(*collections)
-    tasks, lazy, _ = symbolic_graph(dsk)
-    return convert(tasks, wanted, lazy), set(tasks)
-
-
-def dependencies_of(graph: ChunkGraph) -> dict[Any, set[Any]]:
-    keys = graph.keys
-    return {keys[chunk]: {keys[source] for source in sources} for chunk, sources in enumerate(graph.inputs)}
 
 
 def dependencies_in_dask(x: da.Array) -> dict[Any, set[Any]]:
@@ -53,28 +25,6 @@ def dependencies_in_dask(x: da.Array) -> dict[Any, set[Any]]:
     with dask.config.set({"optimization.fuse.active": False}):
         layers = optimize_arrays(HighLevelGraph.from_collections("all", {}, [x]), x.__dask_keys__())
     return resolved(convert_legacy_graph(dict(layers)))
-
-
-def resolved(dsk: dict[Any, Any]) -> dict[Any, set[Any]]:
-    """Return dependencies with aliases replaced by what they stand for."""
-
-    def target(key: Any) -> Any:
-        while isinstance(dsk[key], Alias):
-            key = dsk[key].target
-        return key
-
-    return {
-        key: {target(dependency) for dependency in node.dependencies}
-        for key, node in dsk.items()
-        if not isinstance(node, Alias)
-    }
-
-
-@pytest.fixture(autouse=True)
-def given_up(caplog):
-    """Collect the layers that had to be materialised after all."""
-    caplog.set_level(logging.DEBUG, logger=layers_module.__name__)
-    return lambda: [record.args[0] for record in caplog.records if record.name == layers_module.__name__]
 
 
 # -- overlaps -----------------------------------------------------------------------------------------------------
@@ -132,17 +82,6 @@ def test_overlap_has_an_operand_for_each_number_of_parts():
     assert len(graph) > 700
 
 
-def evaluate(graph: ChunkGraph) -> dict[Any, Any]:
-    """Compute every chunk and return the values of all keys that can be looked up."""
-    values: list[Any] = []
-    for chunk, number in enumerate(graph.operand_of):
-        inputs = [values[source] for source in graph.inputs[chunk]]
-        values.append(
-            graph.values[chunk] if number == DATA else graph.operands[number].run(inputs, graph.literals[chunk])
-        )
-    return {key: values[chunk] for key, chunk in graph.ids.items()}
-
-
 @pytest.fixture
 def line():
     """Return the graph of an overlap of three blocks, its layer, and its tasks without those of the layer."""
@@ -183,3 +122,32 @@ def test_layer_that_is_not_understood_is_left_to_dask(line, monkeypatch, given_u
     values = evaluate(convert(tasks, flatten(x.__dask_keys__()), [lazy_overlap(layer)]))
     np.testing.assert_array_equal(values[x.name, 1], np.arange(3, 12))
     assert given_up() == [x.name]
+
+
+# -- expressions of arrays ----------------------------------------------------------------------------------------
+
+WITH_ARRAY_EXPRESSIONS = """
+import dask
+dask.config.set({"array.query-planning": True})
+import dask.array as da, numpy as np
+import dask_mars
+
+assert "_array_expr" in da.Array.__module__
+values = np.arange(100.0).reshape(10, 10)
+for x in [
+    da.ones((10, 10), chunks=3) + 1,
+    da.from_array(values, chunks=3).T.sum(axis=0),
+    da.arange(50, chunks=7)[::3].mean(),
+    da.from_array(values, chunks=5).map_overlap(lambda block: block + 1, depth=1),
+    da.stack([da.ones(5, chunks=2), da.zeros(5, chunks=2)]).rechunk(5),
+]:
+    expected = x.compute(scheduler="sync")
+    np.testing.assert_array_equal(x.compute(scheduler=dask_mars.get), expected)
+    np.testing.assert_array_equal(x.persist(scheduler=dask_mars.get).compute(scheduler=dask_mars.get), expected)
+print("equal")
+"""
+
+
+def test_array_expressions(scripts):
+    done = scripts.run(str(scripts.write("expressions.py", WITH_ARRAY_EXPRESSIONS)))
+    assert (done.stderr, done.stdout, done.returncode) == ("", "equal\n", 0)

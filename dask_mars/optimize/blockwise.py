@@ -114,6 +114,15 @@ class BlockwiseRecords:
 
         return nest((), list(coordinates))
 
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with the layer's name is that of a block."""
+        if len(key) != len(self.numblocks) + 1:
+            return False
+        for at, count in zip(key[1:], self.numblocks, strict=True):
+            if not isinstance(at, int) or not 0 <= at < count:
+                return False
+        return True
+
     def record(self, key: tuple[Any, ...]) -> Record | None:
         """Return the record of one block.
 
@@ -122,13 +131,9 @@ class BlockwiseRecords:
         key : tuple
             The layer's name and the block's coordinates.
         """
-        coordinates = key[1:]
-        if len(coordinates) != len(self.numblocks):
+        if key not in self:
             return None
-        for at, count in zip(coordinates, self.numblocks, strict=True):
-            if not isinstance(at, int) or not 0 <= at < count:
-                return None
-        coordinates += self._dummies
+        coordinates = key[1:] + self._dummies
         if self._simple:
             input_keys = [maker(coordinates) for maker in self._makers]  # type: ignore[misc]
         else:

@@ -261,6 +261,9 @@ class Converter:
                 else []
             )
             if waiting:
+                if len(waiting) > 1:
+                    # In the graph's order: that of a set would make other programs of tasks that are alike.
+                    waiting.sort(key=list(inner).index)
                 stack.extend(waiting)
                 continue
             stack.pop()

@@ -35,6 +35,9 @@ class NotSymbolic(Exception):
 class LayerRecords(Protocol):
     """The blocks of one layer, compiled."""
 
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with one of the layer's names is that of a block."""
+
     def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
         """Return what a block is made of, or None if there is no such block.
 
@@ -87,30 +90,37 @@ class LazyLayers:
         """Return what the block of a key is made of, or None if no layer says how."""
         if type(key) is not tuple or not key:
             return None
-        name = key[0]
-        records = self._compiled.get(name)
+        records = self._compiled.get(key[0]) or self._compile(key[0])
         if records is None:
-            if name not in self._layers:
-                return None
-            try:
-                records = self._layers[name].compile(self._converter)
-            except Exception as reason:
-                # Whatever it is that we do not understand, Dask's own graph of it is right.
-                self._materialise(name, reason)
-                return None
-            self._compiled.update(dict.fromkeys(self._layers[name].names, records))
+            return None
         try:
             return records.record(key)
         except NotSymbolic as reason:
-            self._materialise(name, reason)
+            self._materialise(self._layers[key[0]], reason)
             return None
 
     def __contains__(self, key: Key) -> bool:
         """Say whether one of the layers makes a key."""
-        return self.record(key) is not None or key in self.materialised
+        if type(key) is not tuple or not key:
+            return False
+        records = self._compiled.get(key[0]) or self._compile(key[0])
+        return key in (self.materialised if records is None else records)
 
-    def _materialise(self, name: Any, reason: Exception) -> None:
-        layer = self._layers[name]
+    def _compile(self, name: Any) -> LayerRecords | None:
+        """Compile the layer of a name, if there is one and it is understood."""
+        layer = self._layers.get(name)
+        if layer is None:
+            return None
+        try:
+            records = layer.compile(self._converter)
+        except Exception as reason:
+            # Whatever it is that we do not understand, Dask's own graph of it is right.
+            self._materialise(layer, reason)
+            return None
+        self._compiled.update(dict.fromkeys(layer.names, records))
+        return records
+
+    def _materialise(self, layer: LazyLayer, reason: Exception) -> None:
         logger.debug("layer %s is materialised by Dask: %r", layer.names[-1], reason)
         self.materialised.update(layer.materialise())
         for name in layer.names:

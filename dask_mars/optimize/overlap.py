@@ -66,20 +66,26 @@ class OverlapRecords:
         #: Operand by number of parts.
         self._operands: dict[int, int] = {}
 
-    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
-        """Return the record of a block or of an edge."""
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with one of the layer's names is that of a block or of an edge."""
         coordinates = key[1:]
         if len(coordinates) != len(self._cut):
+            return False
+        if key[0] == self._edge_name:
+            return all(at in known for at, known in zip(coordinates, self._cut, strict=True))
+        # By type, because 1.0 equals 1.
+        return all(isinstance(at, int) for at in coordinates) and all(
+            at in known for at, known in zip(coordinates, self._around, strict=True)
+        )
+
+    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+        """Return the record of a block or of an edge."""
+        if key not in self:
             return None
-        try:
-            if key[0] == self._edge_name:
-                return self._edge(key)
-            parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
-        except KeyError:
-            return None
-        if not all(isinstance(at, int) for at in coordinates):
-            # 1.0 equals 1.
-            return None
+        if key[0] == self._edge_name:
+            return self._edge(key)
+        coordinates = key[1:]
+        parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
         input_keys: list[Key] = list(itertools.product((self._edge_name,), *parts))
         shape = tuple(map(len, parts))
         # What is not cut is the source's block itself.
