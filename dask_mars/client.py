@@ -22,7 +22,7 @@ from dask.local import nested_get
 
 from dask_mars import mode
 from dask_mars.graph import ChunkGraph, Key
-from dask_mars.observer import Observer, as_tasks
+from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import (
@@ -87,10 +87,14 @@ def compute(
     if rerun_exceptions_locally is None:
         rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
     with local_callbacks(callbacks) as active:
-        observer = None
+        observer: Observer | None = None
+        counter = CountingObserver(active) if active and only_count(active) else None
         failed = True
         try:
-            symbolic = symbolic_graph(dsk) if not active and not cache else None
+            if counter:
+                observer = counter
+                counter.start()
+            symbolic = symbolic_graph(dsk) if (counter or not active) and not cache else None
             if symbolic is not None:
                 tasks, layers, annotations = symbolic
                 graph = convert(tasks, wanted, layers)
@@ -101,14 +105,16 @@ def compute(
                 graph_of_dask, annotations = low_level_graph(dsk)
                 if cache:
                     graph_of_dask = replace_cached(graph_of_dask, cache)
-                if active:
+                if active and not counter:
                     graph_of_dask = as_tasks(graph_of_dask)
                     observer = Observer(active, graph_of_dask)
                     observer.start()
                 graph = convert(graph_of_dask, wanted)
                 annotate(graph, annotations)
-                if observer:
+                if observer and not counter:
                     observer.start_state(set(wanted))
+            if counter:
+                counter.start_counting(graph)
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
                 # Nothing to run: the values are in the graph.
                 values = {chunk: graph.values[chunk] for chunk in graph.outputs}
