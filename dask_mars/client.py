@@ -22,7 +22,7 @@ from dask.local import nested_get
 
 from dask_mars import mode
 from dask_mars.graph import ChunkGraph, Key
-from dask_mars.observer import Observer, as_tasks
+from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
 from dask_mars.optimize.prepare import prepare
@@ -80,25 +80,31 @@ def compute(
     if rerun_exceptions_locally is None:
         rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
     with local_callbacks(callbacks) as active:
-        observer = None
+        observer: Observer | None = None
+        counter = CountingObserver(active) if active and only_count(active) else None
         failed = True
         try:
-            if not active and not cache:
+            if counter:
+                observer = counter
+                counter.start()
+            if (counter or not active) and not cache:
                 graph = prepare(dsk, wanted)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)
                 if cache:
                     graph_of_dask = replace_cached(graph_of_dask, cache)
-                if active:
+                if active and not counter:
                     graph_of_dask = as_tasks(graph_of_dask)
                     observer = Observer(active, graph_of_dask)
                     observer.start()
                 graph = convert(graph_of_dask, wanted)
                 annotate(graph, annotations)
                 graph.declared = declarations(dsk, graph_of_dask)
-                if observer:
+                if observer and not counter:
                     observer.start_state(set(wanted))
+            if counter:
+                counter.start_counting(graph)
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
                 # Nothing to run: the values are in the graph.
                 values = {chunk: graph.values[chunk] for chunk in graph.outputs}

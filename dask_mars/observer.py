@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from dask.callbacks import unpack_callbacks
 from dask.local import start_state_from_dask
 
-from dask_mars.graph import Key
+from dask_mars.graph import DATA, ChunkGraph, Key
 from dask_mars.optimize.expression import alias_targets
 
 Callbacks = tuple[Callable[..., None] | None, ...]
 
+# Callbacks that look at nothing but how many tasks there are in each state.
+_COUNTING = {"dask.diagnostics.progress", "tqdm.dask"}
+
 # Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
-_IGNORE_VALUES = {"dask.diagnostics.progress", "dask.diagnostics.profile", "tqdm.dask"}
+_IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
 
 
 class Observer:
@@ -108,6 +111,54 @@ class Observer:
                 callback[4](self._dsk, self.state, failed)
 
 
+class CountingObserver(Observer):
+    """Calls callbacks that only count, which need neither Dask's tasks nor to know which of them is ready.
+
+    Parameters
+    ----------
+    callbacks : iterable of tuple
+        For which `only_counts` holds.
+    """
+
+    def __init__(self, callbacks: Any) -> None:
+        super().__init__(callbacks, {})
+
+    def start_counting(self, graph: ChunkGraph) -> None:
+        """Call `start_state` of each callback with all of a graph's tasks before them."""
+        waiting = {key for key, operand in zip(graph.keys, graph.operand_of, strict=True) if operand != DATA}
+        self.state.update(ready=set(), waiting=waiting, running=set(), finished=set())
+        for callback in self._callbacks:
+            if callback[1]:
+                callback[1](self._dsk, self.state)
+
+    def running(self, key: Key) -> None:
+        """Note that a task was handed out, for the first time."""
+        if key in self.state["waiting"]:
+            self.state["waiting"].remove(key)
+            self.state["running"].add(key)
+            for callback in self._pretask:
+                callback(key, self._dsk, self.state)
+
+    def done(self, key: Key, value: Any, worker: int) -> None:
+        """Note that a task has finished, for the first time."""
+        if key in self.state["running"]:
+            self.state["running"].remove(key)
+            self.state["finished"].add(key)
+            for callback in self._posttask:
+                callback(key, value, self._dsk, self.state, worker)
+
+
+def only_count(callbacks: Iterable[Callbacks]) -> bool:
+    """Say whether callbacks are known to look at nothing but how many tasks there are in each state."""
+    return all(_counts(hook) for callback in callbacks for hook in callback if hook)
+
+
+def _counts(hook: Any) -> bool:
+    # A subclass may look at more, in methods that are no hooks.
+    modules = (getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__)
+    return _COUNTING.issuperset(modules)
+
+
 def _looks_at_values(posttask: Any) -> bool:
     function = getattr(posttask, "__func__", posttask)
     module = getattr(function, "__module__", "")
@@ -123,4 +174,4 @@ def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     return dict(convert_legacy_graph(dsk))
 
 
-__all__ = ["Observer", "as_tasks"]
+__all__ = ["CountingObserver", "Observer", "as_tasks", "only_count"]

@@ -330,3 +330,14 @@ def scripts(tmp_path: Path) -> Iterator[Scripts]:
     for process in left:
         process.kill()
     assert gone, left
+
+
+# -- graphs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def given_up(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Tell the names of the layers that were to be symbolic and had to be materialised."""
+    name = "dask_mars.optimize.layers"
+    caplog.set_level(logging.DEBUG, logger=name)
+    return lambda: [record.args[0] for record in caplog.records if record.name == name]

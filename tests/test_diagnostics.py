@@ -258,6 +258,109 @@ def test_progress_bar_of_collections(get: Get) -> None:
         )
 
 
+class Loud(ProgressBar):
+    """A bar that looks at more than numbers."""
+
+    def _posttask(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
+        assert dsk[key].dependencies <= state["dependencies"][key]
+        assert value is not None
+
+
+class Bare(ProgressBar):
+    """A bar that may look at the state whenever it is drawn."""
+
+
+def graphs_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many tasks Dask has made, each time a graph is converted."""
+    from dask_mars import client
+    from dask_mars.optimize import prepare
+
+    made: list[int] = []
+
+    def convert(dsk: Any, *rest: Any) -> Any:
+        made.append(len(dsk))
+        return original(dsk, *rest)
+
+    original = client.convert
+    monkeypatch.setattr(client, "convert", convert)
+    monkeypatch.setattr(prepare, "convert", convert)
+    return made
+
+
+@pytest.mark.parametrize("bar", [ProgressBar, Loud, Bare])
+def test_bars_that_only_count_have_no_tasks_made(bar: Any, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graphs_converted(monkeypatch)
+    array = (da.ones(1000, chunks=5) * 2 + 1).sum(split_every=400)
+    out = io.StringIO()
+    with bar(out=out):
+        assert array.compute(scheduler=get) == 3000
+    assert "| 100% Completed" in out.getvalue()
+    assert len(made) == 1
+    assert (made[0] < 10) is (bar is ProgressBar)
+
+
+def test_bar_beside_a_callback_that_looks_at_tasks(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graphs_converted(monkeypatch)
+    out = io.StringIO()
+    with ProgressBar(out=out), Recorder() as recorder:
+        assert da.ones(1000, chunks=5).sum().compute(scheduler=get) == 1000
+    assert made[0] > 200
+    assert len(recorder.values) == made[0]
+
+
+class Watched(io.StringIO):
+    """What a bar writes to, once for each task: takes down the numbers of its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bar: Any = None
+        self.counts: list[tuple[int, ...]] = []
+
+    def flush(self) -> None:
+        state = self.bar._state
+        if state and len(state["running"]):
+            self.counts.append(tuple(len(state[name]) for name in ("ready", "waiting", "running", "finished")))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (da.ones(100, chunks=5) + 1).sum(),
+        lambda: dask.delayed(sum)([dask.delayed(abs)(number) for number in range(20)]),
+        lambda: da.from_array(np.ones(100), chunks=5) + 1,
+    ],
+    ids=["blockwise", "delayed", "data"],
+)
+def test_counts_of_a_bar(make: Any, get: Get) -> None:
+    out = Watched()
+    with ProgressBar(out=out, minimum=100, dt=0.01) as out.bar:
+        make().compute(scheduler=get)
+    totals = {sum(counts) for counts in out.counts}
+    assert len(totals) == 1
+    (total,) = totals
+    assert 20 < total < 60
+    finished = [counts[-1] for counts in out.counts]
+    assert finished == sorted(finished)
+    state = out.bar._state
+    assert [len(state[name]) for name in ("ready", "waiting", "running", "finished")] == [0, 0, 0, total]
+
+
+def test_bar_of_values_that_are_known(get: Get) -> None:
+    out = io.StringIO()
+    with ProgressBar(out=out):
+        assert get({"a": 1}, "a") == 1
+    assert "100%" in out.getvalue()
+
+
+def test_counts_of_tqdm(get: Get) -> None:
+    tqdm_dask = pytest.importorskip("tqdm.dask")
+    out = io.StringIO()
+    with tqdm_dask.TqdmCallback(file=out) as callback:
+        (da.ones(1000, chunks=5) + 1).sum(split_every=400).compute(scheduler=get)
+    # Each block with its part of the sum, then the sum of the parts, and its way into the user's hands.
+    assert callback.pbar.n == callback.pbar.total == 202
+
+
 def test_profiler(get: Get) -> None:
     with Profiler() as profiler:
         dask.compute([dask.delayed(time.sleep)(0.02, dask_key_name=f"nap{n}") for n in range(4)], scheduler=get)

@@ -6,34 +6,25 @@ each block costs no more than the keys of its inputs and those literals that dif
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import GraphNode, Task, TaskRef, parse_input
 from dask.array.core import concatenate_axes
 from dask.blockwise import Blockwise, _get_coord_mapping, blockwise_token
 
 from dask_mars.graph import Key
+from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record
 from dask_mars.optimize.placement import stores_chunk
 
 if TYPE_CHECKING:
     from dask_mars.optimize.convert import Converter
 
-logger = logging.getLogger(__name__)
 
-
-class Record(NamedTuple):
-    """One block: its operand, its literals and the keys of its inputs."""
-
-    operand: int
-    literals: tuple[Any, ...]
-    input_keys: list[Key]
-
-
-class NotSymbolic(Exception):
-    """The layer has to be materialised by Dask."""
+def lazy_blockwise(layer: Blockwise) -> LazyLayer:
+    """Return a Blockwise layer as one that is compiled when it is needed."""
+    return LazyLayer((layer.output,), partial(BlockwiseRecords, layer), partial(dict, layer))
 
 
 class BlockwiseRecords:
@@ -53,8 +44,6 @@ class BlockwiseRecords:
     """
 
     def __init__(self, layer: Blockwise, converter: Converter) -> None:
-        self.layer = layer
-        self.name: str = layer.output
         dims = layer.dims
         #: Number of blocks along each dimension of the output.
         self.numblocks: tuple[int, ...] = tuple(dims[index] for index in layer.output_indices)
@@ -99,10 +88,10 @@ class BlockwiseRecords:
         converter.emit_result(program, task, local)
         if stores_chunk(program.functions):
             raise NotSymbolic("it stores chunks")
-        self._literals = program.literals
+        self._literals = tuple(program.literals)
         self._makers = [makers.get(key) for key in program.input_keys]
         self._constants = program.input_keys
-        self._operand = converter.operand_of(self.name, program)
+        self._operand = converter.operand_of(layer.output, program)
         self._simple = all(maker is not None for maker in self._makers)
 
     def _contraction(
@@ -125,7 +114,16 @@ class BlockwiseRecords:
 
         return nest((), list(coordinates))
 
-    def record(self, key: tuple[Any, ...]) -> Record:
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with the layer's name is that of a block."""
+        if len(key) != len(self.numblocks) + 1:
+            return False
+        for at, count in zip(key[1:], self.numblocks, strict=True):
+            if not isinstance(at, int) or not 0 <= at < count:
+                return False
+        return True
+
+    def record(self, key: tuple[Any, ...]) -> Record | None:
         """Return the record of one block.
 
         Parameters
@@ -133,6 +131,8 @@ class BlockwiseRecords:
         key : tuple
             The layer's name and the block's coordinates.
         """
+        if key not in self:
+            return None
         coordinates = key[1:] + self._dummies
         if self._simple:
             input_keys = [maker(coordinates) for maker in self._makers]  # type: ignore[misc]
@@ -141,21 +141,18 @@ class BlockwiseRecords:
                 constant if maker is None else maker(coordinates)
                 for maker, constant in zip(self._makers, self._constants, strict=True)
             ]
-        if self._varying:
-            literals = self._literals.copy()
-            for position, source, where in self._varying:
-                at = tuple([coordinates[c] for c in where])
-                value = source.get(at, at)
-                if not _is_plain(value) and isinstance(parse_input(value), (GraphNode, TaskRef)):
-                    raise NotSymbolic("a block's argument is a task")
-                literals[position] = value
-            return Record(self._operand, tuple(literals), input_keys)
-        return Record(self._operand, tuple(self._literals), input_keys)
+        literals = self._literals_at(coordinates) if self._varying else self._literals
+        return Record(self._operand, literals, input_keys)
 
-    def keys(self) -> Iterator[Key]:
-        """Yield the keys of all blocks."""
-        for at in itertools.product(*map(range, self.numblocks)):
-            yield (self.name, *at)
+    def _literals_at(self, coordinates: tuple[Any, ...]) -> tuple[Any, ...]:
+        literals = list(self._literals)
+        for position, source, where in self._varying:
+            at = tuple([coordinates[c] for c in where])
+            value = source.get(at, at)
+            if not _is_plain(value) and isinstance(parse_input(value), (GraphNode, TaskRef)):
+                raise NotSymbolic("a block's argument is a task")
+            literals[position] = value
+        return tuple(literals)
 
 
 _PLAIN = frozenset({int, float, str, bool, slice, type(None)})
@@ -164,7 +161,9 @@ _PLAIN = frozenset({int, float, str, bool, slice, type(None)})
 def _is_plain(value: Any) -> bool:
     """Say quickly that a literal holds no task: most are shapes, slices and positions."""
     kind = type(value)
-    return kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value)))
+    if kind is tuple:
+        return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))
+    return kind in _PLAIN
 
 
 def _key_maker(name: str, coordinates: tuple[int, ...], dimensions: int) -> Callable[[tuple[Any, ...]], Key]:

@@ -7,7 +7,7 @@ cycles and of missing keys, and the dense ids all come from the same pass.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,12 @@ from dask._task_spec import (
     _execute_subgraph,
     convert_legacy_task,
 )
-from dask.blockwise import Blockwise
 from dask.core import getcycle
 from dask.utils import funcname
 
 from dask_mars.graph import DATA, ChunkGraph, Held, Key, Operand, Step, Subprogram
 from dask_mars.operands import path_of
-from dask_mars.optimize.blockwise import BlockwiseRecords, NotSymbolic, Record
+from dask_mars.optimize.layers import LazyLayer, LazyLayers, Record
 from dask_mars.optimize.placement import (
     assembles_result,
     is_client_store,
@@ -136,16 +135,13 @@ class Converter:
     ----------
     dsk : mapping
         A low-level Dask graph: key to `GraphNode`, legacy task or value.
-    layers : iterable of Blockwise
+    layers : iterable of LazyLayer
         Layers whose blocks belong to the graph as well; none of them needs to be materialised.
     """
 
-    def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[Blockwise] = ()) -> None:
+    def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = ()) -> None:
         self._dsk = dsk
-        #: Layers that are not in `dsk`, compiled when their first block is met.
-        self._layers: dict[Any, Blockwise | BlockwiseRecords | Mapping[Key, Any]] = {
-            layer.output: layer for layer in layers
-        }
+        self._layers = LazyLayers(layers, self)
         self._known_keys = _KnownKeys(dsk, self._layers)
         self._graph = ChunkGraph()
         self._patterns: dict[Any, _Pattern] = {}
@@ -282,6 +278,9 @@ class Converter:
                 else []
             )
             if waiting:
+                if len(waiting) > 1:
+                    # In the graph's order: that of a set would make other programs of tasks that are alike.
+                    waiting.sort(key=list(inner).index)
                 stack.extend(waiting)
                 continue
             stack.pop()
@@ -422,47 +421,25 @@ class Converter:
 
     # -- the walk ---------------------------------------------------------------------------------------------
 
-    def _enter(self, key: Key, wanted_by: Key | None) -> _Program | Record | DataNode | Alias:
-        """Compile the node of a key."""
-        if type(key) is tuple and key:
-            layer = self._layers.get(key[0])
-            if layer is not None and _has_block(layer, key):
-                if isinstance(layer, Blockwise):
-                    layer = self._compile(layer)
-                if isinstance(layer, BlockwiseRecords):
-                    try:
-                        return layer.record(key)
-                    except NotSymbolic as reason:
-                        layer = self._materialise(layer.layer, reason)
-                return self._program_of(key, layer[key])
-        return self._program_of(key, self._node(key, wanted_by))
-
-    def _compile(self, layer: Blockwise) -> BlockwiseRecords | Mapping[Key, Any]:
-        """Compile a layer whose first block is needed, or have Dask materialise it."""
+    def _enter(self, key: Key, wanted_by: Iterable[Key]) -> _Program | Record | DataNode | Alias:
+        """Compile the node of a key; of those that want it the last one counts."""
+        record = self._layers.record(key)
+        if record is not None:
+            return record
         try:
-            compiled = self._layers[layer.output] = BlockwiseRecords(layer, self)
-        except Exception as reason:
-            # Whatever it is that we do not understand, Dask's own graph of it is right.
-            return self._materialise(layer, reason)
-        return compiled
-
-    def _materialise(self, layer: Blockwise, reason: Exception) -> Mapping[Key, Any]:
-        logger.debug("layer %s is materialised by Dask: %r", layer.output, reason)
-        tasks: Mapping[Key, Any] = dict(layer)
-        self._layers[layer.output] = tasks
-        return tasks
-
-    def _node(self, key: Key, wanted_by: Key | None) -> Any:
-        try:
-            return self._dsk[key]
+            node = self._dsk[key]
         except KeyError:
-            pass
-        try:
-            return self._extra[key]
-        except KeyError:
-            if wanted_by is None:
-                raise KeyError(key) from None
-            raise ValueError(f"Missing dependency {key!r} for dependents {{{wanted_by!r}}}") from None
+            node = self._other_node(key, wanted_by)
+        return self._program_of(key, node)
+
+    def _other_node(self, key: Key, wanted_by: Iterable[Key]) -> Any:
+        for scope in (self._extra, self._layers.materialised):
+            if key in scope:
+                return scope[key]
+        *_, dependent = (None, *wanted_by)
+        if dependent is None:
+            raise KeyError(key)
+        raise ValueError(f"Missing dependency {key!r} for dependents {{{dependent!r}}}") from None
 
     def convert(self, wanted: Iterable[Key]) -> ChunkGraph:
         """Walk from the wanted keys.
@@ -479,63 +456,60 @@ class Converter:
         graph = self._graph
         ids = graph.ids
         wanted = list(wanted)
-        entered: dict[Key, _Program | Record | DataNode | Alias | None] = {}
-        stack: list[tuple[Key, Key | None]] = [(key, None) for key in reversed(wanted)]
+        #: What has been compiled and waits for its inputs, each wanted by the one before.
+        entered: dict[Key, _Program | Record | DataNode | Alias] = {}
+        stack = wanted[::-1]
         while stack:
-            key, wanted_by = stack[-1]
+            key = stack[-1]
             if key in ids:
                 stack.pop()
                 continue
-            program = entered.get(key)
-            if program is not None:
-                stack.pop()
-                self._leave(key, program)
-                # Left for good: what it emitted is in the graph now.
-                entered[key] = None
-                continue
-            program = self._enter(key, wanted_by)
-            entered[key] = program
-            if isinstance(program, (Record, _Program)):
-                dependencies: Iterable[Key] = reversed(program.input_keys)
-            elif isinstance(program, Alias):
-                dependencies = (program.target,)
-            else:
-                dependencies = ()
-            for dependency in dependencies:
-                if dependency not in ids:
-                    if entered.get(dependency) is not None:
-                        self._raise_cycle(dependency)
-                    stack.append((dependency, key))
+            program = entered.pop(key, None)
+            if program is None:
+                program = self._enter(key, entered)
+                dependencies: Sequence[Key] = ()
+                if isinstance(program, (Record, _Program)):
+                    dependencies = program.input_keys
+                elif isinstance(program, Alias):
+                    dependencies = (program.target,)
+                waiting = [dependency for dependency in dependencies if dependency not in ids]
+                if waiting:
+                    entered[key] = program
+                    for dependency in waiting:
+                        if dependency in entered:
+                            self._raise_cycle(dependency)
+                    waiting.reverse()
+                    stack += waiting
+                    continue
+            stack.pop()
+            self._leave(key, program)
         graph.outputs = sorted({ids[key] for key in wanted})
         graph.in_client.update(ids[key] for key in self._targets if key in ids)
         graph.in_client -= graph.values.keys()
         return graph
 
     def _leave(self, key: Key, program: _Program | Record | DataNode | Alias) -> None:
+        """Give a chunk to a key whose inputs have theirs."""
         graph = self._graph
         ids = graph.ids
-        if isinstance(program, Record):
-            ids[key] = len(graph.keys)
-            graph.keys.append(key)
-            graph.operand_of.append(program.operand)
-            graph.literals.append(program.literals)
-            graph.inputs.append(tuple([ids[dependency] for dependency in program.input_keys]))
-            return
         if isinstance(program, Alias):
             ids[key] = ids[program.target]
             return
         chunk = ids[key] = len(graph.keys)
         graph.keys.append(key)
-        if isinstance(program, DataNode):
+        if isinstance(program, Record):
+            graph.operand_of.append(program.operand)
+            graph.literals.append(program.literals)
+        elif isinstance(program, _Program):
+            graph.operand_of.append(self.operand_of(key, program))
+            graph.literals.append(tuple(program.literals))
+        else:
             graph.operand_of.append(DATA)
             graph.literals.append(())
             graph.inputs.append(())
             graph.values[chunk] = program.value
             return
-        graph.operand_of.append(self.operand_of(key, program))
-        graph.literals.append(tuple(program.literals))
-        inputs = tuple([ids[dependency] for dependency in program.input_keys])
-        graph.inputs.append(inputs)
+        graph.inputs.append(tuple([ids[dependency] for dependency in program.input_keys]))
 
     def _raise_cycle(self, key: Key) -> None:
         from dask._task_spec import convert_legacy_graph
@@ -566,33 +540,12 @@ class _KnownKeys:
 
     __slots__ = ("_dsk", "_layers")
 
-    def __init__(self, dsk: Mapping[Key, Any], layers: Mapping[Any, Any]) -> None:
+    def __init__(self, dsk: Mapping[Key, Any], layers: LazyLayers) -> None:
         self._dsk = dsk
         self._layers = layers
 
     def __contains__(self, key: Any) -> bool:
-        if key in self._dsk:
-            return True
-        if type(key) is not tuple or not key or not self._layers:
-            return False
-        layer = self._layers.get(key[0])
-        return layer is not None and _has_block(layer, key)
-
-
-def _has_block(layer: Blockwise | BlockwiseRecords | Mapping[Key, Any], key: tuple[Any, ...]) -> bool:
-    if type(layer) is BlockwiseRecords:
-        counts = layer.numblocks
-    elif isinstance(layer, Blockwise):
-        counts = tuple(layer.dims[index] for index in layer.output_indices)
-    elif isinstance(layer, Mapping):
-        return key in layer
-    if len(key) != len(counts) + 1:
-        return False
-    for position, count in enumerate(counts, 1):
-        at = key[position]
-        if not isinstance(at, int) or not 0 <= at < count:
-            return False
-    return True
+        return key in self._dsk or key in self._layers
 
 
 def _finish_operand(program: _Program, name: str, in_client: bool = False) -> Operand:
@@ -621,6 +574,6 @@ def _name_of(functions: list[Callable[..., Any]]) -> str:
     return "-".join(str(funcname(function)) for function in called[-4:])
 
 
-def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key], layers: Iterable[Blockwise] = ()) -> ChunkGraph:
+def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key], layers: Iterable[LazyLayer] = ()) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
     return Converter(dsk, layers).convert(wanted)

@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dask
-from dask._expr import HLGExpr, _ExprSequence, _HLGExprSequence
+from dask._expr import Expr, HLGExpr, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
 from dask.array.optimization import optimize as optimize_arrays
 from dask.blockwise import Blockwise, optimize_blockwise
 from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.layers import ArrayOverlapLayer
 
 from dask_mars.graph import ChunkGraph, Declared, Key
+from dask_mars.optimize.blockwise import lazy_blockwise
+from dask_mars.optimize.frames import fused, lazy_expression
+from dask_mars.optimize.layers import LazyLayer
+from dask_mars.optimize.overlap import lazy_overlap
 
 #: Annotations that we honour.
 HONOURED = ("retries", "priority")
@@ -47,10 +52,10 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
 
 def symbolic_graph(
     dsk: Any, fuse_layers: bool = True
-) -> tuple[dict[Key, Any], list[Blockwise], dict[str, dict[str, Any]]] | None:
-    """Return the graph of array expressions with its blockwise layers left as they are.
+) -> tuple[dict[Key, Any], list[LazyLayer], dict[str, dict[str, Any]]] | None:
+    """Return the graph of a Dask expression with those of its layers left as they are that can be.
 
-    Dask's array optimizer would make a task object for each block; what it does for a graph's layers is done here,
+    Dask would make a task object for each block; what its array optimizer does for a graph's layers is done here,
     and what it does for tasks is left to `compose`.
 
     Parameters
@@ -67,11 +72,23 @@ def symbolic_graph(
         what the user has annotated. None if the expression is of another kind, or its user wants no optimisation:
         then `low_level_graph` has to do.
     """
-    if not isinstance(dsk, _HLGExprSequence) or dask.config.get("optimization.fuse.active", None) is False:
+    if isinstance(dsk, _HLGExprSequence):
+        found = _graph_of_layers(dsk, fuse_layers)
+    elif isinstance(dsk, Expr):
+        found = _graph_of_expressions(dsk)
+    else:
+        found = None
+    return None if found is None else (*found, _annotations(dsk))
+
+
+def _graph_of_layers(
+    sequence: _HLGExprSequence, fuse_layers: bool
+) -> tuple[dict[Key, Any], list[LazyLayer]] | None:
+    if dask.config.get("optimization.fuse.active", None) is False:
         return None
     tasks: dict[Key, Any] = {}
-    layers: list[Blockwise] = []
-    for operand in dsk.operands:
+    layers: list[LazyLayer] = []
+    for operand in sequence.operands:
         if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimize_arrays:
             return None
         graph = operand.hlg
@@ -80,11 +97,51 @@ def symbolic_graph(
             with dask.config.set({"optimization.annotations.fuse": False}):
                 graph = optimize_blockwise(graph, keys=flatten(operand.__dask_keys__()))
         for layer in graph.layers.values():
-            if isinstance(layer, Blockwise) and not layer.is_materialized():
-                layers.append(layer)
+            lazy = lazy_layer(layer)
+            if lazy is not None:
+                layers.append(lazy)
             else:
                 tasks.update(layer)
-    return tasks, layers, _annotations(dsk)
+    return tasks, layers
+
+
+def _graph_of_expressions(root: Expr) -> tuple[dict[Key, Any], list[LazyLayer]] | None:
+    """Collect layers as `Expr.__dask_graph__` does."""
+    whole = fused(root)
+    # What is fused has another name, and so has what depends on it.
+    names = zip(flatten(root.__dask_keys__()), flatten(whole.__dask_keys__()), strict=True)
+    tasks: dict[Key, Any] = {key: Alias(key, new) for key, new in names if key != new}
+    layers: list[LazyLayer] = []
+    seen: set[str] = set()
+    stack = [whole]
+    while stack:
+        expression = stack.pop()
+        if expression._name in seen:
+            continue
+        seen.add(expression._name)
+        if type(expression).__dask_graph__ is not Expr.__dask_graph__:
+            return None
+        lazy = lazy_expression(expression)
+        if lazy is not None:
+            layer, others = lazy
+            layers.append(layer)
+            stack += others
+        else:
+            tasks.update(expression._layer())
+        stack += expression.dependencies()
+    return tasks, layers
+
+
+def lazy_layer(layer: Layer) -> LazyLayer | None:
+    """Return a layer as one that is compiled when it is needed, or None if all of its tasks have to be made."""
+    if layer.is_materialized():
+        return None
+    # What a subclass makes of its blocks in another way is not known.
+    if isinstance(layer, Blockwise) and type(layer)._dict is Blockwise._dict:
+        return lazy_blockwise(layer)
+    if type(layer) is ArrayOverlapLayer:
+        return lazy_overlap(layer)
+    return None
 
 
 def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,195 @@
+"""Expressions that make one task for each partition as chunk records: the elementwise part of Dask's dataframes.
+
+Such an expression knows how to make the task of any partition. Where it is certain that tasks differ in nothing
+but the partitions that they read, one of them is made, and stands for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import dask
+from dask._expr import Expr
+from dask._task_spec import Task, _execute_subgraph
+
+from dask_mars.graph import Key
+from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record
+
+if TYPE_CHECKING:
+    from dask_mars.optimize.convert import Converter, _Program
+
+
+def fused(root: Expr) -> Expr:
+    """Return an expression whose dataframes have their partitionwise steps fused.
+
+    Dask does so when it persists a dataframe and not when it computes it; then every step's partitions would be
+    chunks of their own.
+    """
+    if not _dataframes_exist() or dask.config.get("optimization.fuse.active", None) is False:
+        return root
+    from dask.dataframe.dask_expr._expr import optimize_blockwise_fusion
+
+    return optimize_blockwise_fusion(root)
+
+
+def _dataframes_exist() -> bool:
+    """Say whether there can be dataframes at all: they need pandas, which need not be there."""
+    return "dask.dataframe.dask_expr" in sys.modules
+
+
+def lazy_expression(expression: Expr) -> tuple[LazyLayer, list[Expr]] | None:
+    """Return an expression as a layer that is compiled when it is needed.
+
+    Returns
+    -------
+    layer : LazyLayer
+    others : list of Expr
+        Expressions within a fused one whose partitions are apart: each becomes a layer of its own.
+    """
+    if not _dataframes_exist():
+        return None
+    if _is_fused(expression):
+        others = [member for member in expression.exprs if not _is_uniform(member)]
+        # Of several, all but one would lie in memory where Dask's one task drops them.
+        if len(others) > 1 or not _is_uniform(expression.exprs[0]):
+            return None
+    elif _is_uniform(expression):
+        others = []
+    else:
+        return None
+    return LazyLayer((expression._name,), partial(PartitionRecords, expression), expression._layer), others
+
+
+def _is_fused(expression: Expr) -> bool:
+    from dask.dataframe.dask_expr._expr import Fused
+
+    return type(expression) is Fused
+
+
+def _is_uniform(expression: Expr) -> bool:
+    """Say whether the tasks of all partitions are known to differ in nothing but the partitions that they read."""
+    from dask.dataframe.dask_expr import _expr as frames
+    from dask.dataframe.dask_expr._merge import BlockwiseMerge
+
+    kind = type(expression)
+    if not issubclass(kind, frames.Blockwise):
+        return False
+    if kind._layer is not Expr._layer or kind._blockwise_arg is not frames.Blockwise._blockwise_arg:
+        return False
+    if kind._task is frames.MapPartitions._task:
+        return not expression._has_partition_info
+    alike = (
+        frames.Blockwise,
+        frames.Apply,
+        frames.BlockwiseHead,
+        frames.BlockwiseHeadIndex,
+        frames.BlockwiseTail,
+        frames.BlockwiseTailIndex,
+        frames.Index,
+        BlockwiseMerge,
+    )
+    return any(kind._task is known._task for known in alike)
+
+
+class PartitionRecords:
+    """The partitions of one expression.
+
+    Parameters
+    ----------
+    expression : Expr
+        One whose tasks are known to be alike.
+    converter : Converter
+        Compiles a task and numbers its operand.
+
+    Raises
+    ------
+    NotSymbolic
+        The tasks of the first and of the last partition are not alike after all.
+    """
+
+    def __init__(self, expression: Expr, converter: Converter) -> None:
+        self._count: int = expression.npartitions
+        # A callable that is met again belongs to the operand: after this both that are compared have met theirs.
+        _compiled(expression, 0, converter)
+        first = _compiled(expression, 0, converter)
+        last = _compiled(expression, self._count - 1, converter)
+        if not _are_alike(first, last):
+            raise NotSymbolic("its partitions differ")
+        #: Of each input its name, if the partition is read that is made, or its key.
+        self._inputs: list[tuple[Any, Key]] = []
+        for key, other in zip(first.input_keys, last.input_keys, strict=True):
+            if key == other:
+                self._inputs.append((None, key))
+            elif isinstance(key, tuple) and (key, other) == ((key[0], 0), (key[0], self._count - 1)):
+                self._inputs.append((key[0], key))
+            else:
+                raise NotSymbolic("its partitions read others")
+        self._operand = converter.operand_of(expression._name, last)
+        self._literals = tuple(last.literals)
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with the expression's name is that of a partition."""
+        return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < self._count
+
+    def record(self, key: tuple[Any, ...]) -> Record | None:
+        """Return the record of one partition."""
+        if key not in self:
+            return None
+        partition = key[1]
+        input_keys = [known if name is None else (name, partition) for name, known in self._inputs]
+        return Record(self._operand, self._literals, input_keys)
+
+
+def _compiled(expression: Expr, partition: int, converter: Converter) -> _Program:
+    key = (expression._name, partition)
+    task = _fused_task(expression, key) if _is_fused(expression) else expression._task(key, partition)
+    if type(task) is not Task:
+        raise NotSymbolic(f"its task is a {type(task).__name__}")
+    program = converter.new_program()
+    converter.emit_result(program, task, {})
+    return program
+
+
+def _fused_task(expression: Expr, key: tuple[str, int]) -> Task:
+    """Return the task of a fused expression's partition, as Dask does but with inputs in a fixed order."""
+    inner = {}
+    for member in expression.exprs:
+        if _is_uniform(member):
+            partition = 0 if expression._broadcast_dep(member) else key[1]
+            name = (member._name, partition)
+            inner[name] = member._task(name, partition)
+    return Task(key, _execute_subgraph, inner, next(iter(inner)), ())
+
+
+def _are_alike(one: _Program, other: _Program) -> bool:
+    """Say whether two programs differ in nothing but their inputs."""
+    # Without the functions' ids: some expressions make theirs anew for each task.
+    return (
+        [step[1:] for step in one.steps] == [step[1:] for step in other.steps]
+        and _same(one.functions, other.functions)
+        and _same(one.literals, other.literals)
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Say whether two values of programs are known to be the same."""
+    if one is other:
+        return True
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind in _PLAIN or kind is MethodType:
+        return bool(one == other)
+    if kind is list or kind is tuple:
+        return len(one) == len(other) and all(map(_same, one, other))
+    if kind is dict:
+        return _same([*one.items()], [*other.items()])
+    if kind is partial:
+        return _same([one.func, one.args, one.keywords], [other.func, other.args, other.keywords])
+    return False
+
+
+_PLAIN = frozenset({int, float, str, bytes, bool, complex})

@@ -1,0 +1,128 @@
+"""What a graph's layers have in common while Dask has made no task objects of them.
+
+A layer is known by the names that its keys begin with. It is compiled when its first key is met; from then on each
+key costs one record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dask._task_spec import Alias
+
+from dask_mars.graph import Key
+
+if TYPE_CHECKING:
+    from dask_mars.optimize.convert import Converter
+
+logger = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+    """One block: its operand, its literals and the keys of its inputs."""
+
+    operand: int
+    literals: tuple[Any, ...]
+    input_keys: Sequence[Key]
+
+
+class NotSymbolic(Exception):
+    """The layer has to be materialised by Dask."""
+
+
+class LayerRecords(Protocol):
+    """The blocks of one layer, compiled."""
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with one of the layer's names is that of a block."""
+
+    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+        """Return what a block is made of, or None if there is no such block.
+
+        Parameters
+        ----------
+        key : tuple
+            Begins with one of the layer's names.
+
+        Raises
+        ------
+        NotSymbolic
+            The block turns out to be of a kind that is not understood.
+        """
+
+
+class LazyLayer(NamedTuple):
+    """A layer that nobody has materialised yet."""
+
+    #: What its keys begin with.
+    names: tuple[str, ...]
+    #: Makes its records, or raises `NotSymbolic`.
+    compile: Callable[[Converter], LayerRecords]
+    #: Has Dask make its tasks.
+    materialise: Callable[[], Mapping[Key, Any]]
+
+
+class LazyLayers:
+    """Finds the records of a key, compiling its layer at need.
+
+    Parameters
+    ----------
+    layers : iterable of LazyLayer
+        No name may belong to two of them.
+    converter : Converter
+        Compiles their tasks.
+
+    Attributes
+    ----------
+    materialised : dict
+        Tasks of the layers that Dask had to materialise after all.
+    """
+
+    def __init__(self, layers: Iterable[LazyLayer], converter: Converter) -> None:
+        self._converter = converter
+        self._layers = {name: layer for layer in layers for name in layer.names}
+        self._compiled: dict[Any, LayerRecords] = {}
+        self.materialised: dict[Key, Any] = {}
+
+    def record(self, key: Key) -> Record | Alias | None:
+        """Return what the block of a key is made of, or None if no layer says how."""
+        if type(key) is not tuple or not key:
+            return None
+        records = self._compiled.get(key[0]) or self._compile(key[0])
+        if records is None:
+            return None
+        try:
+            return records.record(key)
+        except NotSymbolic as reason:
+            self._materialise(self._layers[key[0]], reason)
+            return None
+
+    def __contains__(self, key: Key) -> bool:
+        """Say whether one of the layers makes a key."""
+        if type(key) is not tuple or not key:
+            return False
+        records = self._compiled.get(key[0]) or self._compile(key[0])
+        return key in (self.materialised if records is None else records)
+
+    def _compile(self, name: Any) -> LayerRecords | None:
+        """Compile the layer of a name, if there is one and it is understood."""
+        layer = self._layers.get(name)
+        if layer is None:
+            return None
+        try:
+            records = layer.compile(self._converter)
+        except Exception as reason:
+            # Whatever it is that we do not understand, Dask's own graph of it is right.
+            self._materialise(layer, reason)
+            return None
+        self._compiled.update(dict.fromkeys(layer.names, records))
+        return records
+
+    def _materialise(self, layer: LazyLayer, reason: Exception) -> None:
+        logger.debug("layer %s is materialised by Dask: %r", layer.names[-1], reason)
+        self.materialised.update(layer.materialise())
+        for name in layer.names:
+            del self._layers[name]
+            self._compiled.pop(name, None)

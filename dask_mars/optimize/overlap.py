@@ -1,0 +1,150 @@
+"""Overlaps of neighbouring blocks as chunk records: `da.overlap`, `da.map_overlap` and what is made of them.
+
+Dask names the edge that a block lends to its neighbour by fractional coordinates: ``2.9`` is the front edge of
+block 3, cut for block 2, and ``1.1`` the back edge of block 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dask._task_spec import Alias
+from dask.array.core import concatenate_shaped
+from dask.layers import ArrayOverlapLayer
+
+from dask_mars.graph import Key
+from dask_mars.optimize.layers import LazyLayer, Record
+
+if TYPE_CHECKING:
+    from dask_mars.optimize.convert import Converter
+
+# Where what is cut will stand.
+_BEFORE, _CENTRE, _AFTER = -1, 0, 1
+
+
+def lazy_overlap(layer: ArrayOverlapLayer) -> LazyLayer:
+    """Return the layer of an overlap as one that is compiled when it is needed."""
+    names = (f"getitem-{layer.token}", f"overlap-{layer.token}")
+    return LazyLayer(names, partial(OverlapRecords, layer), partial(dict, layer))
+
+
+class OverlapRecords:
+    """The blocks of one layer: edges cut from the source's blocks, and blocks put together with their edges.
+
+    Parameters
+    ----------
+    layer : ArrayOverlapLayer
+        As `dask.array.overlap.overlap_internal` makes it.
+    converter : Converter
+        Numbers the layer's operands.
+    """
+
+    def __init__(self, layer: ArrayOverlapLayer, converter: Converter) -> None:
+        self._converter = converter
+        self._source: str = layer.name
+        self._edge_name, self._name = f"getitem-{layer.token}", f"overlap-{layer.token}"
+        counts = tuple(map(len, layer.chunks))
+        depths = [_both_sides(layer.axes.get(axis, 0)) for axis in range(len(counts))]
+        #: For each axis and block the coordinates of what is put together there.
+        self._around = [
+            {block: _neighbours(block, count, *depth) for block in range(count)}
+            for count, depth in zip(counts, depths, strict=True)
+        ]
+        #: For each axis and coordinate the block that it is cut from, and the side.
+        self._cut = [_cuts(around) for around in self._around]
+        #: The slices to cut with, by the side of each axis.
+        self._literals = {
+            sides: (tuple([_cut_at(side, *depth) for side, depth in zip(sides, depths, strict=True)]),)
+            for sides in itertools.product((_BEFORE, _CENTRE, _AFTER), repeat=len(counts))
+        }
+        program = converter.new_program()
+        program.step(operator.getitem, (program.input("block"), program.literal(None)))
+        self._edge_operand = converter.operand_of(self._edge_name, program)
+        #: Operand by number of parts.
+        self._operands: dict[int, int] = {}
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with one of the layer's names is that of a block or of an edge."""
+        coordinates = key[1:]
+        if len(coordinates) != len(self._cut):
+            return False
+        if key[0] == self._edge_name:
+            return all(at in known for at, known in zip(coordinates, self._cut, strict=True))
+        # By type, because 1.0 equals 1.
+        return all(isinstance(at, int) for at in coordinates) and all(
+            at in known for at, known in zip(coordinates, self._around, strict=True)
+        )
+
+    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+        """Return the record of a block or of an edge."""
+        if key not in self:
+            return None
+        if key[0] == self._edge_name:
+            return self._edge(key)
+        coordinates = key[1:]
+        parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
+        input_keys: list[Key] = list(itertools.product((self._edge_name,), *parts))
+        shape = tuple(map(len, parts))
+        # What is not cut is the source's block itself.
+        input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
+        return Record(self._operand_of(len(input_keys)), (shape,), input_keys)
+
+    def _edge(self, key: tuple[Any, ...]) -> Record | Alias:
+        block: list[Any] = [self._source]
+        sides = []
+        for known, at in zip(self._cut, key[1:], strict=True):
+            number, side = known[at]
+            block.append(number)
+            sides.append(side)
+        if not any(sides):
+            return Alias(key, tuple(block))
+        return Record(self._edge_operand, self._literals[tuple(sides)], (tuple(block),))
+
+    def _operand_of(self, part_count: int) -> int:
+        operand = self._operands.get(part_count)
+        if operand is None:
+            program = self._converter.new_program()
+            parts = self._converter.emit_list(program, [program.input(part) for part in range(part_count)])
+            program.step(concatenate_shaped, (parts, program.literal(None)))
+            operand = self._operands[part_count] = self._converter.operand_of(self._name, program)
+        return operand
+
+
+def _both_sides(depth: Any) -> tuple[int, int]:
+    return depth if isinstance(depth, tuple) else (depth, depth)
+
+
+def _neighbours(block: int, count: int, before: int, after: int) -> list[float]:
+    """Return the coordinates of what a block is put together from along one axis, as Dask computes them."""
+    coordinates: list[float] = [block]
+    if before and block > 0:
+        coordinates.insert(0, block - 0.9)
+    if after and block < count - 1:
+        coordinates.append(block + 0.9)
+    return coordinates
+
+
+def _cuts(around: dict[int, list[float]]) -> dict[float, tuple[int, int]]:
+    """Return block and side of each coordinate along one axis."""
+    cuts: dict[float, tuple[int, int]] = {}
+    for block, coordinates in around.items():
+        for at in coordinates:
+            if at == block:
+                cuts[at] = block, _CENTRE
+            elif at < block:
+                cuts[at] = block - 1, _BEFORE
+            else:
+                cuts[at] = block + 1, _AFTER
+    return cuts
+
+
+def _cut_at(side: int, before: int, after: int) -> slice:
+    """Return what of a neighbour stands before or after a block."""
+    if side == _BEFORE:
+        return slice(-before, None)
+    if side == _AFTER:
+        return slice(0, after)
+    return slice(None, None, None)

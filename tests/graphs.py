@@ -1,0 +1,65 @@
+"""What Dask hands over, as chunk graphs, and what those come to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import pytest
+from dask._task_spec import Alias
+
+from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.expression import flatten, symbolic_graph
+
+
+def handed_over(*collections: Any) -> tuple[Any, list[Any]]:
+    """Return what `dask.compute` hands a scheduler."""
+    handed: list[Any] = []
+
+    def getter(dsk: Any, keys: Any, **options: Any) -> None:
+        handed.append((dsk, keys))
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        dask.compute(*collections, scheduler=getter)
+    dsk, keys = handed[0]
+    return dsk, flatten(keys)
+
+
+def symbolic(*collections: Any) -> tuple[ChunkGraph, set[Any]]:
+    """Return the chunk graph of collections, and the keys that Dask had made tasks of before."""
+    dsk, wanted = handed_over(*collections)
+    tasks, lazy, _ = symbolic_graph(dsk)
+    return convert(tasks, wanted, lazy), set(tasks)
+
+
+def dependencies_of(graph: ChunkGraph) -> dict[Any, set[Any]]:
+    keys = graph.keys
+    return {keys[chunk]: {keys[source] for source in sources} for chunk, sources in enumerate(graph.inputs)}
+
+
+def resolved(dsk: dict[Any, Any]) -> dict[Any, set[Any]]:
+    """Return dependencies with aliases replaced by what they stand for."""
+
+    def target(key: Any) -> Any:
+        while isinstance(dsk[key], Alias):
+            key = dsk[key].target
+        return key
+
+    return {
+        key: {target(dependency) for dependency in node.dependencies}
+        for key, node in dsk.items()
+        if not isinstance(node, Alias)
+    }
+
+
+def evaluate(graph: ChunkGraph) -> dict[Any, Any]:
+    """Compute every chunk and return the values of all keys that can be looked up."""
+    values: list[Any] = []
+    for chunk, number in enumerate(graph.operand_of):
+        inputs = [values[source] for source in graph.inputs[chunk]]
+        values.append(
+            graph.values[chunk] if number == DATA else graph.operands[number].run(inputs, graph.literals[chunk])
+        )
+    return {key: values[chunk] for key, chunk in graph.ids.items()}

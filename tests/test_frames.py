@@ -1,0 +1,166 @@
+"""Dataframes: chunks made from one task of each expression, with the values of all of Dask's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from dask._task_spec import Task, TaskRef, convert_legacy_graph
+from graphs import dependencies_of, evaluate, handed_over, resolved, symbolic
+
+from dask_mars.optimize import frames
+from dask_mars.optimize.compose import compose
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.expression import symbolic_graph
+
+pd = pytest.importorskip("pandas")
+dd = pytest.importorskip("dask.dataframe")
+collection = pytest.importorskip("dask.dataframe.dask_expr._collection")
+expressions = pytest.importorskip("dask.dataframe.dask_expr._expr")
+
+
+def table() -> Any:
+    return pd.DataFrame({"a": np.arange(40) % 7, "b": np.linspace(0, 1, 40), "c": list("wxyz") * 10})
+
+
+def part(number: int) -> Any:
+    return table().iloc[number * 5 : number * 5 + 5]
+
+
+FRAMES = {
+    "elementwise": lambda df: df.assign(d=df.a * 2 + df.b)[["d", "a"]],
+    "filter": lambda df: df[(df.a > 2) & (df.b < 0.9)].b,
+    "sum": lambda df: ((df.a + df.b) * 2).sum(),
+    "mean": lambda df: df[["a", "b"]].mean(),
+    "groupby": lambda df: df.groupby("c").b.sum(),
+    "groupby shuffled": lambda df: df.groupby("a").agg({"b": ["mean", "max"]}, split_out=3),
+    "map_partitions": lambda df: df.map_partitions(lambda part, by: part.b * by, 3.0, meta=("b", "f8")),
+    "partition_info": lambda df: df.map_partitions(
+        lambda part, partition_info=None: part.a * 0 + partition_info["number"], meta=("a", "i8")
+    ),
+    "apply": lambda df: df.b.apply(lambda value: value + 1, meta=("b", "f8")),
+    "string": lambda df: df.c.str.upper(),
+    "index": lambda df: df.index.max(),
+    "head": lambda df: df.head(8, npartitions=-1, compute=False),
+    "tail": lambda df: df.tail(3, compute=False),
+    "partitions": lambda df: (df.a + 1).partitions[[1, 3]],
+    "broadcast": lambda df: df.b - df.b.mean(),
+    "two": lambda df: df.a + dd.from_pandas(table(), npartitions=8).b,
+    "merge": lambda df: df.merge(df.groupby("c").b.max().reset_index(), on="c").b_y,
+    "broadcast merge": lambda df: df.merge(pd.DataFrame({"a": [1, 2], "e": [3, 4]}), on="a"),
+    "concat": lambda df: dd.concat([df, df.assign(b=df.b + 1)]).b,
+    "shuffle": lambda df: df.set_index("b", divisions=[0, 0.3, 0.7, 1]).a,
+    "repartition": lambda df: (df.b + 1).repartition(npartitions=2) * 2,
+    "rolling": lambda df: df.b.rolling(3).sum(),
+    "cumulative": lambda df: df.a.cumsum(),
+    "sample": lambda df: df.sample(frac=0.5, random_state=3).b,
+    "describe": lambda df: df.b.describe(),
+    "already fused": lambda df: (df.a + df.b + 1).sum().optimize(),
+    "one partition": lambda df: df.repartition(npartitions=1).b.sum() + 1,
+    "persisted": lambda df: (df.persist(scheduler="sync").b + 1).sum(),
+}
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "not fused"])
+@pytest.mark.parametrize("source", ["made", "given"])
+@pytest.mark.parametrize("kind", FRAMES)
+def test_dataframe(kind, source, fuse, given_up):
+    options = {"optimization.fuse.active": fuse, "dataframe.shuffle.method": "tasks"}
+    with dask.config.set(options):
+        if source == "given":
+            df = dd.from_pandas(table(), npartitions=8)
+        else:
+            df = dd.from_map(part, range(8), divisions=[*range(0, 40, 5), 39])
+        dsk, wanted = handed_over(FRAMES[kind](df))
+        tasks, lazy, _ = symbolic_graph(dsk)
+        assert lazy or kind in ("partition_info", "sample")
+        graph = convert(tasks, wanted, lazy)
+        assert given_up() == []
+        materialised = convert_legacy_graph(dsk.__dask_graph__())
+    if not fuse and kind != "already fused":
+        expected = resolved(materialised)
+        found = dependencies_of(graph)
+        assert found == {key: expected[key] for key in found}
+    assert len(compose(graph)) <= len(convert(materialised, wanted))
+    values = evaluate(graph)
+    for key, value in zip(wanted, dask.get(materialised, wanted), strict=True):
+        assert_equal(values[key], value)
+
+
+def assert_equal(value: Any, expected: Any) -> None:
+    assert type(value) is type(expected)
+    if isinstance(expected, pd.DataFrame):
+        pd.testing.assert_frame_equal(value, expected)
+    elif isinstance(expected, pd.Series):
+        pd.testing.assert_series_equal(value, expected)
+    else:
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_partitions_of_a_dataframe_are_one_chunk_each(runtime):
+    df = dd.from_map(part, range(8))
+    x = ((df.a + df.b) * df.b).sum()
+    graph, tasks = symbolic(x)
+    composed = compose(graph)
+    assert len(composed) == 8 + 1
+    assert len(composed.operands) == 2
+    # The parts themselves, the sum of their sums, and the name of the result that Dask knows.
+    assert len(tasks) == 8 + 1 + 1
+    assert x.compute(scheduler=runtime.get) == pytest.approx(((table().a + table().b) * table().b).sum())
+
+
+def test_shared_part_of_two_dataframes_is_made_once(runtime):
+    df = dd.from_map(part, range(8))
+    shared = df.a + 1
+    graph, _ = symbolic(shared.sum(), shared.max(), shared)
+    assert sum(str(key[0]).startswith("part-") for key in compose(graph).keys) <= 8
+    results = dask.compute(shared.sum(), shared.max(), shared, scheduler=runtime.get)
+    assert results[:2] == ((table().a + 1).sum(), 7)
+    pd.testing.assert_series_equal(results[2], table().a + 1)
+
+
+def test_several_dataframes_and_a_persisted_one(runtime):
+    df = dd.from_pandas(table(), npartitions=4)
+    kept = (df.a + 1).persist(scheduler=runtime.get)
+    assert dask.compute(kept.sum(), df.b.count(), (kept * 2).max(), scheduler=runtime.get) == (
+        (table().a + 1).sum(),
+        40,
+        14,
+    )
+
+
+def test_dataframe_in_an_array_graph(runtime, given_up):
+    df = dd.from_map(part, range(8))
+    x = df[["a", "b"]].to_dask_array(lengths=True).sum(axis=0)
+    symbolic(x)
+    assert given_up() == []
+    np.testing.assert_allclose(x.compute(scheduler=runtime.get), table()[["a", "b"]].sum())
+
+
+class _Numbered(expressions.Blockwise):
+    """Its task for a partition knows which one it is."""
+
+    _parameters = ("frame",)
+    operation = staticmethod(lambda part, number: part.a * 0 + number)
+
+    @property
+    def _meta(self) -> Any:
+        return self.frame._meta.a
+
+    def _task(self, name: Any, index: int) -> Task:
+        return Task(name, self.operation, TaskRef((self.frame._name, index)), index)
+
+
+@pytest.mark.parametrize("careless", [False, True], ids=["asked", "compared"])
+def test_partitions_that_differ_are_made_by_dask(careless, monkeypatch, given_up):
+    """Even if a kind of expression is taken for one whose partitions are alike."""
+    x = collection.new_collection(_Numbered(dd.from_pandas(table(), npartitions=8)))
+    if careless:
+        monkeypatch.setattr(frames, "_is_uniform", lambda expression: type(expression) is _Numbered)
+    dsk, wanted = handed_over(x)
+    tasks, lazy, _ = symbolic_graph(dsk)
+    values = evaluate(convert(tasks, wanted, lazy))
+    assert [len(given_up()), len(lazy)] == ([1, 1] if careless else [0, 0])
+    assert sorted(values[wanted[0]].unique()) == list(range(8))
