@@ -14,6 +14,7 @@ from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.peers import PEERS
+from benchmarks.records import records
 from benchmarks.report import plain_console, print_tables, write_json, write_markdown
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
@@ -55,7 +56,9 @@ def _line(measurement: Measurement) -> str:
     return f"round {job.round_index + 1}  {job.workload:20}{job.peer:24}{outcome}"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.option("--peer", "-p", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Default: all.")
 @click.option(
     "--workload",
@@ -96,7 +99,9 @@ def _line(measurement: Measurement) -> str:
     help="Write tables.",
 )
 @click.option("--list", "list_only", is_flag=True, help="List peers and workloads, and stop.")
+@click.pass_context
 def main(
+    context: click.Context,
     peers: tuple[str, ...],
     workloads: tuple[str, ...],
     rounds: int,
@@ -115,6 +120,8 @@ def main(
     then one more run in which memory is sampled. A peer that fails or takes too long is reported as
     such.
     """
+    if context.invoked_subcommand is not None:
+        return
     # The tables do not get any clearer by being squeezed.
     console = plain_console(max(TABLE_WIDTH, shutil.get_terminal_size().columns))
     if list_only:
@@ -144,6 +151,9 @@ def main(
     if interrupted:
         # As a shell reports a process that Ctrl-C ended.
         raise SystemExit(130)
+
+
+main.add_command(records)
 
 
 if __name__ == "__main__":

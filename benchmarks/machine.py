@@ -48,3 +48,23 @@ def machine_facts() -> dict[str, Any]:
         "versions": {package: _version(package) for package in _PACKAGES},
         "environment": ONE_THREAD_EACH,
     }
+
+
+def describe_machine(facts: dict[str, Any]) -> str:
+    """Put facts about the machine and the software into a line.
+
+    Parameters
+    ----------
+    facts
+        As `machine_facts` gives them.
+
+    Returns
+    -------
+    str
+        Without an end: what was run on it may follow.
+    """
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    return (
+        f"{facts['system']}, {facts['cpu_usable']} CPUs, {facts['memory_bytes'] / 2**30:.0f} GiB, "
+        f"Python {facts['python']}, {versions}"
+    )

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.jobs import Measurement, Status
+from benchmarks.machine import describe_machine
 from benchmarks.peers import BASELINE
 from benchmarks.workloads import CATALOGUE, GROUPS, Group, Workload, group_of
 
@@ -274,13 +275,9 @@ def write_markdown(path: Path, measurements: Sequence[Measurement], facts: dict[
     facts
         As `benchmarks.machine.machine_facts` gives them.
     """
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
     job = measurements[0].job
     scale = "" if job.scale == 1 else f" Sizes at scale {job.scale:g}: not for comparison."
-    paragraphs = [
-        f"{facts['system']}, {facts['cpu_usable']} CPUs, {facts['memory_bytes'] / 2**30:.0f} GiB, "
-        f"Python {facts['python']}, {versions}; {job.workers} workers, one BLAS thread each.{scale}"
-    ]
+    paragraphs = [f"{describe_machine(facts)}; {job.workers} workers, one BLAS thread each.{scale}"]
     # Wide enough that no cell is ever folded: a folded cell would be two rows in Markdown.
     console = plain_console(10_000, file=io.StringIO())
     for title, table in _tables(measurements, facts["memory_figure"], markdown=True):

@@ -53,8 +53,10 @@ def subtask_id(task: int, stage: int, subtask: int) -> bytes:
     >>> subtask_id(1, 1, 1).hex()
     '010000000100010000000000'
     """
-    _check(task, stage, subtask)
-    return _LAYOUT.pack(task, stage, subtask & 0xFFFF, subtask >> 16)
+    if 0 <= task < TASK_LIMIT and 0 <= stage < STAGE_LIMIT and 0 <= subtask < SUBTASK_LIMIT:
+        return _LAYOUT.pack(task, stage, subtask & 0xFFFF, subtask >> 16)
+    limits = f"{TASK_LIMIT - 1}, {STAGE_LIMIT - 1} and {SUBTASK_LIMIT - 1}"
+    raise ValueError(f"task {task}, stage {stage} and subtask {subtask} are not between 0 and {limits}")
 
 
 def write_subtask_id(buffer: Any, task: int, stage: int, subtask: int) -> None:
@@ -85,13 +87,3 @@ def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
     if task == TASK_LIMIT:
         raise ValueError("these bytes stand for no subtask")
     return SubtaskId(task, stage, low | high << 16)
-
-
-def _check(task: int, stage: int, subtask: int) -> None:
-    for name, number, limit in (
-        ("task", task, TASK_LIMIT),
-        ("stage", stage, STAGE_LIMIT),
-        ("subtask", subtask, SUBTASK_LIMIT),
-    ):
-        if not 0 <= number < limit:
-            raise ValueError(f"{name} {number} is not between 0 and {limit - 1}")

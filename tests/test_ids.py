@@ -64,7 +64,7 @@ def test_written_id_is_the_composed_one(task, stage, subtask):
     ],
 )
 def test_number_out_of_range_is_refused(numbers):
-    with pytest.raises(ValueError, match="is not between 0 and"):
+    with pytest.raises(ValueError, match="are not between 0 and"):
         subtask_id(*numbers)
 
 

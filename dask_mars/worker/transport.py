@@ -68,7 +68,7 @@ def unpack_operand(
     name, op_ids, steps, input_count, literal_count, rest = packed
     nameless = iter(() if rest is None else by_value(rest))
     functions = tuple([next(nameless) if op_id is None else mapping[op_id] for op_id in op_ids])
-    return Operand(name, functions, tuple([Step(*step) for step in steps]), input_count, literal_count)
+    return Operand(name, functions, tuple(map(Step._make, steps)), input_count, literal_count)
 
 
 def pack_chunks(
