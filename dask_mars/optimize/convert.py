@@ -7,7 +7,9 @@ cycles and of missing keys, and the dense ids all come from the same pass.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from dask._task_spec import (
     TaskRef,
     Tuple,
     _execute_subgraph,
+    _is_dask_future,
     convert_legacy_task,
 )
 from dask.core import getcycle
@@ -42,6 +45,13 @@ logger = logging.getLogger(__name__)
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
+
+_MISSING = object()
+
+# Literals that a legacy task may mean as keys: True is the key 1.
+_MAY_BE_KEYS = frozenset({int, float, str, bool})
+# What legacy tasks may hold keys or tasks in, their subclasses included.
+_READ_BY_DASK = (GraphNode, dict, list, tuple, set, frozenset, int, float, str)
 
 # Literal types met so often that asking isinstance for each would show.
 _PLAIN = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
@@ -141,13 +151,18 @@ class Converter:
 
     def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = ()) -> None:
         self._dsk = dsk
+        layers = list(layers)
         self._layers = LazyLayers(layers, self)
-        self._known_keys = _KnownKeys(dsk, self._layers)
+        self._find = dsk.get
+        self._known_keys: Container[Any] = _KnownKeys(dsk, self._layers) if layers else dsk
         self._graph = ChunkGraph()
         self._patterns: dict[Any, _Pattern] = {}
         # Nodes that are not in Dask's graph: large literals and the halves of split tasks.
         self._extra: dict[Key, Any] = {}
         self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
+        # Types whose values are literals and nothing else.
+        self._literal_types = set(_PLAIN)
+        self._functions: dict[Any, Callable[..., Any]] = {}
         # What becomes of each callable that was met as a literal, by its id.
         self._callables: dict[int, Held | None] = {}
         # Keys of tasks that make the targets of stores.
@@ -180,7 +195,7 @@ class Converter:
             key = argument.key
             code = local.get(key) if local else None
             return program.input(key) if code is None else code
-        if kind in _PLAIN:
+        if kind in self._literal_types:
             return program.literal(argument)
         if kind is Alias:
             key = argument.target
@@ -200,9 +215,23 @@ class Converter:
             key = ("mars-literal", id(value))
             self._extra[key] = DataNode(key, value)
             return program.input(key)
-        if callable(value) and (held := self._held_callable(value)) is not None:
-            return program.step(held, ())
-        return program.literal(value)
+        if not callable(value):
+            if not isinstance(value, np.ndarray):
+                self._literal_types.add(type(value))
+            return program.literal(value)
+        held = self._held_callable(value)
+        return program.literal(value) if held is None else program.step(held, ())
+
+    def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function that stands for all that do the same, which some layers make anew for each block."""
+        if type(function) is not partial and type(function) is not MethodType:
+            return function
+        if self._functions.get(id(function)) is function:
+            return function
+        # It keeps alive what it is told apart by.
+        chosen = self._functions.setdefault(_identity(function), function)
+        self._functions[id(chosen)] = chosen
+        return chosen
 
     def _held_callable(self, function: Callable[..., Any]) -> Held | None:
         """Return a step that returns a callable, or None for one that may as well be a literal."""
@@ -223,10 +252,11 @@ class Converter:
                 return self._emit_subgraph(program, node, local)
             emit = self.emit_argument
             codes = tuple([emit(program, argument, local) for argument in node.args])
+            function = self._same_function(node.func)
             if node.kwargs:
                 codes += tuple([emit(program, value, local) for value in node.kwargs.values()])
-                return program.step(node.func, codes, tuple(node.kwargs))
-            return program.step(node.func, codes)
+                return program.step(function, codes, tuple(node.kwargs))
+            return program.step(function, codes)
         constructor = _CONTAINERS.get(kind)
         if constructor is not None:
             emit = self.emit_argument
@@ -312,9 +342,9 @@ class Converter:
             node: Any = value
         else:
             if type(value) is tuple and value and callable(value[0]):
-                flat = self._flat_legacy(value)
-                if flat is not None:
-                    return flat
+                program = _Program()
+                if self._legacy(program, value) is not None:
+                    return program
             node = convert_legacy_task(key, value, self._known_keys)
             if not isinstance(node, GraphNode):
                 return DataNode(key, node)
@@ -329,53 +359,59 @@ class Converter:
         self.emit_result(program, node, {})
         return program
 
-    def _flat_legacy(self, task: tuple[Any, ...]) -> _Program | None:
-        """Compile a legacy task whose arguments are keys and plain literals, or return None."""
-        program = _Program()
-        dsk = self._known_keys
+    def _legacy(self, program: _Program, task: tuple[Any, ...]) -> int | None:
+        """Compile a legacy task as `convert_legacy_task` would read it, or return None where it knows more."""
         codes = []
         for argument in task[1:]:
-            kind = type(argument)
-            if kind is str or kind is int or kind is float:
-                codes.append(program.input(argument) if argument in dsk else program.literal(argument))
-            elif kind is tuple:
-                try:
-                    known = argument in dsk
-                except TypeError:
-                    return None
-                if not known:
-                    return None
-                codes.append(program.input(argument))
-            elif kind is list:
-                code = self._list_of_keys(program, argument)
-                if code is None:
-                    return None
-                codes.append(code)
-            elif kind in _PLAIN or isinstance(argument, np.generic):
-                codes.append(program.literal(argument))
-            else:
+            code = self._legacy_argument(program, argument)
+            if code is None:
                 return None
-        program.step(task[0], tuple(codes))
-        return program
-
-    def _list_of_keys(self, program: _Program, items: list[Any]) -> int | None:
-        """Compile a nested list that holds nothing but keys, or return None: what tree reductions are made of."""
-        known = self._known_keys
-        codes = []
-        for item in items:
-            if type(item) is list:
-                code = self._list_of_keys(program, item)
-                if code is None:
-                    return None
-            else:
-                try:
-                    if item not in known:
-                        return None
-                except TypeError:
-                    return None
-                code = program.input(item)
             codes.append(code)
-        return program.step(make_list, tuple(codes)) if codes else None
+        return program.step(self._same_function(task[0]), tuple(codes))
+
+    def _legacy_argument(self, program: _Program, argument: Any) -> int | None:
+        kind = type(argument)
+        if kind in _MAY_BE_KEYS:
+            if argument in self._known_keys:
+                return program.input(argument)
+            return program.literal(argument)
+        if kind is tuple:
+            if argument and callable(argument[0]):
+                return self._legacy(program, argument)
+            try:
+                if argument in self._known_keys:
+                    return program.input(argument)
+            except TypeError:
+                # Slices and lists are no part of any key.
+                pass
+            return program.literal(argument) if all(map(self._is_literal, argument)) else None
+        if kind is list:
+            if all(map(self._is_literal, argument)):
+                # A task may change its list, and this one is the user's.
+                return program.literal(argument.copy())
+            codes = [self._legacy_argument(program, item) for item in argument]
+            return None if None in codes else program.step(make_list, tuple(codes))  # type: ignore[arg-type]
+        if kind in _PLAIN:
+            return program.literal(argument)
+        if isinstance(argument, _READ_BY_DASK) or _is_dask_future(argument):
+            return None
+        return self._emit_literal(program, argument)
+
+    def _is_literal(self, value: Any) -> bool:
+        """Say whether an element of a legacy container holds neither keys nor tasks, for certain."""
+        kind = type(value)
+        if kind in _MAY_BE_KEYS:
+            return value not in self._known_keys
+        if kind is tuple:
+            if value and callable(value[0]):
+                return False
+            try:
+                if value in self._known_keys:
+                    return False
+            except TypeError:
+                pass
+            return all(map(self._is_literal, value))
+        return kind in _PLAIN
 
     def _split_store(self, key: Key, node: Task) -> Task:
         """Cut a fused task in two where it writes into the user's own memory.
@@ -423,12 +459,11 @@ class Converter:
 
     def _enter(self, key: Key, wanted_by: Iterable[Key]) -> _Program | Record | DataNode | Alias:
         """Compile the node of a key; of those that want it the last one counts."""
-        record = self._layers.record(key)
-        if record is not None:
-            return record
-        try:
-            node = self._dsk[key]
-        except KeyError:
+        node = self._find(key, _MISSING)
+        if node is _MISSING:
+            record = self._layers.record(key)
+            if record is not None:
+                return record
             node = self._other_node(key, wanted_by)
         return self._program_of(key, node)
 
@@ -567,6 +602,21 @@ def _finish_operand(program: _Program, name: str, in_client: bool = False) -> Op
         )
         steps.append(Step(place, slots, keywords))
     return Operand(name, tuple(functions), tuple(steps), input_count, literal_count, in_client)
+
+
+def _identity(value: Any) -> Any:
+    """Return what is the same of values that do the same, as far as is known."""
+    kind = type(value)
+    if kind is partial:
+        keywords = tuple([(name, _identity(item)) for name, item in value.keywords.items()])
+        return partial, _identity(value.func), tuple(map(_identity, value.args)), keywords
+    if kind is MethodType:
+        return MethodType, id(value.__self__), id(value.__func__)
+    if kind is tuple:
+        return tuple, tuple(map(_identity, value))
+    if kind is int or kind is str or kind is bool:
+        return kind, value
+    return id(value)
 
 
 def _name_of(functions: list[Callable[..., Any]]) -> str:
