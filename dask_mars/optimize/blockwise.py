@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from dask._task_spec import GraphNode, Task, TaskRef, parse_input
@@ -20,6 +21,9 @@ from dask_mars.optimize.placement import stores_chunk
 
 if TYPE_CHECKING:
     from dask_mars.optimize.convert import Converter
+
+# What placeholders begin with, so that no key of the user's is taken for one.
+_BLOCK, _CONTRACTED = object(), object()
 
 
 def lazy_blockwise(layer: Blockwise) -> LazyLayer:
@@ -82,7 +86,8 @@ class BlockwiseRecords:
                     code = program.step(concatenate, (code, axes_code))
                 local[token] = code
             else:
-                placeholder = ("block", position)
+                # The same blocks met again are the same input, as in x * x.
+                placeholder = (_BLOCK, argument, tuple(coordinates))
                 makers[placeholder] = _key_maker(argument, tuple(coordinates), len(self.numblocks))
                 local[token] = program.input(placeholder)
         converter.emit_result(program, task, local)
@@ -104,7 +109,7 @@ class BlockwiseRecords:
 
         def nest(fixed: tuple[Any, ...], rest: list[int]) -> Any:
             if not rest:
-                placeholder = ("contracted", argument, fixed)
+                placeholder = (_CONTRACTED, argument, fixed)
                 makers[placeholder] = _contracted_key_maker(argument, fixed)
                 return placeholder
             values = (self._dummies[rest[0] - len(self.numblocks)]) if rest[0] >= len(self.numblocks) else None
@@ -119,7 +124,7 @@ class BlockwiseRecords:
         if len(key) != len(self.numblocks) + 1:
             return False
         for at, count in zip(key[1:], self.numblocks, strict=True):
-            if not isinstance(at, int) or not 0 <= at < count:
+            if not isinstance(at, Integral) or not 0 <= int(at) < count:
                 return False
         return True
 
@@ -129,11 +134,20 @@ class BlockwiseRecords:
         Parameters
         ----------
         key : tuple
-            The layer's name and the block's coordinates.
+            The layer's name and the block's coordinates. They may lie beyond the layer's bounds: Dask makes such
+            blocks if they are asked for, and arrays with empty chunks ask, whose layers have fewer.
         """
-        if key not in self:
+        at = key[1:]
+        if len(at) != len(self.numblocks):
             return None
-        coordinates = key[1:] + self._dummies
+        for coordinate in at:
+            if type(coordinate) is not int:
+                if not all(isinstance(number, Integral) for number in at):
+                    return None
+                # Functions are told where their block is, and NumPy's integers are not what they expect.
+                at = tuple(map(int, at))
+                break
+        coordinates = at + self._dummies
         if self._simple:
             input_keys = [maker(coordinates) for maker in self._makers]  # type: ignore[misc]
         else:

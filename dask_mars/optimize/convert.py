@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from dask._task_spec import (
@@ -27,7 +27,6 @@ from dask._task_spec import (
     _is_dask_future,
     convert_legacy_task,
 )
-from dask.core import getcycle
 from dask.utils import funcname
 
 from dask_mars.graph import DATA, ChunkGraph, Held, Key, Operand, Step, Subprogram
@@ -336,7 +335,7 @@ class Converter:
 
     # -- one chunk --------------------------------------------------------------------------------------------
 
-    def _program_of(self, key: Key, value: Any) -> _Program | DataNode | Alias:
+    def program_of(self, key: Key, value: Any) -> _Program | DataNode | Alias:
         """Compile the node of one key, or return it if there is nothing to run."""
         if isinstance(value, GraphNode):
             node: Any = value
@@ -465,7 +464,7 @@ class Converter:
             if record is not None:
                 return record
             node = self._other_node(key, wanted_by)
-        return self._program_of(key, node)
+        return self.program_of(key, node)
 
     def _other_node(self, key: Key, wanted_by: Iterable[Key]) -> Any:
         for scope in (self._extra, self._layers.materialised):
@@ -481,6 +480,8 @@ class Converter:
 
         Raises
         ------
+        TypeError
+            A wanted key cannot be one.
         KeyError
             A wanted key is not in the graph.
         ValueError
@@ -491,6 +492,8 @@ class Converter:
         graph = self._graph
         ids = graph.ids
         wanted = list(wanted)
+        for key in wanted:
+            _refuse_unhashable(key)
         #: What has been compiled and waits for its inputs, each wanted by the one before.
         entered: dict[Key, _Program | Record | DataNode | Alias] = {}
         stack = wanted[::-1]
@@ -512,7 +515,7 @@ class Converter:
                     entered[key] = program
                     for dependency in waiting:
                         if dependency in entered:
-                            self._raise_cycle(dependency)
+                            self._raise_cycle(dependency, entered)
                     waiting.reverse()
                     stack += waiting
                     continue
@@ -546,12 +549,12 @@ class Converter:
             return
         graph.inputs.append(tuple([ids[dependency] for dependency in program.input_keys]))
 
-    def _raise_cycle(self, key: Key) -> None:
-        from dask._task_spec import convert_legacy_graph
-
-        cycle = getcycle(convert_legacy_graph(dict(self._dsk)), [key])
-        path = "\n  -> ".join(str(step) for step in cycle or [key])
-        raise RuntimeError(f"Cycle detected between the following keys:\n  -> {path}")
+    def _raise_cycle(self, key: Key, entered: Iterable[Key]) -> NoReturn:
+        """Name the keys from one to itself: of those that have been entered, each waits for the next."""
+        path = list(entered)
+        circle = [*path[path.index(key) :], key]
+        steps = "\n  -> ".join(str(step) for step in circle if step not in self._extra)
+        raise RuntimeError(f"Cycle detected between the following keys:\n  -> {steps}")
 
 
 class _BoundSubprogram(Subprogram):
@@ -581,6 +584,13 @@ class _KnownKeys:
 
     def __contains__(self, key: Any) -> bool:
         return key in self._dsk or key in self._layers
+
+
+def _refuse_unhashable(key: Any) -> None:
+    try:
+        hash(key)
+    except TypeError as error:
+        raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
 
 
 def _finish_operand(program: _Program, name: str, in_client: bool = False) -> Operand:

@@ -15,6 +15,7 @@ from dask.layers import ArrayOverlapLayer
 
 from dask_mars.graph import ChunkGraph, Declared, Key
 from dask_mars.optimize.blockwise import lazy_blockwise
+from dask_mars.optimize.conflicts import in_circles, refuse_shared_keys
 from dask_mars.optimize.frames import fused, lazy_expression
 from dask_mars.optimize.layers import LazyLayer
 from dask_mars.optimize.overlap import lazy_overlap
@@ -37,8 +38,15 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         Key to task.
     annotations : dict
         Layer name to those of its annotations that are honoured.
+
+    Raises
+    ------
+    ValueError
+        Two layers make the same key in different ways.
     """
     annotations = _annotations(dsk)
+    for high_level in _high_level_graphs(dsk):
+        refuse_shared_keys(high_level, *_materialised(high_level))
     if isinstance(dsk, Mapping) and not isinstance(dsk, HighLevelGraph):
         return dsk, annotations
     if isinstance(dsk, HighLevelGraph):
@@ -48,6 +56,17 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
             return dsk.__dask_graph__(), annotations
     return dsk.__dask_graph__(), annotations
+
+
+def _materialised(graph: HighLevelGraph) -> tuple[dict[Key, Any], int]:
+    """Return the tasks of those layers that have them already, and how many each layer has, added up."""
+    tasks: dict[Key, Any] = {}
+    size = 0
+    for layer in graph.layers.values():
+        if layer.is_materialized():
+            tasks.update(layer)
+            size += len(layer)
+    return tasks, size
 
 
 def symbolic_graph(
@@ -71,6 +90,11 @@ def symbolic_graph(
         Tasks of the layers that are materialised anyway, the layers that are not, and as with `low_level_graph`
         what the user has annotated. None if the expression is of another kind, or its user wants no optimisation:
         then `low_level_graph` has to do.
+
+    Raises
+    ------
+    ValueError
+        Two layers make the same key in different ways.
     """
     if isinstance(dsk, _HLGExprSequence):
         found = _graph_of_layers(dsk, fuse_layers)
@@ -92,16 +116,22 @@ def _graph_of_layers(
         if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimize_arrays:
             return None
         graph = operand.hlg
-        if fuse_layers:
+        # Dask would lose layers that go in circles. Left as they are, they show which keys do.
+        if fuse_layers and not in_circles(graph):
             # An annotation holds for its own layer: fused, it would hold for others too.
             with dask.config.set({"optimization.annotations.fuse": False}):
                 graph = optimize_blockwise(graph, keys=flatten(operand.__dask_keys__()))
+        own: dict[Key, Any] = {}
+        size = 0
         for layer in graph.layers.values():
             lazy = lazy_layer(layer)
             if lazy is not None:
                 layers.append(lazy)
             else:
-                tasks.update(layer)
+                own.update(layer)
+                size += len(layer)
+        refuse_shared_keys(operand.hlg, own, size)
+        tasks = {**tasks, **own} if tasks else own
     return tasks, layers
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,9 @@ def _reading_step(operand: Operand) -> tuple[Callable[..., Any], int] | None:
     """Return function and index literal of the reading step that an operand ends with."""
     step = operand.steps[-1]
     function = operand.functions[step.function]
-    if not any(function is known for known in _GETTERS) or step.keywords or len(step.slots) not in (2, 4):
+    positional = len(step.slots) - len(step.keywords)
+    # Whatever else a getter is told, what it reads is its second argument.
+    if not any(function is known for known in _GETTERS) or positional < 2:
         return None
     literal = step.slots[1] - operand.input_count
     if not 0 <= literal < operand.literal_count or _uses(operand, step.slots[1]) != 1:
@@ -118,16 +121,18 @@ def _slice_literals(
     outer, inner = read[read_index], sliced[slice_index]
     if (type(outer) is tuple) != (type(inner) is tuple):
         return None
-    if type(outer) is tuple:
-        indices = outer + inner
-        if len(outer) != len(inner) and any(index is None for index in indices):
-            return None
-        if no_fancy and any(isinstance(index, _FANCY) for index in indices):
-            return None
-    elif no_fancy and (isinstance(outer, _FANCY) or isinstance(inner, _FANCY)):
+    indices = outer + inner if type(outer) is tuple else (outer, inner)
+    if any(index is None for index in indices):
         return None
+    fancy = [index for index in indices if isinstance(index, _FANCY)]
+    if fancy:
+        # Lists mean something else together with others or with integers, and masks are as long as what they mask.
+        alone = len(fancy) == 1 and not any(isinstance(index, Integral) for index in indices)
+        if no_fancy or not alone or np.asarray(fancy[0]).dtype == bool:
+            return None
     try:
         fused = fuse_slice(outer, inner)
-    except NotImplementedError:
+    except (NotImplementedError, IndexError, TypeError):
+        # Not everything that may stand in an index is known to it.
         return None
     return (*read[:read_index], fused, *read[read_index + 1 :], *sliced)

@@ -1,0 +1,146 @@
+"""The preparation of graphs without workers: expressions made ready as the client does, and evaluated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import dask
+import numpy as np
+from dask._task_spec import Alias, convert_legacy_graph
+from dask.core import flatten
+from dask.highlevelgraph import HighLevelGraph
+from dask.local import nested_get
+from dask.utils import ensure_dict
+
+from dask_mars.graph import DATA, ChunkGraph, Key, Operand
+from dask_mars.optimize.compose import compose
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.expression import annotate, symbolic_graph
+from dask_mars.optimize.slices import join_slices
+
+
+def evaluate(graph: ChunkGraph) -> dict[Key, Any]:
+    """Compute every chunk and return the values of all keys that can be looked up."""
+    values: list[Any] = []
+    for chunk, number in enumerate(graph.operand_of):
+        assert all(source < chunk for source in graph.inputs[chunk])
+        if number == DATA:
+            values.append(graph.values[chunk])
+            continue
+        operand = graph.operands[number]
+        assert len(graph.inputs[chunk]) == operand.input_count
+        assert len(graph.literals[chunk]) == operand.literal_count
+        values.append(operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk]))
+    return {key: values[chunk] for key, chunk in graph.ids.items()}
+
+
+@dataclass(repr=False)
+class Here:
+    """A scheduler that computes in this process, as the client prepares graphs, and keeps what it made of them."""
+
+    #: What Dask has called it with last.
+    expression: Any = None
+    wanted: list[Key] = field(default_factory=list)
+    #: Layers that stayed symbolic.
+    layers: list[Any] = field(default_factory=list)
+    #: The graph before and after composing.
+    converted: ChunkGraph = field(default_factory=ChunkGraph)
+    composed: ChunkGraph = field(default_factory=ChunkGraph)
+
+    def __call__(self, dsk: Any, keys: Any, **options: Any) -> Any:
+        self.expression, self.wanted = dsk, list(flatten([keys]))
+        symbolic = symbolic_graph(dsk)
+        assert symbolic is not None
+        tasks, self.layers, annotations = symbolic
+        self.converted = convert(tasks, self.wanted, self.layers)
+        annotate(self.converted, annotations)
+        self.composed = compose(self.converted, join_slices)
+        return nested_get(keys, evaluate(self.composed))
+
+    def operands(self) -> list[Operand]:
+        """Return the operand of every chunk that is computed once all is composed."""
+        return [self.composed.operands[number] for number in self.composed.operand_of if number != DATA]
+
+
+def function_names(operand: Operand) -> list[str]:
+    """Name the functions that an operand calls, one for each step."""
+    return [getattr(operand.functions[step.function], "__name__", "?") for step in operand.steps]
+
+
+def assert_identical(ours: Any, theirs: Any) -> None:
+    """Compare kinds, dtypes, shapes, masks and every bit of what is in arrays; any NaN equals any other."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, tuple | list):
+        assert len(ours) == len(theirs)
+        for our, their in zip(ours, theirs, strict=True):
+            assert_identical(our, their)
+        return
+    if not isinstance(theirs, np.ndarray | np.generic):
+        assert ours == theirs or (ours != ours and theirs != theirs)
+        return
+    assert ours.dtype == theirs.dtype
+    assert ours.shape == theirs.shape
+    if isinstance(theirs, np.ma.MaskedArray):
+        assert (ours is np.ma.masked) == (theirs is np.ma.masked)
+        if theirs is np.ma.masked:
+            return
+        assert_identical(np.ma.getmaskarray(ours), np.ma.getmaskarray(theirs))
+        assert ours.fill_value == theirs.fill_value or ours.fill_value != ours.fill_value
+        assert_identical(ours.filled(), theirs.filled())
+        return
+    np.testing.assert_array_equal(ours, theirs)
+    if theirs.dtype.kind in "fc":
+        # Equal zeros may have different signs.
+        parts = (
+            [(ours.real, theirs.real), (ours.imag, theirs.imag)] if theirs.dtype.kind == "c" else [(ours, theirs)]
+        )
+        for our, their in parts:
+            known = ~np.isnan(np.asarray(their))
+            np.testing.assert_array_equal(np.signbit(our)[known], np.signbit(their)[known])
+
+
+# -- what needs what ----------------------------------------------------------------------------------------------
+
+
+def dependencies(graph: ChunkGraph) -> dict[Key, set[Key]]:
+    """Return the keys that each key of a chunk graph needs; chunks that only we have are left out."""
+    return {
+        key: {graph.keys[source] for source in graph.inputs[chunk]} - _only_ours(graph.keys)
+        for chunk, key in enumerate(graph.keys)
+        if key not in _only_ours([key])
+    }
+
+
+def _only_ours(keys: Iterable[Key]) -> set[Key]:
+    return {key for key in keys if isinstance(key, tuple) and key and key[0] == "mars-literal"}
+
+
+def dependencies_of_dask(expression: Any, wanted: list[Key]) -> dict[Key, set[Key]]:
+    """Return the same of Dask's own tasks, after Dask's fusion of layers; aliases are what they stand for.
+
+    The layers are materialised by it, so it has to come last.
+    """
+    tasks: dict[Key, Any] = {}
+    for operand in expression.operands:
+        keys = set(flatten([operand.__dask_keys__()]))
+        with dask.config.set({"optimization.annotations.fuse": False}):
+            graph = dask.blockwise.optimize_blockwise(operand.hlg, keys=keys)
+        assert isinstance(graph, HighLevelGraph)
+        tasks.update(ensure_dict(graph.cull(keys)))
+    nodes = convert_legacy_graph(tasks)
+
+    def real(key: Key) -> Key:
+        while isinstance(nodes[key], Alias):
+            key = nodes[key].target
+        return key
+
+    found: dict[Key, set[Key]] = {}
+    stack = [real(key) for key in wanted]
+    while stack:
+        key = stack.pop()
+        if key not in found:
+            found[key] = {real(source) for source in nodes[key].dependencies}
+            stack.extend(found[key])
+    return found

@@ -1,0 +1,303 @@
+"""Reading a slice of a slice: as one slice, of what is needed and no more, and in the way the source can take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from dask._task_spec import Task, TaskRef
+from dask.array.chunk import getitem
+from dask.array.core import getter, getter_inline, getter_nofancy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from symbolic import Here, assert_identical, evaluate, function_names
+
+from dask_mars.graph import ChunkGraph
+from dask_mars.optimize.compose import compose
+from dask_mars.optimize.convert import convert
+from dask_mars.optimize.slices import join_slices
+
+VALUES = np.arange(400.0).reshape(20, 20)
+
+
+class Recording:
+    """A source that knows what was read from it."""
+
+    def __init__(self, values: np.ndarray = VALUES, lock: Any = None) -> None:
+        self.values, self.shape, self.dtype, self.ndim = values, values.shape, values.dtype, values.ndim
+        self.lock = lock
+        self.indices: list[Any] = []
+        self.bytes_read = 0
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        if self.lock is not None:
+            assert self.lock.held
+        self.indices.append(index)
+        read = self.values[index]
+        self.bytes_read += read.nbytes
+        return read
+
+
+class Lock:
+    """A lock that can be asked whether it is held."""
+
+    held = False
+
+    def acquire(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "as usual": {},
+    "inline": {"inline_array": True},
+    "not made an array": {"asarray": False, "meta": VALUES[:0]},
+    "inline, not made an array": {"inline_array": True, "asarray": False, "meta": VALUES[:0]},
+    "no fancy indices": {"fancy": False},
+    "inline, no fancy indices": {"fancy": False, "inline_array": True},
+}
+
+INDICES: dict[str, Any] = {
+    "a corner": (slice(0, 2), slice(0, 3)),
+    "a row": 7,
+    "an element": (13, 4),
+    "over several blocks": (slice(3, 17), slice(9, 11)),
+    "every third": slice(1, 20, 3),
+    "a column": (slice(None), 19),
+    "from the end": slice(-2, None),
+    "nothing": slice(5, 5),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("index", INDICES)
+def test_no_more_is_read_than_is_needed(index, way):
+    source, of_dask = Recording(), Recording()
+    here = Here()
+    ours = da.from_array(source, chunks=8, **WAYS[way])[INDICES[index]].compute(scheduler=here)
+    theirs = da.from_array(of_dask, chunks=8, **WAYS[way])[INDICES[index]].compute(scheduler="sync")
+    assert_identical(np.asarray(ours), np.asarray(theirs))
+    assert source.bytes_read == ours.nbytes
+    assert source.bytes_read <= of_dask.bytes_read
+
+
+def test_slices_of_slices_of_slices():
+    source = Recording()
+    x = da.from_array(source, chunks=10)[2:9, 1:][1:5:2, ::3][1, 2:4] * 2
+    np.testing.assert_array_equal(x.compute(scheduler=Here()), VALUES[2:9, 1:][1:5:2, ::3][1, 2:4] * 2)
+    assert source.bytes_read == x.nbytes
+
+
+def test_what_follows_the_slice_stays():
+    source = Recording()
+    here = Here()
+    x = (da.from_array(source, chunks=10)[15:, 3:5] + 1).sum()
+    assert x.compute(scheduler=here) == (VALUES[15:, 3:5] + 1).sum()
+    assert source.bytes_read == VALUES[15:, 3:5].nbytes
+    assert function_names(here.operands()[0])[:2] == ["getter", "add"]
+
+
+def test_read_under_its_lock():
+    lock = Lock()
+    source = Recording(lock=lock)
+    x = da.from_array(source, chunks=10, lock=lock)[3:5, 4]
+    np.testing.assert_array_equal(x.compute(scheduler=Here()), VALUES[3:5, 4])
+    assert source.bytes_read == x.nbytes
+    assert not lock.held
+
+
+def test_what_is_read_stays_what_the_source_gives():
+    source = Recording(np.ma.masked_greater(VALUES, 50))
+    x = da.from_array(source, chunks=10, asarray=False, meta=source.values[:0])[2, 5:15]
+    assert_identical(x.compute(scheduler=Here()), source.values[2, 5:15])
+    assert source.bytes_read == x.nbytes
+
+
+def test_a_block_that_several_need_is_read_once():
+    source = Recording()
+    x = da.from_array(source, chunks=20)
+    (x[0] + x[1]).compute(scheduler=Here())
+    assert source.bytes_read == VALUES.nbytes
+
+
+def test_a_block_that_is_wanted_itself_is_read_whole():
+    source = Recording()
+    x = da.from_array(source, chunks=20)
+    here = Here()
+    part, whole = da.compute(x[0], x, scheduler=here)
+    np.testing.assert_array_equal(part, VALUES[0])
+    np.testing.assert_array_equal(whole, VALUES)
+    assert source.bytes_read == VALUES.nbytes
+
+
+# -- pairs of tasks -----------------------------------------------------------------------------------------------
+
+
+def read_and_slice(get: Any, outer: Any, inner: Any, source: Any = None, **options: Any) -> ChunkGraph:
+    source = Recording() if source is None else source
+    dsk = {
+        "read": Task("read", get, TaskRef("source"), outer, **options),
+        "slice": Task("slice", getitem, TaskRef("read"), inner),
+        "source": source,
+    }
+    return compose(convert(dsk, ["slice"]), join_slices)
+
+
+def is_one_slice(graph: ChunkGraph) -> bool:
+    """Say whether a graph of one operand reads what it slices."""
+    (operand,) = graph.operands
+    return "getitem" not in function_names(operand)
+
+
+ROWS = (slice(2, 12), slice(0, 20))
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "fused"),
+    [
+        (ROWS, (slice(1, 3), slice(None)), True),
+        (ROWS, (slice(1, 3),), True),
+        (ROWS, (4, [1, 5]), False),
+        (ROWS, (slice(0, 3), [1, 5]), True),
+        (ROWS, ([True, False] * 5,), False),
+        (ROWS, (np.array([True, False] * 5),), False),
+        (ROWS, ([1, 2], [1, 2]), False),
+        (ROWS, (slice(None, None, -1),), False),
+        (ROWS, (-1, slice(None)), False),
+        (ROWS, (slice(None), None), False),
+        (ROWS, (None, slice(None), slice(None)), False),
+        (ROWS, slice(1, 3), False),
+        (ROWS, (Ellipsis, 1), False),
+        (ROWS, (), True),
+        ((slice(2, 12), 3), (slice(1, 3),), True),
+        (([3, 1, 2], slice(None)), (slice(1, 3), 5), False),
+        (([3, 1, 2], slice(None)), (slice(1, 3), slice(5)), True),
+        (slice(2, 12), slice(1, 5, 2), True),
+        (slice(2, 12), 3, True),
+        (slice(2, 12), [3, 1], True),
+        (slice(2, 12), np.array([3, 1]), False),
+    ],
+    ids=str,
+)
+def test_pairs_that_become_one_slice(outer, inner, fused):
+    graph = read_and_slice(getter, outer, inner)
+    np.testing.assert_array_equal(evaluate(graph)["slice"], VALUES[outer][inner])
+    assert is_one_slice(graph) == fused
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (ROWS, (slice(0, 3), [1, 5])),
+        (ROWS, (np.array([1, 5]),)),
+        (slice(2, 12), [3, 1]),
+        ((slice(0, 5),), (slice(None), np.array([3, 1]))),
+    ],
+    ids=str,
+)
+def test_fancy_indices_are_not_given_to_sources_that_cannot_take_them(outer, inner):
+    source = Recording()
+    graph = read_and_slice(getter_nofancy, outer, inner, source)
+    np.testing.assert_array_equal(evaluate(graph)["slice"], VALUES[outer][inner])
+    assert source.indices == [outer]
+    assert is_one_slice(read_and_slice(getter_nofancy, ROWS, (slice(1, 3),)))
+
+
+def test_options_of_the_getter_are_kept():
+    lock = Lock()
+    masked = Recording(np.ma.masked_greater(VALUES, 50), lock)
+    for options in ({"asarray": False, "lock": lock}, {"lock": lock, "asarray": False}):
+        graph = read_and_slice(getter, ROWS, (slice(1, 2),), masked, **options)
+        assert is_one_slice(graph)
+        assert isinstance(evaluate(graph)["slice"], np.ma.MaskedArray)
+    dsk = {
+        "read": Task("read", getter, TaskRef("source"), ROWS, False, lock),
+        "slice": Task("slice", getitem, TaskRef("read"), (slice(1, 2),)),
+        "source": masked,
+    }
+    graph = compose(convert(dsk, ["slice"]), join_slices)
+    assert is_one_slice(graph)
+    assert isinstance(evaluate(graph)["slice"], np.ma.MaskedArray)
+
+
+def test_an_inlined_getter_is_a_getter():
+    (operand,) = read_and_slice(getter_inline, ROWS, (slice(1, 2),)).operands
+    assert [operand.functions[step.function] for step in operand.steps] == [getter]
+
+
+@pytest.mark.parametrize(
+    "slicer",
+    [
+        Task("slice", np.add, TaskRef("read"), 1),
+        Task("slice", getitem, TaskRef("read"), TaskRef("index")),
+        Task("slice", np.add, Task(None, getitem, TaskRef("read"), (0,)), Task(None, getitem, TaskRef("read"), 1)),
+        Task("slice", np.add, Task(None, getitem, TaskRef("read"), (0,)), TaskRef("read")),
+        Task("slice", getitem, obj=TaskRef("read"), index=(slice(1, 2),)),
+        Task("slice", getitem, list(range(400)), Task(None, np.max, TaskRef("read"))),
+    ],
+)
+def test_what_is_no_slice_of_what_was_read_is_left_alone(slicer):
+    source = Recording(VALUES.astype(int))
+    dsk = {"source": source, "read": Task("read", getter, TaskRef("source"), ROWS), "slice": slicer, "index": (1,)}
+    ours = evaluate(compose(convert(dsk, ["slice"]), join_slices))["slice"]
+    assert source.indices == [ROWS]
+    np.testing.assert_array_equal(ours, evaluate(convert(dsk, ["slice"]))["slice"])
+
+
+def test_each_chunk_decides_for_itself():
+    """Chunks of one operand share their program, and their slices need not all become one."""
+    inner = [(slice(0, 2),), (slice(None, None, -1),), (slice(1, 3),), (-1,)]
+    dsk: dict[Any, Any] = {"source": Recording()}
+    for number, index in enumerate(inner):
+        dsk["read", number] = Task(("read", number), getter, TaskRef("source"), ROWS)
+        dsk["slice", number] = Task(("slice", number), getitem, TaskRef(("read", number)), index)
+    wanted = [("slice", number) for number in range(len(inner))]
+    graph = compose(convert(dsk, wanted), join_slices)
+    values = evaluate(graph)
+    for key, index in zip(wanted, inner, strict=True):
+        np.testing.assert_array_equal(values[key], VALUES[ROWS][index])
+    names = [function_names(graph.operands[graph.operand_of[graph.ids[key]]]) for key in wanted]
+    assert names == [["getter"], ["getter", "getitem"], ["getter"], ["getter", "getitem"]]
+
+
+PARTS = st.one_of(
+    st.builds(
+        slice,
+        st.one_of(st.none(), st.integers(-6, 6)),
+        st.one_of(st.none(), st.integers(-6, 6)),
+        st.sampled_from([None, 1, 2, 3, -1]),
+    ),
+    st.integers(-3, 3),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.lists(st.booleans(), min_size=3, max_size=5),
+    st.lists(st.integers(0, 3), min_size=1, max_size=3).map(np.array),
+    st.none(),
+    st.just(Ellipsis),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    outer=st.lists(PARTS, max_size=3).map(tuple),
+    inner=st.lists(PARTS, max_size=3).map(tuple),
+    get=st.sampled_from([getter, getter_nofancy, getter_inline]),
+)
+def test_any_slice_of_any_slice(outer, inner, get):
+    values = np.arange(5 * 4 * 4).reshape(5, 4, 4)
+    try:
+        expected = getitem(getter(values, outer), inner)
+    except Exception:
+        # Not an index of such an array.
+        return
+    graph = read_and_slice(get, outer, inner, Recording(values))
+    np.testing.assert_array_equal(evaluate(graph)["slice"], expected)
