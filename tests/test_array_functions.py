@@ -1,0 +1,27 @@
+"""Every public function of `dask.array`: what needs what is as in Dask's own tasks, and so are the values."""
+
+from __future__ import annotations
+
+import dask
+import pytest
+from array_calls import CALLS, NAMESPACES, Arrays, public_functions
+from symbolic import Here, assert_identical, dependencies, dependencies_of_dask
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_no_function_is_forgotten(namespace: str) -> None:
+    module, calls, exclusions = NAMESPACES[namespace]
+    assert public_functions(module) <= calls.keys() | exclusions.keys()
+    assert not calls.keys() & exclusions.keys()
+    assert all(exclusions.values())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_function(name: str) -> None:
+    made = CALLS[name](Arrays())
+    here = Here()
+    ours = dask.compute(made, scheduler=here)
+    # Dask's own tasks come last: once a layer has them, it is symbolic no more.
+    assert_identical(ours, dask.compute(made, scheduler="sync"))
+    assert dependencies(here.converted) == dependencies_of_dask(here.expression, here.wanted)
