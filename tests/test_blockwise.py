@@ -19,7 +19,7 @@ from symbolic import Here, assert_identical, dependencies, evaluate, function_na
 from dask_mars.graph import ChunkGraph
 from dask_mars.optimize import blockwise as module
 from dask_mars.optimize.blockwise import BlockwiseRecords, lazy_blockwise
-from dask_mars.optimize.convert import LARGE_LITERAL_BYTES, Converter
+from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES, Compiler
 from dask_mars.optimize.convert import convert as convert_lazy
 from dask_mars.optimize.layers import NotSymbolic
 
@@ -375,4 +375,4 @@ def test_fallback_of_one_block_leaves_those_before_it(caplog):
 
 def test_a_layer_that_is_not_understood_says_so():
     with pytest.raises(NotSymbolic, match="Loud"):
-        BlockwiseRecords(layer_of(task=Loud), Converter({}))
+        BlockwiseRecords(layer_of(task=Loud), Compiler({}))

@@ -32,7 +32,8 @@ from hypothesis import strategies as st
 from symbolic import evaluate
 
 from dask_mars.graph import DATA, Held, Operand, Step, Subprogram
-from dask_mars.optimize.convert import LARGE_LITERAL_BYTES, convert
+from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
+from dask_mars.optimize.convert import convert
 
 Point = namedtuple("Point", "x y")
 

@@ -167,7 +167,7 @@ def _without(
         keys=[graph.keys[chunk] for chunk in kept],
         operand_of=[places[operand_of[chunk]] for chunk in kept],
         literals=[literals[chunk] for chunk in kept],
-        inputs=[tuple([new_id[source] for source in inputs[chunk]]) for chunk in kept],
+        inputs=[tuple([new_id[source] for source in inputs[chunk]]) if inputs[chunk] else () for chunk in kept],
         operands=used,
         values={new_id[chunk]: value for chunk, value in graph.values.items()},
         outputs=[new_id[chunk] for chunk in graph.outputs],

@@ -19,7 +19,8 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dask_mars.graph import Key
 from dask_mars.optimize.blockwise import lazy_blockwise
-from dask_mars.optimize.convert import Converter, identity, make_dict, make_list, make_set, make_tuple
+from dask_mars.optimize.compiler import Compiler
+from dask_mars.optimize.programs import identity, make_dict, make_list, make_set, make_tuple
 
 #: Objects of these types are told apart by their contents; of others we cannot be certain that they differ.
 _KNOWN_BY_CONTENTS = (
@@ -92,11 +93,11 @@ def _compare_shared_keys(graph: HighLevelGraph, tasks: Mapping[Key, Any]) -> Non
     #: A key among those found by what it begins with.
     by_name: dict[Any, tuple[Any, ...]] = {}
     symbolic = [(name, layer) for name, layer in graph.layers.items() if is_symbolic(layer)]
-    converter = Converter(tasks, [lazy_blockwise(layer) for _, layer in symbolic])
+    compiler = Compiler(tasks, [lazy_blockwise(layer) for _, layer in symbolic])
 
     def note(key: Key, name: str, task: Any) -> None:
         first, known = found.setdefault(key, (name, task))
-        if first != name and _certainly_differ(converter, key, known, task):
+        if first != name and _certainly_differ(compiler, key, known, task):
             raise ValueError(f"Key {key!r} is made in different ways by two layers, {first!r} and {name!r}")
 
     for name, layer in graph.layers.items():
@@ -111,11 +112,11 @@ def _compare_shared_keys(graph: HighLevelGraph, tasks: Mapping[Key, Any]) -> Non
             note(key, name, layer._cull({key[1:]})[key])
 
 
-def _certainly_differ(converter: Converter, key: Key, one: Any, other: Any) -> bool:
+def _certainly_differ(compiler: Compiler, key: Key, one: Any, other: Any) -> bool:
     if one is other:
         return False
-    first: Any = converter.program_of(key, one)
-    second: Any = converter.program_of(key, other)
+    first: Any = compiler.program_of(key, one)
+    second: Any = compiler.program_of(key, other)
     if type(first) is not type(second):
         return not (_is_fused(first) or _is_fused(second))
     if isinstance(first, DataNode):

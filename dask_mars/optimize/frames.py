@@ -19,7 +19,8 @@ from dask_mars.graph import Key
 from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record
 
 if TYPE_CHECKING:
-    from dask_mars.optimize.convert import Converter, _Program
+    from dask_mars.optimize.compiler import Compiler
+    from dask_mars.optimize.programs import Program
 
 
 def fused(root: Expr) -> Expr:
@@ -101,7 +102,7 @@ class PartitionRecords:
     ----------
     expression : Expr
         One whose tasks are known to be alike.
-    converter : Converter
+    compiler : Compiler
         Compiles a task and numbers its operand.
 
     Raises
@@ -110,12 +111,12 @@ class PartitionRecords:
         The tasks of the first and of the last partition are not alike after all.
     """
 
-    def __init__(self, expression: Expr, converter: Converter) -> None:
+    def __init__(self, expression: Expr, compiler: Compiler) -> None:
         self._count: int = expression.npartitions
         # A callable that is met again belongs to the operand: after this both that are compared have met theirs.
-        _compiled(expression, 0, converter)
-        first = _compiled(expression, 0, converter)
-        last = _compiled(expression, self._count - 1, converter)
+        _compiled(expression, 0, compiler)
+        first = _compiled(expression, 0, compiler)
+        last = _compiled(expression, self._count - 1, compiler)
         if not _are_alike(first, last):
             raise NotSymbolic("its partitions differ")
         #: Of each input its name, if the partition is read that is made, or its key.
@@ -127,7 +128,7 @@ class PartitionRecords:
                 self._inputs.append((key[0], key))
             else:
                 raise NotSymbolic("its partitions read others")
-        self._operand = converter.operand_of(expression._name, last)
+        self._operand = compiler.operand_of(expression._name, last)
         self._literals = tuple(last.literals)
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
@@ -143,13 +144,13 @@ class PartitionRecords:
         return Record(self._operand, self._literals, input_keys)
 
 
-def _compiled(expression: Expr, partition: int, converter: Converter) -> _Program:
+def _compiled(expression: Expr, partition: int, compiler: Compiler) -> Program:
     key = (expression._name, partition)
     task = _fused_task(expression, key) if _is_fused(expression) else expression._task(key, partition)
     if type(task) is not Task:
         raise NotSymbolic(f"its task is a {type(task).__name__}")
-    program = converter.new_program()
-    converter.emit_result(program, task, {})
+    program = compiler.new_program()
+    compiler.emit_result(program, task, {})
     return program
 
 
@@ -164,7 +165,7 @@ def _fused_task(expression: Expr, key: tuple[str, int]) -> Task:
     return Task(key, _execute_subgraph, inner, next(iter(inner)), ())
 
 
-def _are_alike(one: _Program, other: _Program) -> bool:
+def _are_alike(one: Program, other: Program) -> bool:
     """Say whether two programs differ in nothing but their inputs."""
     # Without the functions' ids: some expressions make theirs anew for each task.
     return (

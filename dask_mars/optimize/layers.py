@@ -15,7 +15,7 @@ from dask._task_spec import Alias
 from dask_mars.graph import Key
 
 if TYPE_CHECKING:
-    from dask_mars.optimize.convert import Converter
+    from dask_mars.optimize.compiler import Compiler
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class LazyLayer(NamedTuple):
     #: What its keys begin with.
     names: tuple[str, ...]
     #: Makes its records, or raises `NotSymbolic`.
-    compile: Callable[[Converter], LayerRecords]
+    compile: Callable[[Compiler], LayerRecords]
     #: Has Dask make its tasks.
     materialise: Callable[[], Mapping[Key, Any]]
 
@@ -71,7 +71,7 @@ class LazyLayers:
     ----------
     layers : iterable of LazyLayer
         No name may belong to two of them.
-    converter : Converter
+    compiler : Compiler
         Compiles their tasks.
 
     Attributes
@@ -80,8 +80,8 @@ class LazyLayers:
         Tasks of the layers that Dask had to materialise after all.
     """
 
-    def __init__(self, layers: Iterable[LazyLayer], converter: Converter) -> None:
-        self._converter = converter
+    def __init__(self, layers: Iterable[LazyLayer], compiler: Compiler) -> None:
+        self._compiler = compiler
         self._layers = {name: layer for layer in layers for name in layer.names}
         self._compiled: dict[Any, LayerRecords] = {}
         self.materialised: dict[Key, Any] = {}
@@ -112,7 +112,7 @@ class LazyLayers:
         if layer is None:
             return None
         try:
-            records = layer.compile(self._converter)
+            records = layer.compile(self._compiler)
         except Exception as reason:
             # Whatever it is that we do not understand, Dask's own graph of it is right.
             self._materialise(layer, reason)

@@ -19,7 +19,7 @@ from dask_mars.graph import Key
 from dask_mars.optimize.layers import LazyLayer, Record
 
 if TYPE_CHECKING:
-    from dask_mars.optimize.convert import Converter
+    from dask_mars.optimize.compiler import Compiler
 
 # Where what is cut will stand.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
@@ -38,12 +38,12 @@ class OverlapRecords:
     ----------
     layer : ArrayOverlapLayer
         As `dask.array.overlap.overlap_internal` makes it.
-    converter : Converter
+    compiler : Compiler
         Numbers the layer's operands.
     """
 
-    def __init__(self, layer: ArrayOverlapLayer, converter: Converter) -> None:
-        self._converter = converter
+    def __init__(self, layer: ArrayOverlapLayer, compiler: Compiler) -> None:
+        self._compiler = compiler
         self._source: str = layer.name
         self._edge_name, self._name = f"getitem-{layer.token}", f"overlap-{layer.token}"
         counts = tuple(map(len, layer.chunks))
@@ -60,9 +60,9 @@ class OverlapRecords:
             sides: (tuple([_cut_at(side, *depth) for side, depth in zip(sides, depths, strict=True)]),)
             for sides in itertools.product((_BEFORE, _CENTRE, _AFTER), repeat=len(counts))
         }
-        program = converter.new_program()
+        program = compiler.new_program()
         program.step(operator.getitem, (program.input("block"), program.literal(None)))
-        self._edge_operand = converter.operand_of(self._edge_name, program)
+        self._edge_operand = compiler.operand_of(self._edge_name, program)
         #: Operand by number of parts.
         self._operands: dict[int, int] = {}
 
@@ -106,10 +106,10 @@ class OverlapRecords:
     def _operand_of(self, part_count: int) -> int:
         operand = self._operands.get(part_count)
         if operand is None:
-            program = self._converter.new_program()
-            parts = self._converter.emit_list(program, [program.input(part) for part in range(part_count)])
+            program = self._compiler.new_program()
+            parts = self._compiler.emit_list(program, [program.input(part) for part in range(part_count)])
             program.step(concatenate_shaped, (parts, program.literal(None)))
-            operand = self._operands[part_count] = self._converter.operand_of(self._name, program)
+            operand = self._operands[part_count] = self._compiler.operand_of(self._name, program)
         return operand
 
 

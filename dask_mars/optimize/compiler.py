@@ -1,0 +1,436 @@
+"""Dask's tasks as programs: one compiler for the tasks of a graph and for the templates of its layers.
+
+Tasks that do the same with other inputs and literals come to the same program, and so to the same operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import numpy as np
+from dask._task_spec import (
+    Alias,
+    DataNode,
+    Dict,
+    GraphNode,
+    List,
+    Set,
+    Task,
+    TaskRef,
+    Tuple,
+    _execute_subgraph,
+    _is_dask_future,
+    convert_legacy_task,
+)
+
+from dask_mars.graph import Held, Key, Operand, Subprogram
+from dask_mars.operands import path_of
+from dask_mars.optimize.layers import LazyLayer, LazyLayers
+from dask_mars.optimize.placement import (
+    assembles_result,
+    is_client_store,
+    stores_chunk,
+    stores_in_client,
+    target_key,
+)
+from dask_mars.optimize.programs import (
+    BoundSubprogram,
+    Program,
+    call_node,
+    finish_operand,
+    identity,
+    make_dict,
+    make_list,
+    make_set,
+    make_tuple,
+    name_of,
+)
+
+#: Literals at least this large become chunks of their own: stored once, shared by all that use them.
+LARGE_LITERAL_BYTES = 1 << 16
+
+_MISSING = object()
+
+# Literals that a legacy task may mean as keys: True is the key 1.
+_MAY_BE_KEYS = frozenset({int, float, str, bool})
+# What legacy tasks may hold keys or tasks in, their subclasses included.
+_READ_BY_DASK = (GraphNode, dict, list, tuple, set, frozenset, int, float, str)
+
+# Literal types met so often that asking isinstance for each would show.
+_PLAIN = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
+
+
+_CONTAINERS: dict[type, Callable[..., Any]] = {
+    List: make_list,
+    Tuple: make_tuple,
+    Set: make_set,
+    Dict: make_dict,
+}
+
+
+class _Pattern:
+    """What is known of programs that are alike: whether they store chunks, and their operand by where it runs."""
+
+    __slots__ = ("operands", "stores")
+
+    def __init__(self, stores: bool) -> None:
+        self.stores = stores
+        self.operands: dict[bool, int] = {}
+
+
+class Compiler:
+    """Turns the tasks of one Dask graph into programs, and programs into operands.
+
+    Parameters
+    ----------
+    dsk : mapping
+        The low-level graph: key to `GraphNode`, legacy task or value.
+    layers : iterable of LazyLayer
+        Layers whose blocks belong to the graph as well.
+
+    Attributes
+    ----------
+    layers : LazyLayers
+        The records of the layers' blocks.
+    operands : list of Operand
+        What `operand_of` counts.
+    extra : dict
+        Nodes that are not in Dask's graph, by key: large literals and the halves of split tasks.
+    targets : set
+        Keys of tasks that make the targets of stores.
+    """
+
+    def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = ()) -> None:
+        layers = list(layers)
+        self.layers = LazyLayers(layers, self)
+        self.operands: list[Operand] = []
+        self.extra: dict[Key, Any] = {}
+        self.targets: set[Key | None] = set()
+        self._dsk = dsk
+        #: All that legacy tasks may mean as keys.
+        self._known_keys: Container[Any] = _KnownKeys(dsk, self.layers) if layers else dsk
+        self._patterns: dict[Any, _Pattern] = {}
+        self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
+        # Types whose values are literals and nothing else.
+        self._literal_types = set(_PLAIN)
+        self._functions: dict[Any, Callable[..., Any]] = {}
+        # What becomes of each callable that was met as a literal, by its id.
+        self._callables: dict[int, Held | None] = {}
+        # Functions made here, kept alive because programs are told apart by the ids of their functions.
+        self._keep: list[Any] = []
+
+    # -- for layers -------------------------------------------------------------------------------------------
+
+    def new_program(self) -> Program:
+        """Return an empty program."""
+        return Program()
+
+    def emit_list(self, program: Program, codes: list[int]) -> int:
+        """Add a step that makes a list of values."""
+        return program.step(make_list, tuple(codes))
+
+    def emit_result(self, program: Program, node: GraphNode, local: dict[Key, int]) -> None:
+        """Add the steps of a node whose value is the program's result."""
+        code = self._emit_node(program, node, local)
+        if not program.steps or code != 2 * len(program.steps) - 1:
+            program.step(identity, (code,))
+
+    # -- one node ---------------------------------------------------------------------------------------------
+
+    def emit_argument(self, program: Program, argument: Any, local: dict[Key, int]) -> int:
+        """Return the code of an argument's value, with the steps that it takes; `local` knows codes of keys."""
+        kind = type(argument)
+        if kind is TaskRef:
+            key = argument.key
+            code = local.get(key) if local else None
+            return program.input(key) if code is None else code
+        if kind in self._literal_types:
+            return program.literal(argument)
+        if kind is Alias:
+            key = argument.target
+            code = local.get(key) if local else None
+            return program.input(key) if code is None else code
+        if isinstance(argument, DataNode):
+            return self._emit_literal(program, argument.value)
+        if isinstance(argument, GraphNode):
+            return self._emit_node(program, argument, local)
+        if isinstance(argument, TaskRef):
+            code = local.get(argument.key) if local else None
+            return program.input(argument.key) if code is None else code
+        return self._emit_literal(program, argument)
+
+    def _emit_literal(self, program: Program, value: Any) -> int:
+        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_LITERAL_BYTES:
+            key = ("mars-literal", id(value))
+            self.extra[key] = DataNode(key, value)
+            return program.input(key)
+        if not callable(value):
+            if not isinstance(value, np.ndarray):
+                self._literal_types.add(type(value))
+            return program.literal(value)
+        held = self._held_callable(value)
+        return program.literal(value) if held is None else program.step(held, ())
+
+    def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function that stands for all that do the same, which some layers make anew for each block."""
+        if type(function) is not partial and type(function) is not MethodType:
+            return function
+        if self._functions.get(id(function)) is function:
+            return function
+        # It keeps alive what it is told apart by.
+        chosen = self._functions.setdefault(_identity(function), function)
+        self._functions[id(chosen)] = chosen
+        return chosen
+
+    def _held_callable(self, function: Callable[..., Any]) -> Held | None:
+        """Return a step that returns a callable, or None for one that may as well be a literal."""
+        try:
+            return self._callables[id(function)]
+        except KeyError:
+            pass
+        # A path is all that would travel of it anyway.
+        self._callables[id(function)] = None if path_of(function) is not None else Held(function)
+        self._keep.append(function)
+        # So far it may be this chunk's alone, and then would not be worth an operand.
+        return None
+
+    def _emit_node(self, program: Program, node: GraphNode, local: dict[Key, int]) -> int:
+        kind = type(node)
+        if kind is Task:
+            if node.func is _execute_subgraph:
+                return self._emit_subgraph(program, node, local)
+            emit = self.emit_argument
+            codes = tuple([emit(program, argument, local) for argument in node.args])
+            function = self._same_function(node.func)
+            if node.kwargs:
+                codes += tuple([emit(program, value, local) for value in node.kwargs.values()])
+                return program.step(function, codes, tuple(node.kwargs))
+            return program.step(function, codes)
+        constructor = _CONTAINERS.get(kind)
+        if constructor is not None:
+            emit = self.emit_argument
+            return program.step(constructor, tuple([emit(program, argument, local) for argument in node.args]))
+        if isinstance(node, Alias):
+            return self.emit_argument(program, TaskRef(node.target), local)
+        if isinstance(node, DataNode):
+            return self._emit_literal(program, node.value)
+        # A kind of node we do not know, such as a subclass of Task: Dask's own call runs it whole.
+        keys = tuple(sorted(node.dependencies, key=repr))
+        codes = (
+            program.literal(node),
+            program.literal(keys),
+            *[self.emit_argument(program, TaskRef(key), local) for key in keys],
+        )
+        return program.step(call_node, codes)
+
+    def _emit_subgraph(self, program: Program, node: Task, local: dict[Key, int]) -> int:
+        inner, outkey, inkeys, *dependencies = (
+            argument.value if isinstance(argument, DataNode) else argument for argument in node.args
+        )
+        codes = [self.emit_argument(program, argument, local) for argument in dependencies]
+        identity_of_inner = (id(inner), outkey)
+        shared = self._seen_inner.get(identity_of_inner)
+        if shared is None and identity_of_inner in self._seen_inner:
+            # Met a second time: Dask shares this inner graph between blocks, so it becomes one function.
+            shared = self._seen_inner[identity_of_inner] = self._subprogram(inner, outkey, inkeys)
+        if shared is not None:
+            return program.step(shared, tuple(codes))
+        self._seen_inner[identity_of_inner] = None
+        self._keep.append(inner)
+        inner_local = dict(zip(inkeys, codes, strict=False))
+        return self._emit_inner(program, inner, outkey, inner_local)
+
+    def _emit_inner(self, program: Program, inner: Mapping[Key, Any], outkey: Key, local: dict[Key, int]) -> int:
+        """Emit the tasks of an inner graph that its output needs, inputs before their users."""
+        stack = [outkey]
+        while stack:
+            key = stack[-1]
+            if key in local:
+                stack.pop()
+                continue
+            node = inner[key]
+            if not isinstance(node, GraphNode):
+                node = convert_legacy_task(key, node, inner.keys() | local.keys())
+            waiting = (
+                [d for d in node.dependencies if d not in local and d in inner]
+                if isinstance(node, GraphNode)
+                else []
+            )
+            if waiting:
+                if len(waiting) > 1:
+                    # In the graph's order: that of a set would make other programs of tasks that are alike.
+                    waiting.sort(key=list(inner).index)
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            local[key] = self.emit_argument(program, node, local)
+        return local[outkey]
+
+    def _subprogram(self, inner: Mapping[Key, Any], outkey: Key, inkeys: Iterable[Key]) -> Subprogram:
+        program = Program()
+        local = {key: program.input(key) for key in inkeys}
+        passed = len(program.input_keys)
+        code = self._emit_inner(program, inner, outkey, local)
+        if not program.steps or code != 2 * len(program.steps) - 1:
+            program.step(identity, (code,))
+        operand = finish_operand(program, name_of(program.functions))
+        subprogram = Subprogram(operand, tuple(program.literals))
+        # A large literal inside would be an input that nobody passes; it stays inside instead.
+        missing = program.input_keys[passed:]
+        if missing:
+            values = tuple(self.extra[key].value for key in missing)
+            subprogram = BoundSubprogram(operand, tuple(program.literals), values)
+        self._keep.append(subprogram)
+        return subprogram
+
+    # -- one chunk --------------------------------------------------------------------------------------------
+
+    def program_of(self, key: Key, value: Any) -> Program | DataNode | Alias:
+        """Compile the node of one key, or return it if there is nothing to run."""
+        if isinstance(value, GraphNode):
+            node: Any = value
+        else:
+            if type(value) is tuple and value and callable(value[0]):
+                program = Program()
+                if self._legacy(program, value) is not None:
+                    return program
+            node = convert_legacy_task(key, value, self._known_keys)
+            if not isinstance(node, GraphNode):
+                return DataNode(key, node)
+        if isinstance(node, (DataNode, Alias)):
+            return node
+        if type(node) is Task:
+            if node.func is _execute_subgraph:
+                node = self._split_store(key, node)
+            elif is_client_store(node, {}, {}, self._dsk):
+                self.targets.add(target_key(node, {}, {}))
+        program = Program()
+        self.emit_result(program, node, {})
+        return program
+
+    def _legacy(self, program: Program, task: tuple[Any, ...]) -> int | None:
+        """Compile a legacy task as `convert_legacy_task` would read it, or return None where it knows more."""
+        codes = []
+        for argument in task[1:]:
+            code = self._legacy_argument(program, argument)
+            if code is None:
+                return None
+            codes.append(code)
+        return program.step(self._same_function(task[0]), tuple(codes))
+
+    def _legacy_argument(self, program: Program, argument: Any) -> int | None:
+        kind = type(argument)
+        if kind in _MAY_BE_KEYS:
+            if argument in self._known_keys:
+                return program.input(argument)
+            return program.literal(argument)
+        if kind is tuple:
+            if argument and callable(argument[0]):
+                return self._legacy(program, argument)
+            try:
+                if argument in self._known_keys:
+                    return program.input(argument)
+            except TypeError:
+                # Slices and lists are no part of any key.
+                pass
+            return program.literal(argument) if all(map(self._is_literal, argument)) else None
+        if kind is list:
+            if all(map(self._is_literal, argument)):
+                # A task may change its list, and this one is the user's.
+                return program.literal(argument.copy())
+            codes = [self._legacy_argument(program, item) for item in argument]
+            return None if None in codes else program.step(make_list, tuple(codes))  # type: ignore[arg-type]
+        if kind in _PLAIN:
+            return program.literal(argument)
+        if isinstance(argument, _READ_BY_DASK) or _is_dask_future(argument):
+            return None
+        return self._emit_literal(program, argument)
+
+    def _is_literal(self, value: Any) -> bool:
+        """Say whether an element of a legacy container holds neither keys nor tasks, for certain."""
+        kind = type(value)
+        if kind in _MAY_BE_KEYS:
+            return value not in self._known_keys
+        if kind is tuple:
+            if value and callable(value[0]):
+                return False
+            try:
+                if value in self._known_keys:
+                    return False
+            except TypeError:
+                pass
+            return all(map(self._is_literal, value))
+        return kind in _PLAIN
+
+    def _split_store(self, key: Key, node: Task) -> Task:
+        """Cut a fused task in two where it writes into the user's own memory.
+
+        What is computed before the write goes to a worker; the write, and what follows it, stays in the client.
+        """
+        inner, outkey, inkeys, *dependencies = (
+            argument.value if isinstance(argument, DataNode) else argument for argument in node.args
+        )
+        outer = dict(zip(inkeys, dependencies, strict=False))
+        for store_key, store in inner.items():
+            if not is_client_store(store, inner, outer, self._dsk):
+                continue
+            self.targets.add(target_key(store, inner, outer))
+            source = store.args[0]
+            source_key = source.key if isinstance(source, TaskRef) else getattr(source, "target", None)
+            if source_key not in inner or source_key == store_key:
+                return node
+            upper_key = ("mars-source", key)
+            upper = {name: task for name, task in inner.items() if name != store_key}
+            self.extra[upper_key] = Task(upper_key, _execute_subgraph, upper, source_key, inkeys, *dependencies)
+            rest = dict(inner)
+            del rest[source_key]
+            return Task(
+                key, _execute_subgraph, rest, outkey, (*inkeys, source_key), *dependencies, TaskRef(upper_key)
+            )
+        return node
+
+    def operand_of(self, key: Key, program: Program) -> int:
+        """Return the number of the operand of all chunks with the same program."""
+        pattern = (len(program.input_keys), len(program.literals), tuple(program.steps))
+        known = self._patterns.get(pattern)
+        if known is None:
+            known = self._patterns[pattern] = _Pattern(stores_chunk(program.functions))
+        in_client = assembles_result(key) or (
+            known.stores and stores_in_client(program.functions, program.literals, program.input_keys, self._dsk)
+        )
+        number = known.operands.get(in_client)
+        if number is None:
+            number = known.operands[in_client] = len(self.operands)
+            self.operands.append(finish_operand(program, name_of(program.functions), in_client))
+        return number
+
+
+class _KnownKeys:
+    """`key in …` for arbitrary values, without building a set of all keys."""
+
+    __slots__ = ("_dsk", "_layers")
+
+    def __init__(self, dsk: Mapping[Key, Any], layers: LazyLayers) -> None:
+        self._dsk = dsk
+        self._layers = layers
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._dsk or key in self._layers
+
+
+def _identity(value: Any) -> Any:
+    """Return what is the same of values that do the same, as far as is known."""
+    kind = type(value)
+    if kind is partial:
+        keywords = tuple([(name, _identity(item)) for name, item in value.keywords.items()])
+        return partial, _identity(value.func), tuple(map(_identity, value.args)), keywords
+    if kind is MethodType:
+        return MethodType, id(value.__self__), id(value.__func__)
+    if kind is tuple:
+        return tuple, tuple(map(_identity, value))
+    if kind is int or kind is str or kind is bool:
+        return kind, value
+    return id(value)

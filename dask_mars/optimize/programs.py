@@ -1,0 +1,121 @@
+"""Programs under construction: what an operand is while its inputs, literals and steps are being collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask._task_spec import GraphNode
+from dask.utils import funcname
+
+from dask_mars.graph import Held, Key, Operand, Step, Subprogram
+
+
+def make_list(*items: Any) -> list[Any]:
+    """Build a list from computed items."""
+    return list(items)
+
+
+def make_tuple(*items: Any) -> tuple[Any, ...]:
+    """Build a tuple from computed items."""
+    return items
+
+
+def make_set(*items: Any) -> set[Any]:
+    """Build a set from computed items."""
+    return set(items)
+
+
+def make_dict(*items: Any) -> dict[Any, Any]:
+    """Build a dict from alternating keys and values."""
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def identity(value: Any) -> Any:
+    """Return the value."""
+    return value
+
+
+def call_node(node: GraphNode, keys: tuple[Key, ...], *values: Any) -> Any:
+    """Run a kind of Dask node that we do not know in the way Dask would."""
+    return node(dict(zip(keys, values, strict=True)))
+
+
+class Program:
+    """A program under construction.
+
+    Values get codes while their final numbers are unknown: ``~k`` for literal k, ``2 * i`` for input i,
+    ``2 * s + 1`` for the result of step s.
+    """
+
+    __slots__ = ("functions", "input_keys", "inputs", "literals", "steps")
+
+    def __init__(self) -> None:
+        self.inputs: dict[Key, int] = {}
+        self.input_keys: list[Key] = []
+        self.literals: list[Any] = []
+        self.steps: list[tuple[int, tuple[int, ...], tuple[str, ...]]] = []
+        self.functions: list[Callable[..., Any]] = []
+
+    def input(self, key: Key) -> int:
+        """Return the code of an input."""
+        code = self.inputs.get(key)
+        if code is None:
+            code = self.inputs[key] = 2 * len(self.input_keys)
+            self.input_keys.append(key)
+        return code
+
+    def literal(self, value: Any) -> int:
+        """Add a literal and return its code."""
+        self.literals.append(value)
+        return ~(len(self.literals) - 1)
+
+    def step(self, function: Callable[..., Any], codes: tuple[int, ...], keywords: tuple[str, ...] = ()) -> int:
+        """Add a call and return the code of its result; keywords name the last of its arguments."""
+        self.functions.append(function)
+        self.steps.append((id(function), codes, keywords))
+        return 2 * len(self.steps) - 1
+
+
+def finish_operand(program: Program, name: str, in_client: bool = False) -> Operand:
+    """Return a program as an operand: every value gets its final number and every function its place."""
+    input_count, literal_count = len(program.input_keys), len(program.literals)
+    first_step = input_count + literal_count
+    places: dict[int, int] = {}
+    functions: list[Callable[..., Any]] = []
+    steps = []
+    for function, (function_id, codes, keywords) in zip(program.functions, program.steps, strict=True):
+        place = places.setdefault(function_id, len(functions))
+        if place == len(functions):
+            functions.append(function)
+        slots = tuple(
+            [
+                input_count + ~code if code < 0 else code >> 1 if code & 1 == 0 else first_step + (code >> 1)
+                for code in codes
+            ]
+        )
+        steps.append(Step(place, slots, keywords))
+    return Operand(name, tuple(functions), tuple(steps), input_count, literal_count, in_client)
+
+
+def name_of(functions: list[Callable[..., Any]]) -> str:
+    """Name a program after the last functions that it calls."""
+    called = [function for function in functions if type(function) is not Held]
+    return "-".join(str(funcname(function)) for function in called[-4:])
+
+
+class BoundSubprogram(Subprogram):
+    """A subprogram with values for its last inputs."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, operand: Operand, literals: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        super().__init__(operand, literals)
+        self.values = values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoundSubprogram, (self.operand, self.literals, self.values)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the program."""
+        return self.operand.run([*inputs, *self.values], self.literals)
