@@ -24,6 +24,7 @@ from dask_mars.worker.store import (
     ARRAY,
     OBJECT,
     PICKLE,
+    SMALL,
     VALUE,
     Block,
     Location,
@@ -139,11 +140,10 @@ def test_subclass_of_a_scalar_is_not_mistaken_for_one(pair):
     assert (type(result), result, result.note) == (Fraction, 0.5, "kept")
 
 
-SMALL = {
+SMALL_OBJECTS = {
     "str": "text",
     "bytes": b"\0\1",
     "empty tuple": (),
-    "numpy scalar": np.float32(1.5),
     "datetime": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
     "nested": {"a": [1, (2.0, "three")], "b": {4}},
     "array.array": array.array("d", [1.0, 2.0]),
@@ -151,13 +151,21 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("value", SMALL.values(), ids=SMALL)
+@pytest.mark.parametrize("value", SMALL_OBJECTS.values(), ids=SMALL_OBJECTS)
 def test_small_objects_travel_in_the_message(pair, value):
     location, result, owners = pair.share(value)
     assert location[0] == PICKLE
     assert (type(result), result) == (type(value), value)
     assert owners == []
     assert pair.make.allocator.used_bytes == 0
+
+
+@pytest.mark.parametrize("value", [np.float32(1.5), np.int64(-3), np.bool_(True), np.complex64(1 - 2j)], ids=repr)
+def test_numpy_scalars_travel_in_the_message(pair, value):
+    location, result, owners = pair.share(value)
+    assert location[0] == SMALL
+    assert (type(result), result) == (type(value), value)
+    assert owners == []
 
 
 LARGE = {
@@ -253,7 +261,7 @@ SMALL_ARRAYS = {
 @pytest.mark.parametrize("expected", SMALL_ARRAYS.values(), ids=SMALL_ARRAYS)
 def test_small_arrays_travel_in_the_message(pair, expected):
     location, result, _ = pair.share(expected)
-    assert location[0] == PICKLE
+    assert location[0] == (SMALL if expected.dtype.kind in "biufc" else PICKLE)
     assert_same_array(result, expected)
     assert result.flags.writeable
 

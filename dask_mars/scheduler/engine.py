@@ -402,9 +402,8 @@ class Engine:
         run = self._runs[number]
         for chunk, location in zip(chunks, locations, strict=True):
             run.locations[chunk] = location
-            if location[0] >= 2:
-                for block in location[1]:
-                    self._keep_block(block)
+            for block in blocks_of(location):
+                self._keep_block(block)
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
@@ -612,9 +611,8 @@ class Engine:
             location = run.locations[chunk]
             if location is not None:
                 run.locations[chunk] = None
-                if location[0] >= 2:
-                    for block in location[1]:
-                        self._drop_block(block)
+                for block in blocks_of(location):
+                    self._drop_block(block)
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
@@ -642,9 +640,8 @@ class Engine:
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         run = self._runs.pop(instruction.graph)
         for location in run.locations:
-            if location is not None and location[0] >= 2:
-                for block in location[1]:
-                    self._drop_block(block)
+            for block in blocks_of(location) if location is not None else ():
+                self._drop_block(block)
         for block in run.kept:
             self._drop_block(block)
         for handle in self._workers.values():

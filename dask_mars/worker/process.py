@@ -37,8 +37,6 @@ from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
 from dask_mars.worker.store import (
     ARRAY,
-    PICKLE,
-    VALUE,
     Block,
     Location,
     Store,
@@ -379,7 +377,7 @@ class WorkerProcess:
             self._linger(owners)
             return
         kind = location[0]
-        if kind in (VALUE, PICKLE):
+        if kind < ARRAY:
             graph.values[chunk] = (result, None)
             if owners and still_used(owners):
                 # The small result is a view of a large input, which it must not keep.

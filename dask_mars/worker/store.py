@@ -4,6 +4,8 @@ A sealed value is known by its *location*, a plain tuple that travels in message
 
 * ``(VALUE, value)``: a scalar, as it is;
 * ``(PICKLE, data)``: small, pickled, in the message itself;
+* ``(SMALL, dtype, shape, order, writeable, data)``: a small NumPy array, in the message itself; a NumPy scalar if
+  its shape is None;
 * ``(ARRAY, blocks, dtype, shape, strides, offset, size, writeable)``: one NumPy array in an arena;
 * ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, offset, size)
   of each, and ``header`` is the pickle itself or the number of the part that holds it.
@@ -20,7 +22,7 @@ import pickle
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,7 +31,7 @@ from dask_mars.worker.allocator import Allocator
 from dask_mars.worker.arena import Arena, Bytes
 from dask_mars.worker.pickling import dumps, frozen, loads
 
-VALUE, PICKLE, ARRAY, OBJECT = range(4)
+VALUE, PICKLE, SMALL, ARRAY, OBJECT = range(5)
 
 #: (arena, offset, size in bytes) of an allocation.
 Block = tuple[int, int, int]
@@ -100,13 +102,28 @@ class Store:
         if kind is np.ndarray and not value.dtype.hasobject:
             if value.nbytes > self.inline_bytes:
                 return self._seal_array(value, inputs)
-            if not value.flags.forc:
-                # NumPy's pickles of other layouts lose the byte order.
-                value = value.copy(order="K")
-            value = frozen(value) if freeze else self._thawed(value, inputs)
-            # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
-            return (PICKLE, pickle.dumps(value, protocol=5))
+            return self._seal_small(value, inputs, freeze)
+        if (
+            isinstance(value, np.generic)
+            and type(dtype := _portable(value.dtype)) is str
+            and kind is value.dtype.type
+        ):
+            return (SMALL, dtype, None, "C", False, value.tobytes())
         return self._seal_object(value, inputs, freeze)
+
+    def _seal_small(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], freeze: bool) -> Location:
+        if not array.flags.forc:
+            # NumPy's pickles of other layouts lose the byte order.
+            array = array.copy(order="K")
+        dtype = _portable(array.dtype)
+        if type(dtype) is str:
+            # A tenth of the time that a pickle takes, and a fifth of the bytes.
+            writeable = not freeze and self._thawed(array, inputs).flags.writeable
+            order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
+            return (SMALL, dtype, array.shape, order, writeable, array.tobytes(order=order))
+        array = frozen(array) if freeze else self._thawed(array, inputs)
+        # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
+        return (PICKLE, pickle.dumps(array, protocol=5))
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> Location:
         low, high = _byte_bounds(array)
@@ -242,6 +259,8 @@ class Store:
             return location[1]
         if kind == PICKLE:
             return loads(location[1])
+        if kind == SMALL:
+            return _load_small(*location[1:])
         bases = []
         for block in location[1]:
             base = self.arenas[block[0]].view(block[1], block[2])
@@ -261,7 +280,7 @@ class Store:
     def load_copy(self, location: Location) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
         kind = location[0]
-        if kind in (VALUE, PICKLE):
+        if kind < ARRAY:
             return self.load(location)
         if kind == ARRAY:
             view = self.load(location)
@@ -315,17 +334,32 @@ def size_of(location: Location) -> int:
     kind = location[0]
     if kind == VALUE:
         return 32
-    if kind == PICKLE:
-        return len(location[1])
+    if kind < ARRAY:
+        return len(location[-1])
     if kind == ARRAY:
         return math.prod(location[3]) * np.dtype(location[2]).itemsize
     return sum(size for _, _, size in location[3])
 
 
+def _load_small(
+    dtype: str, shape: tuple[int, ...] | None, order: Literal["C", "F"], writeable: bool, data: bytes
+) -> Any:
+    if shape is None:
+        return np.frombuffer(data, dtype)[0]
+    return np.ndarray(shape, dtype, buffer=bytearray(data) if writeable else data, order=order)
+
+
+#: The short names of dtypes: NumPy would make them anew each time, and pickles each of them.
+_names: dict[np.dtype[Any], str] = {}
+
+
 def _portable(dtype: np.dtype[Any]) -> Any:
     """Return what a message carries of a dtype: its short name where that says everything."""
     if dtype.kind in "biufc" and dtype.metadata is None:
-        return dtype.str
+        name = _names.get(dtype)
+        if name is None:
+            name = _names[dtype] = dtype.str
+        return name
     return dtype
 
 
