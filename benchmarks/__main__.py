@@ -14,6 +14,7 @@ from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.peers import PEERS
+from benchmarks.preparation import preparation
 from benchmarks.records import records
 from benchmarks.report import plain_console, print_tables, write_json, write_markdown
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
@@ -153,6 +154,7 @@ def main(
         raise SystemExit(130)
 
 
+main.add_command(preparation)
 main.add_command(records)
 
 

@@ -30,7 +30,7 @@ def handed_over(*collections: Any) -> tuple[Any, list[Any]]:
 def symbolic(*collections: Any) -> tuple[ChunkGraph, set[Any]]:
     """Return the chunk graph of collections, and the keys that Dask had made tasks of before."""
     dsk, wanted = handed_over(*collections)
-    tasks, lazy, _ = symbolic_graph(dsk)
+    tasks, lazy, *_ = symbolic_graph(dsk)
     return convert(tasks, wanted, lazy), set(tasks)
 
 

@@ -53,10 +53,10 @@ class Here:
         self.expression, self.wanted = dsk, list(flatten([keys]))
         symbolic = symbolic_graph(dsk)
         assert symbolic is not None
-        tasks, self.layers, annotations = symbolic
-        self.converted = convert(tasks, self.wanted, self.layers)
-        annotate(self.converted, annotations)
-        self.composed = compose(self.converted, join_slices)
+        self.layers = symbolic.layers
+        self.converted = convert(symbolic.tasks, self.wanted, self.layers)
+        annotate(self.converted, symbolic.annotations)
+        self.composed = compose(self.converted, join_slices) if symbolic.composable else self.converted
         return nested_get(keys, evaluate(self.composed))
 
     def operands(self) -> list[Operand]:

@@ -74,7 +74,7 @@ def test_dataframe(kind, source, fuse, given_up):
         else:
             df = dd.from_map(part, range(8), divisions=[*range(0, 40, 5), 39])
         dsk, wanted = handed_over(FRAMES[kind](df))
-        tasks, lazy, _ = symbolic_graph(dsk)
+        tasks, lazy, *_ = symbolic_graph(dsk)
         assert lazy or kind in ("partition_info", "sample")
         graph = convert(tasks, wanted, lazy)
         assert given_up() == []
@@ -160,7 +160,7 @@ def test_partitions_that_differ_are_made_by_dask(careless, monkeypatch, given_up
     if careless:
         monkeypatch.setattr(frames, "_is_uniform", lambda expression: type(expression) is _Numbered)
     dsk, wanted = handed_over(x)
-    tasks, lazy, _ = symbolic_graph(dsk)
+    tasks, lazy, *_ = symbolic_graph(dsk)
     values = evaluate(convert(tasks, wanted, lazy))
     assert [len(given_up()), len(lazy)] == ([1, 1] if careless else [0, 0])
     assert sorted(values[wanted[0]].unique()) == list(range(8))

@@ -13,6 +13,7 @@ from dask.array.optimization import optimize as optimize_arrays
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayOverlapLayer
 from graphs import dependencies_of, evaluate, resolved, symbolic
+from symbolic import Here
 
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import flatten
@@ -151,3 +152,13 @@ print("equal")
 def test_array_expressions(scripts):
     done = scripts.run(str(scripts.write("expressions.py", WITH_ARRAY_EXPRESSIONS)))
     assert (done.stderr, done.stdout, done.returncode) == ("", "equal\n", 0)
+
+
+def test_delayed_values_are_culled_in_the_walk_and_stay_apart():
+    """Dask would cull each of their layers for all keys."""
+    first = [dask.delayed(abs, pure=False)(-number) for number in range(4)]
+    total = dask.delayed(sum)([dask.delayed(abs)(value) for value in first[:3]])
+    here = Here()
+    assert total.compute(scheduler=here) == 3
+    assert len(here.composed) == 7
+    assert here.composed is here.converted

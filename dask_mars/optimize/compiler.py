@@ -338,6 +338,9 @@ class Compiler:
                 pass
             return program.literal(argument) if all(map(self._is_literal, argument)) else None
         if kind is list:
+            code = self._list_of_keys(program, argument)
+            if code is not None:
+                return code
             if all(map(self._is_literal, argument)):
                 # A task may change its list, and this one is the user's.
                 return program.literal(argument.copy())
@@ -348,6 +351,20 @@ class Compiler:
         if isinstance(argument, _READ_BY_DASK) or _is_dask_future(argument):
             return None
         return self._emit_literal(program, argument)
+
+    def _list_of_keys(self, program: Program, items: list[Any]) -> int | None:
+        """Compile a list of the keys of blocks, which tree reductions are made of, or return None for another."""
+        known = self._known_keys
+        codes = []
+        for item in items:
+            try:
+                # By its name, because a tuple that begins with a callable is a task.
+                if type(item) is not tuple or type(item[0]) is not str or item not in known:
+                    return None
+            except (IndexError, TypeError):
+                return None
+            codes.append(program.input(item))
+        return program.step(make_list, tuple(codes)) if codes else None
 
     def _is_literal(self, value: Any) -> bool:
         """Say whether an element of a legacy container holds neither keys nor tasks, for certain."""

@@ -12,6 +12,7 @@ become one, so that no more is read than is needed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, compress
 from typing import Any, NamedTuple
 
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
@@ -152,26 +153,29 @@ def _without(
     operands: list[Operand],
 ) -> ChunkGraph:
     """Return the graph without its absorbed chunks, and without operands that nobody uses any more."""
-    kept = [chunk for chunk in range(len(graph)) if not absorbed[chunk]]
-    new_id = [-1] * len(graph)
-    for number, chunk in enumerate(kept):
-        new_id[chunk] = number
-    places: dict[int, int] = {DATA: DATA}
-    used: list[Operand] = []
-    for chunk in kept:
-        operand = operand_of[chunk]
-        if operand not in places:
-            places[operand] = len(used)
-            used.append(operands[operand])
+    kept = [not gone for gone in absorbed]
+    # How many are kept before each.
+    new_id = list(accumulate(kept, initial=0))
+    keys = list(compress(graph.keys, kept))
+    old_operands = list(compress(operand_of, kept))
+    used = list(dict.fromkeys(old_operands))
+    if DATA in used:
+        used.remove(DATA)
+    places = {DATA: DATA, **{operand: place for place, operand in enumerate(used)}}
+    if len(graph.ids) == len(graph):
+        ids = dict(zip(keys, range(len(keys)), strict=True))
+    else:
+        # With aliases.
+        ids = {key: new_id[chunk] for key, chunk in graph.ids.items() if kept[chunk]}
     return ChunkGraph(
-        keys=[graph.keys[chunk] for chunk in kept],
-        operand_of=[places[operand_of[chunk]] for chunk in kept],
-        literals=[literals[chunk] for chunk in kept],
-        inputs=[tuple([new_id[source] for source in inputs[chunk]]) if inputs[chunk] else () for chunk in kept],
-        operands=used,
+        keys=keys,
+        operand_of=[places[operand] for operand in old_operands],
+        literals=list(compress(literals, kept)),
+        inputs=[tuple([new_id[at] for at in sources]) if sources else () for sources in compress(inputs, kept)],
+        operands=[operands[operand] for operand in used],
         values={new_id[chunk]: value for chunk, value in graph.values.items()},
         outputs=[new_id[chunk] for chunk in graph.outputs],
-        ids={key: new_id[chunk] for key, chunk in graph.ids.items() if not absorbed[chunk]},
+        ids=ids,
         in_client={new_id[chunk] for chunk in graph.in_client},
         retries={new_id[chunk]: count for chunk, count in graph.retries.items()},
         priorities={new_id[chunk]: priority for chunk, priority in graph.priorities.items()},

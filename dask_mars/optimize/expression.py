@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 from dask._expr import Expr, HLGExpr, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
 from dask.array.optimization import optimize as optimize_arrays
 from dask.blockwise import Blockwise, optimize_blockwise
+from dask.delayed import optimize as optimize_delayed
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArrayOverlapLayer
 
@@ -69,9 +70,28 @@ def _materialised(graph: HighLevelGraph) -> tuple[dict[Key, Any], int]:
     return tasks, size
 
 
-def symbolic_graph(
-    dsk: Any, fuse_layers: bool = True
-) -> tuple[dict[Key, Any], list[LazyLayer], dict[str, dict[str, Any]]] | None:
+class Symbolic(NamedTuple):
+    """The graph of a Dask expression, part of it without task objects.
+
+    Attributes
+    ----------
+    tasks : dict
+        Tasks of the layers that are materialised anyway.
+    layers : list of LazyLayer
+        The layers that are not.
+    annotations : dict
+        As with `low_level_graph`, what the user has annotated.
+    composable : bool
+        Whether chains may become one chunk, as Dask itself fuses tasks of such expressions.
+    """
+
+    tasks: dict[Key, Any]
+    layers: list[LazyLayer]
+    annotations: dict[str, dict[str, Any]]
+    composable: bool
+
+
+def symbolic_graph(dsk: Any, fuse_layers: bool = True) -> Symbolic | None:
     """Return the graph of a Dask expression with those of its layers left as they are that can be.
 
     Dask would make a task object for each block; what its array optimizer does for a graph's layers is done here,
@@ -86,34 +106,40 @@ def symbolic_graph(
 
     Returns
     -------
-    tasks, layers, annotations
-        Tasks of the layers that are materialised anyway, the layers that are not, and as with `low_level_graph`
-        what the user has annotated. None if the expression is of another kind, or its user wants no optimisation:
-        then `low_level_graph` has to do.
+    Symbolic or None
+        None if the expression is of another kind, or its user wants no optimisation: then `low_level_graph` has to
+        do.
 
     Raises
     ------
     ValueError
         Two layers make the same key in different ways.
     """
+    composable = True
     if isinstance(dsk, _HLGExprSequence):
-        found = _graph_of_layers(dsk, fuse_layers)
+        found = _graph_of_layers(dsk, optimize_arrays, fuse_layers)
+        if found is None:
+            # All that Dask does for delayed values is to leave out what is not needed, as the conversion does: in
+            # Dask it takes time that grows with the square of their number. Each stays a task of its own: what one
+            # of them does, or cannot do elsewhere than here, is no matter of its neighbours.
+            composable = False
+            found = _graph_of_layers(dsk, optimize_delayed, fuse_layers=False)
     elif isinstance(dsk, Expr):
         found = _graph_of_expressions(dsk)
     else:
         found = None
-    return None if found is None else (*found, _annotations(dsk))
+    return None if found is None else Symbolic(*found, _annotations(dsk), composable)
 
 
 def _graph_of_layers(
-    sequence: _HLGExprSequence, fuse_layers: bool
+    sequence: _HLGExprSequence, optimizer: Callable[..., Any], fuse_layers: bool
 ) -> tuple[dict[Key, Any], list[LazyLayer]] | None:
     if dask.config.get("optimization.fuse.active", None) is False:
         return None
     tasks: dict[Key, Any] = {}
     layers: list[LazyLayer] = []
     for operand in sequence.operands:
-        if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimize_arrays:
+        if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimizer:
             return None
         graph = operand.hlg
         # Dask would lose layers that go in circles. Left as they are, they show which keys do.

@@ -37,8 +37,7 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True) -> ChunkGrap
         annotate(graph, annotations)
         graph.declared = declarations(dsk, tasks)
         return graph
-    symbolic_tasks, layers, annotations = symbolic
-    graph = convert(symbolic_tasks, wanted, layers)
-    annotate(graph, annotations)
+    graph = convert(symbolic.tasks, wanted, symbolic.layers)
+    annotate(graph, symbolic.annotations)
     graph.declared = declarations(dsk)
-    return compose(graph, join_slices) if composed else graph
+    return compose(graph, join_slices) if composed and symbolic.composable else graph
