@@ -15,8 +15,8 @@ import numexpr
 import numpy as np
 
 from dask_mars.expressions.costs import COSTS_FILE
-from dask_mars.expressions.evaluate import TILE_BYTES
 from dask_mars.expressions.numexprs import EXACT, CompiledTile
+from dask_mars.expressions.planning import TILE_BYTES
 
 _REPEATS = 200
 #: How often an operation stands in the expression that is measured, so that the call itself counts for little.

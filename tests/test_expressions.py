@@ -18,7 +18,7 @@ from dask.array import reductions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_mars.expressions import evaluate, numexprs
+from dask_mars.expressions import evaluate, numexprs, planning
 from dask_mars.expressions.costs import costs
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.functions import elementwise
@@ -35,7 +35,7 @@ DTYPES = ["?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c16"]
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut arrays of a few elements into tiles, which the default leaves as they are."""
     monkeypatch.setattr(evaluate, "SMALL", 1)
-    monkeypatch.setattr(evaluate, "TILE_BYTES", 512)
+    monkeypatch.setattr(planning, "TILE_BYTES", 512)
 
 
 def program(inputs: int, *steps: tuple[Any, ...]) -> Operand:
@@ -327,11 +327,11 @@ def test_numexpr_is_used_where_it_is_asked_for() -> None:
     for dtype in ("f8", "f4", "i4", "i8"):
         rewritten = with_expressions(chain, "numexpr")
         same(rewritten.run([x.astype(dtype), 2, 3], ()), chain.run([x.astype(dtype), 2, 3], ()))
-        assert [plan._compiled is not None for plan in plans_of(rewritten)] == [True]
+        assert [plan.compiled is not None for plan in plans_of(rewritten)] == [True]
     for mixed in ([x.astype("f4"), x, 3], [x.astype("i4"), 2.5, 3], [x.astype("u1"), 2, 3]):
         rewritten = with_expressions(chain, "numexpr")
         same(rewritten.run(list(mixed), ()), chain.run(list(mixed), ()))
-        assert [plan._compiled for plan in plans_of(rewritten)] == [None]
+        assert [plan.compiled for plan in plans_of(rewritten)] == [None]
 
 
 def test_numexpr_is_chosen_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_numexpr_is_chosen_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(numexprs, "costs", lambda ns=tiled_ns: {"multiply-d": (ns, 0.5), "add-d": (ns, 0.5)})
         rewritten = with_expressions(chain)
         rewritten.run([np.arange(60.0), 2, 3], ())
-        assert [plan._compiled is not None for plan in plans_of(rewritten)] == [wanted]
+        assert [plan.compiled is not None for plan in plans_of(rewritten)] == [wanted]
 
 
 def test_the_shipped_table_knows_every_exact_operation() -> None:
@@ -413,7 +413,7 @@ def test_regions_end_at_what_is_not_elementwise() -> None:
 
 
 def test_no_temporary_is_as_large_as_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "TILE_BYTES", 1 << 16)
+    monkeypatch.setattr(planning, "TILE_BYTES", 1 << 16)
     x = np.ones((1000, 1000))
     chain = program(
         3,

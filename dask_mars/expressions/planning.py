@@ -1,0 +1,310 @@
+"""How to evaluate a region for inputs of known types: shapes, tiles, buffers and calls."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_mars.expressions import numexprs
+from dask_mars.expressions.functions import Bound, Elementwise, Reduction, Unsupported
+from dask_mars.expressions.tiling import on_grid, part, tiles
+from dask_mars.graph import Operand
+
+#: Bytes of a tile: with three of them, what an operation reads and writes stays in a second-level cache.
+TILE_BYTES = 1 << 18
+#: Characters of the dtypes that regions know.
+DTYPES = frozenset("?bhilqBHILQefdgFDG")
+
+
+class Call(NamedTuple):
+    """One call for each tile."""
+
+    function: Callable[..., Any]
+    arguments: Callable[[list[Any]], tuple[Any, ...]]
+    #: Slot of the array for the result, or where the result goes if it is returned.
+    result: int
+    takes_out: bool
+
+
+class Reducing(NamedTuple):
+    """A reduction whose parts are combined."""
+
+    slot: int
+    source: int
+    reduction: Reduction
+    axes: tuple[int, ...]
+    keepdims: bool
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    keywords: dict[str, Any]
+
+
+class Plan:
+    """How to evaluate a region for inputs of known types.
+
+    Slots number the region's values: its inputs first, then the result of each step.
+
+    Parameters
+    ----------
+    program, known, outputs, evaluator
+        As for `RegionFunction`.
+    values : tuple
+        Inputs of the types that the plan is for.
+
+    Attributes
+    ----------
+    types, shapes : dict
+        Of each slot: its dtype, or the type of a Python number; and its shape.
+    shape : tuple of int
+        That of the largest; what has it is computed tile by tile, and what is smaller is computed before.
+    transposed : bool
+        Whether the arrays are in Fortran order, and seen with their axes reversed.
+    flat : bool
+        Whether they are seen as one row of elements.
+    whole : tuple of int
+        The shape as it is seen.
+    bound, slots : dict
+        Of each elementwise step: its function for these types, and the slots of its arguments.
+    before : list of int
+        Slots that are computed before the tiles.
+    tiles, arrays
+        The tiles, and of each array that they are read from the index of each tile in it.
+    calls : list of Call
+        What is called for each tile.
+    buffers : dict
+        Slot to number and dtype of the buffer that its result is written into.
+    written, outputs : list of int
+        Slots whose results are written as wholes, and those that are returned.
+    reductions : list of Reducing
+        Reductions whose parts are combined.
+    compiled : CompiledTile or None
+        The call, if it is numexpr's.
+    failures : int
+        How often the plan could not be used after all.
+
+    Raises
+    ------
+    Unsupported
+        There is no such way. NumPy's own errors for these types are raised as well.
+    """
+
+    def __init__(
+        self,
+        program: Operand,
+        known: Sequence[Elementwise | Reduction],
+        outputs: tuple[int, ...],
+        evaluator: str,
+        values: tuple[Any, ...],
+    ) -> None:
+        self.failures = 0
+        self.count = program.input_count
+        self.outputs = [self.count + step for step in outputs]
+        self.types: dict[int, Any] = {}
+        self.shapes: dict[int, tuple[int, ...]] = {}
+        for slot, value in enumerate(values):
+            self.types[slot] = _type(value)
+            self.shapes[slot] = np.shape(value) if isinstance(value, np.ndarray) else ()
+        self.bound: dict[int, Bound] = {}
+        self.slots: dict[int, tuple[int, ...]] = {}
+        reductions = self._resolve(program, known, values)
+        self.shape = max(self.shapes.values(), key=lambda shape: (len(shape), int(np.prod(shape))))
+        if any(np.broadcast_shapes(shape, self.shape) != self.shape for shape in self.shapes.values()):
+            raise Unsupported
+        self.transposed = self._layout(values)
+        self.reductions = self._prepare_reductions(program, reductions, values)
+        self.flat = self._can_be_flat(values)
+        whole = (int(np.prod(self.shape)),) if self.flat else self.oriented(self.shape)
+        self.whole = whole
+        largest = max(bound.dtype.itemsize for bound in self.bound.values())
+        self.tiles = tiles(whole, max(1, TILE_BYTES // largest))
+        tiled = [slot for slot in self.bound if self.shapes[slot] == self.shape]
+        if any(self.bound[slot].positional for slot in tiled) and not on_grid(whole, self.tiles[0]):
+            raise Unsupported
+        self.before = [slot for slot in self.bound if slot not in set(tiled)]
+        if not tiled:
+            raise Unsupported
+        self.arrays = {
+            slot: [part(tile, shape, whole) for tile in self.tiles] for slot, shape in self._read(tiled)
+        }
+        self._kernel(tiled, evaluator)
+
+    def _resolve(
+        self, program: Operand, known: Sequence[Elementwise | Reduction], values: tuple[Any, ...]
+    ) -> list[tuple[int, Reduction]]:
+        """Find the type and shape of every step's result; return the reductions."""
+        reductions = []
+        for number, (step, what) in enumerate(zip(program.steps, known, strict=True)):
+            slot = self.count + number
+            if isinstance(what, Reduction):
+                reductions.append((number, what))
+                continue
+            types = [self.types[source] for source in step.slots]
+            given = [values[source] if source < self.count else None for source in step.slots]
+            bound = what.bind(types, given)
+            if bound.dtype.char not in DTYPES:
+                raise Unsupported
+            self.bound[slot] = bound
+            self.slots[slot] = tuple([step.slots[position] for position in bound.arguments])
+            self.types[slot] = bound.dtype
+            self.shapes[slot] = np.broadcast_shapes(*[self.shapes[source] for source in self.slots[slot]])
+            if not self.shapes[slot]:
+                # Numbers, Python's and NumPy's, have rules and warnings of their own.
+                raise Unsupported
+        return reductions
+
+    def _prepare_reductions(
+        self, program: Operand, reductions: list[tuple[int, Reduction]], values: tuple[Any, ...]
+    ) -> list[Reducing]:
+        prepared = []
+        dimensions = len(self.shape)
+        for number, what in reductions:
+            step = program.steps[number]
+            source = step.slots[0]
+            if self.shapes[source] != self.shape:
+                raise Unsupported
+            keywords = dict(zip(step.keywords, [values[slot] for slot in step.slots[1:]], strict=True))
+            axis = keywords["axis"]
+            axes = tuple(range(dimensions)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+            axes = tuple(sorted({operator.index(a) % dimensions for a in axes}))
+            dtype = what.ufunc.reduce(np.empty((1,), self.types[source]), dtype=what.dtype).dtype
+            prepared.append(
+                Reducing(
+                    self.count + number,
+                    source,
+                    what,
+                    tuple(sorted(dimensions - 1 - a for a in axes)) if self.transposed else axes,
+                    bool(keywords.get("keepdims")),
+                    tuple([1 if a in axes else length for a, length in enumerate(self.shape)]),
+                    dtype,
+                    keywords,
+                )
+            )
+        return prepared
+
+    def _layout(self, values: tuple[Any, ...]) -> bool:
+        """Say whether the arrays are in Fortran order, and make sure that they agree on it."""
+        full = [value for slot, value in enumerate(values) if self.shapes[slot] == self.shape]
+        if all(_in_c_order(value) for value in full):
+            return False
+        if all(_in_c_order(value.T) for value in full):
+            return True
+        raise Unsupported
+
+    def _can_be_flat(self, values: tuple[Any, ...]) -> bool:
+        """Say whether the arrays may be taken as one row of elements."""
+        dimensions = len(self.shape)
+        if any(len(reducing.axes) != dimensions for reducing in self.reductions):
+            return False
+        for slot, shape in self.shapes.items():
+            if slot >= self.count:
+                if shape != self.shape:
+                    return False
+            elif shape == self.shape:
+                flags = values[slot].flags
+                if not (flags.f_contiguous if self.transposed else flags.c_contiguous):
+                    return False
+            elif int(np.prod(shape)) != 1:
+                return False
+        return True
+
+    def oriented(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a shape that is broadcast to the plan's, as it is seen."""
+        shape = (1,) * (len(self.shape) - len(shape)) + shape
+        return shape[::-1] if self.transposed else shape
+
+    def _read(self, tiled: list[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """Return slot and shape of every array that tiles are read from."""
+        used = {source for slot in tiled for source in self.slots[slot]}
+        produced = set(tiled)
+        return [
+            (
+                slot,
+                (1,)
+                if self.flat and self.shapes[slot] != self.shape
+                else self.whole
+                if self.flat
+                else self.oriented(self.shapes[slot]),
+            )
+            for slot in sorted(used - produced)
+            if self.shapes[slot] != ()
+        ]
+
+    def _kernel(self, tiled: list[int], evaluator: str) -> None:
+        """Decide how a tile is computed, and into which buffers."""
+        roots = sorted(
+            {slot for slot in self.outputs if slot in self.bound} & set(tiled)
+            | {r.source for r in self.reductions}
+        )
+        self.written = [slot for slot in roots if slot in self.outputs]
+        self.compiled: numexprs.CompiledTile | None = None
+        compiled = None
+        if len(roots) == 1 and evaluator != "tiled":
+            compiled = numexprs.compile_tile(
+                {slot: (self.bound[slot], self.slots[slot]) for slot in tiled},
+                roots[0],
+                self.types,
+                evaluator == "numexpr",
+            )
+        if compiled is not None:
+            function, arguments = compiled
+            self.buffers = {} if roots[0] in self.written else {roots[0]: (0, self.types[roots[0]])}
+            self.calls = [Call(function, _getter(arguments), roots[0], True)]
+            self.compiled = function
+            return
+        self.calls = []
+        self.buffers = self._assign_buffers(tiled, set(roots))
+        for slot in tiled:
+            bound = self.bound[slot]
+            arguments = self.slots[slot]
+            self.calls.append(Call(bound.call, _getter(arguments), slot, bound.takes_out))
+
+    def _assign_buffers(self, tiled: list[int], roots: set[int]) -> dict[int, tuple[int, np.dtype[Any]]]:
+        """Give each result that is written into a buffer the number of one, as few as will do."""
+        last_use: dict[int, int] = {}
+        for slot in tiled:
+            for source in self.slots[slot]:
+                last_use[source] = slot
+        free: dict[np.dtype[Any], list[int]] = {}
+        buffers: dict[int, tuple[int, np.dtype[Any]]] = {}
+        count = 0
+        for slot in tiled:
+            bound = self.bound[slot]
+            ends = [s for s in set(self.slots[slot]) if s in buffers and s not in roots and last_use[s] == slot]
+            if bound.in_place:
+                for source in ends:
+                    free.setdefault(buffers[source][1], []).append(buffers[source][0])
+            if bound.takes_out and slot not in self.written:
+                available = free.get(bound.dtype)
+                if available:
+                    buffers[slot] = (available.pop(), bound.dtype)
+                else:
+                    buffers[slot] = (count, bound.dtype)
+                    count += 1
+            if not bound.in_place:
+                for source in ends:
+                    free.setdefault(buffers[source][1], []).append(buffers[source][0])
+        return buffers
+
+
+def _type(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype
+    # Python's bool is NumPy's to NumPy; its other numbers take on the dtype of what they are combined with.
+    return np.dtype(bool) if type(value) is bool else type(value)
+
+
+def _getter(slots: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    if len(slots) == 1:
+        (only,) = slots
+        return lambda values: (values[only],)
+    return operator.itemgetter(*slots)
+
+
+def _in_c_order(array: Any) -> bool:
+    """Say whether a walk in C order never steps back over more than it goes on."""
+    strides = [abs(stride) for stride, length in zip(array.strides, array.shape, strict=True) if length > 1]
+    return all(outer >= inner for outer, inner in itertools.pairwise(strides))

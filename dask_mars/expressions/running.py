@@ -1,0 +1,118 @@
+"""Regions at work, tile by tile, as their plans say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dask_mars.expressions.functions import Unsupported
+from dask_mars.expressions.planning import Plan, Reducing
+from dask_mars.expressions.tiling import Index, Tile
+
+
+def run(plan: Plan, inputs: tuple[Any, ...]) -> Any:
+    """Evaluate, with floating point errors raised that NumPy would warn of or raise."""
+    errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
+    with np.errstate(**errors):  # type: ignore[arg-type]
+        if plan.compiled is not None:
+            plan.compiled.watch(errors)
+        results = _run(plan, inputs)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _run(plan: Plan, inputs: tuple[Any, ...]) -> list[Any]:
+    values: list[Any] = [*inputs, *[None] * (len(plan.bound) + len(plan.reductions))]
+    for slot in plan.before:
+        bound = plan.bound[slot]
+        arguments = [values[source] for source in plan.slots[slot]]
+        if bound.takes_out:
+            values[slot] = np.empty(plan.shapes[slot], bound.dtype)
+            bound.call(*arguments, out=values[slot])
+        else:
+            values[slot] = bound.call(*arguments)
+    hoisted = {slot: values[slot] for slot in plan.before}
+    reading = [(slot, _orient(plan, values[slot]), indices) for slot, indices in plan.arrays.items()]
+    written = {slot: np.empty(plan.whole, plan.types[slot]) for slot in plan.written}
+    totals = {
+        reducing.slot: np.empty((1,) if plan.flat else plan.oriented(reducing.shape), reducing.dtype)
+        for reducing in plan.reductions
+    }
+    memory = {
+        number: np.empty(max(int(np.prod(tile.shape)) for tile in plan.tiles), dtype)
+        for number, dtype in set(plan.buffers.values())
+    }
+    current = None
+    for number, tile in enumerate(plan.tiles):
+        if tile.shape != current:
+            current = tile.shape
+            size = int(np.prod(current))
+            for slot, (buffer, _) in plan.buffers.items():
+                values[slot] = memory[buffer][:size].reshape(current)
+        for slot, array, indices in reading:
+            values[slot] = array[indices[number]]
+        for slot, array in written.items():
+            values[slot] = array[tile.where]
+        _call(plan, tile, values, written)
+        for reducing in plan.reductions:
+            _reduce(plan, reducing, tile, values[reducing.source], totals[reducing.slot])
+    results = {**hoisted, **{slot: _restore(plan, array) for slot, array in written.items()}}
+    for reducing in plan.reductions:
+        results[reducing.slot] = _finish(plan, reducing, totals[reducing.slot])
+    return [results[slot] for slot in plan.outputs]
+
+
+def _call(plan: Plan, tile: Tile, values: list[Any], written: dict[int, Any]) -> None:
+    """Compute the steps of one tile."""
+    for function, arguments_of, result, takes_out in plan.calls:
+        if takes_out:
+            function(*arguments_of(values), out=values[result])
+        else:
+            returned = values[result] = function(*arguments_of(values))
+            if returned.dtype != plan.types[result]:
+                # What NumPy does with these types is not what was thought.
+                raise Unsupported
+            if result in written:
+                written[result][tile.where] = returned
+
+
+def _orient(plan: Plan, array: Any) -> Any:
+    if plan.flat:
+        return array.ravel(order="F") if plan.transposed else array.reshape(-1)
+    array = array.reshape((1,) * (len(plan.shape) - array.ndim) + array.shape)
+    return array.T if plan.transposed else array
+
+
+def _restore(plan: Plan, array: Any) -> Any:
+    if plan.flat:
+        return array.reshape(plan.shape, order="F" if plan.transposed else "C")
+    return array.T if plan.transposed else array
+
+
+def _reduce(plan: Plan, reducing: Reducing, tile: Tile, values: Any, total: Any) -> None:
+    ufunc, dtype = reducing.reduction.ufunc, reducing.reduction.dtype
+    axes = (0,) if plan.flat else reducing.axes
+    at: Index = tuple([slice(None) if axis in axes else run for axis, run in enumerate(tile.where)])
+    reduced = ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True)
+    if all(run.start == 0 for axis, run in enumerate(tile.where) if axis in axes):
+        total[at] = reduced
+    else:
+        ufunc(total[at], reduced, out=total[at])
+
+
+def _finish(plan: Plan, reducing: Reducing, total: Any) -> Any:
+    if plan.flat:
+        total = total.reshape(reducing.shape)
+    elif plan.transposed:
+        total = total.T
+    if not reducing.keepdims:
+        axes = {axis for axis, length in enumerate(reducing.shape) if axis in _reduced_axes(plan, reducing)}
+        total = total.reshape([length for axis, length in enumerate(reducing.shape) if axis not in axes])
+        if total.ndim == 0:
+            total = total[()]
+    return reducing.reduction.finish(total, plan.shape, plan.types[reducing.source], reducing.keywords)
+
+
+def _reduced_axes(plan: Plan, reducing: Reducing) -> set[int]:
+    dimensions = len(plan.shape)
+    return {dimensions - 1 - axis for axis in reducing.axes} if plan.transposed else set(reducing.axes)
