@@ -20,7 +20,7 @@ from dask.array.core import finalize as finalize_array
 from dask.callbacks import local_callbacks
 from dask.local import nested_get
 
-from dask_mars import mode
+from dask_mars import config, mode
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
 from dask_mars.optimize.convert import convert
@@ -88,7 +88,7 @@ def compute(
                 observer = counter
                 counter.start()
             if (counter or not active) and not cache:
-                graph = prepare(dsk, wanted)
+                graph = prepare(dsk, wanted, fold_from=_fold_from(num_workers))
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)
@@ -119,6 +119,12 @@ def compute(
                 observer.finish(failed)
     ids = graph.ids
     return nested_get(keys, {key: values[ids[key]] for key in wanted})
+
+
+def _fold_from(num_workers: int | None) -> int | None:
+    """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
+    per_worker = config.get("fold-initial")
+    return None if per_worker is None else int(per_worker) * config.worker_count(num_workers)
 
 
 class _Computation:

@@ -80,13 +80,8 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
     ValueError
         A setting makes no sense.
     """
-    workers = num_workers
-    if workers is None:
-        workers = dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
-    if int(workers) < 1:
-        raise ValueError(f"the number of workers must be at least 1, not {workers}")
     return Settings(
-        num_workers=int(workers),
+        num_workers=worker_count(num_workers),
         memory_limit=parse_memory(memory_limit if memory_limit is not None else get("memory-limit")),
         inline_bytes=parse_bytes(get("inline-limit")),
         window_s=_seconds("dispatch-window"),
@@ -98,6 +93,22 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
         start_timeout_s=_seconds("start-timeout"),
         idle_trim_s=_seconds("idle-trim"),
     )
+
+
+def worker_count(num_workers: int | None = None) -> int:
+    """Return the number of worker processes that the call, Dask's setting or ours asks for.
+
+    Raises
+    ------
+    ValueError
+        It is less than 1.
+    """
+    workers = num_workers
+    if workers is None:
+        workers = dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
+    if int(workers) < 1:
+        raise ValueError(f"the number of workers must be at least 1, not {workers}")
+    return int(workers)
 
 
 def get(name: str) -> Any:

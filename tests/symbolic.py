@@ -18,6 +18,7 @@ from dask_mars.graph import DATA, ChunkGraph, Key, Operand
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, symbolic_graph
+from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.slices import join_slices
 
 
@@ -45,9 +46,10 @@ class Here:
     wanted: list[Key] = field(default_factory=list)
     #: Layers that stayed symbolic.
     layers: list[Any] = field(default_factory=list)
-    #: The graph before and after composing.
+    #: The graph before and after composing, and with all folded in that can be.
     converted: ChunkGraph = field(default_factory=ChunkGraph)
     composed: ChunkGraph = field(default_factory=ChunkGraph)
+    folded: ChunkGraph = field(default_factory=ChunkGraph)
 
     def __call__(self, dsk: Any, keys: Any, **options: Any) -> Any:
         self.expression, self.wanted = dsk, list(flatten([keys]))
@@ -56,8 +58,11 @@ class Here:
         self.layers = symbolic.layers
         self.converted = convert(symbolic.tasks, self.wanted, self.layers)
         annotate(self.converted, symbolic.annotations)
-        self.composed = compose(self.converted, join_slices) if symbolic.composable else self.converted
-        return nested_get(keys, evaluate(self.composed))
+        self.composed = self.folded = self.converted
+        if symbolic.composable:
+            self.composed = compose(self.converted, join_slices)
+            self.folded = fold_initial(self.composed, 1)
+        return nested_get(keys, evaluate(self.folded))
 
     def operands(self) -> list[Operand]:
         """Return the operand of every chunk that is computed once all is composed."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from symbolic import Here, evaluate, function_names
 
 from dask_mars.graph import DATA, ChunkGraph
-from dask_mars.optimize.compose import _LONGEST, compose, join
+from dask_mars.optimize.compose import LONGEST, compose, join
 from dask_mars.optimize.convert import convert
 
 
@@ -186,12 +186,12 @@ def test_annotated_arrays_keep_their_chunks(annotation):
 
 
 def test_the_longest_chain():
-    depth = 3 * _LONGEST + 10
+    depth = 3 * LONGEST + 10
     dsk = {number: (inc, number - 1) for number in range(1, depth)}
     dsk[0] = (inc, 1000)
     graph = composed(dsk, depth - 1)
     lengths = [len(operand.steps) for operand in graph.operands]
-    assert max(lengths) == _LONGEST
+    assert max(lengths) == LONGEST
     assert len(graph) == 4
     assert len(graph.operands) <= 4
 

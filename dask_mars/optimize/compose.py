@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
 
-# Most steps of a composed operand. A chain of ten thousand would be joined ten thousand times, each time longer.
-_LONGEST = 100
+#: Most steps of a composed operand. A chain of ten thousand would be joined ten thousand times, each time longer.
+LONGEST = 100
 
 #: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
 Slicer = Callable[[tuple[Any, ...], tuple[Any, ...]], "tuple[Any, ...] | None"]
@@ -49,7 +49,7 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGr
     ChunkGraph
         Chunks keep their order; a merged chunk has the key of its chain's last.
     """
-    uses = _count_uses(graph)
+    uses = count_uses(graph)
     for chunk in graph.outputs:
         # One more than there are consumers: it is needed in the end.
         uses[chunk] += 1
@@ -57,7 +57,7 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGr
     inputs, operands = list(graph.inputs), list(graph.operands)
     joined: dict[tuple[int, int], _Joined] = {}
     absorbed = bytearray(len(graph))
-    fixed = _fixed_chunks(graph)
+    fixed = fixed_chunks(graph)
     for chunk, sources in enumerate(graph.inputs):
         if len(sources) != 1:
             continue
@@ -69,7 +69,7 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGr
         if pair is None:
             if operands[first].in_client or operands[second].in_client:
                 continue
-            if len(operands[first].steps) + len(operands[second].steps) > _LONGEST:
+            if len(operands[first].steps) + len(operands[second].steps) > LONGEST:
                 continue
             pair = joined[first, second] = _join(operands, first, second, join_slices)
         together = None
@@ -85,10 +85,11 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGr
         absorbed[source] = 1
     if not any(absorbed):
         return graph
-    return _without(graph, absorbed, operand_of, literals, inputs, operands)
+    return without(graph, absorbed, operand_of, literals, inputs, operands)
 
 
-def _count_uses(graph: ChunkGraph) -> list[int]:
+def count_uses(graph: ChunkGraph) -> list[int]:
+    """Return how often each chunk is an input."""
     uses = [0] * len(graph)
     for sources in graph.inputs:
         for source in sources:
@@ -96,7 +97,7 @@ def _count_uses(graph: ChunkGraph) -> list[int]:
     return uses
 
 
-def _fixed_chunks(graph: ChunkGraph) -> set[int]:
+def fixed_chunks(graph: ChunkGraph) -> set[int]:
     """Return chunks about which the user or the conversion has said something that merging would blur."""
     return graph.in_client | graph.retries.keys() | graph.priorities.keys()
 
@@ -144,7 +145,7 @@ def join(first: Operand, second: Operand) -> Operand:
     return Operand(name, tuple(functions), tuple(steps), first.input_count, literal_count)
 
 
-def _without(
+def without(
     graph: ChunkGraph,
     absorbed: bytearray,
     operand_of: list[int],

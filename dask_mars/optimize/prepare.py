@@ -9,10 +9,11 @@ from dask_mars.graph import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, declarations, low_level_graph, symbolic_graph
+from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.slices import join_slices
 
 
-def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True) -> ChunkGraph:
+def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True, fold_from: int | None = None) -> ChunkGraph:
     """Return the chunk graph that computes keys of a Dask graph.
 
     Parameters
@@ -24,6 +25,9 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True) -> ChunkGrap
     composed : bool, optional
         Merge chains of chunks, as every computation does. Without it each block of each layer that the user has
         made is a chunk of its own: for those who want to see what composing does.
+    fold_from : int, optional
+        Fold initial chunks into chunks that need others too, where there are at least so many of these. By default
+        that is not done.
 
     Raises
     ------
@@ -40,4 +44,7 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True) -> ChunkGrap
     graph = convert(symbolic.tasks, wanted, symbolic.layers)
     annotate(graph, symbolic.annotations)
     graph.declared = declarations(dsk)
-    return compose(graph, join_slices) if composed and symbolic.composable else graph
+    if not (composed and symbolic.composable):
+        return graph
+    graph = compose(graph, join_slices)
+    return graph if fold_from is None else fold_initial(graph, fold_from)

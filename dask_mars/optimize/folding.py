@@ -1,0 +1,154 @@
+"""Folding in: initial chunks that only one chunk needs are computed with it, even where it needs others too.
+
+Composing leaves such chunks apart, because a branch enters at their consumer. Folded in, they need no operand, no
+place in the store and no message of their own; the price is that they cannot be computed side by side. So it is
+done only where there are many consumers of a kind: a sum over 20,000 chunks becomes a quarter as many operands, a
+sum over four stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from dask_mars.graph import DATA, ChunkGraph, Operand, Step
+from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks, without
+
+#: The operands of the inputs that are folded in, by position; None for inputs that stay.
+Initial = tuple["int | None", ...]
+
+
+def fold_initial(graph: ChunkGraph, fewest: int) -> ChunkGraph:
+    """Fold initial chunks into their only consumers.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Composed. It is not changed, but shares its parts with the result.
+    fewest : int
+        Of how many consumers that are alike it is done at least.
+
+    Returns
+    -------
+    ChunkGraph
+        Chunks keep their order and their keys.
+    """
+    if len(graph) < 2 * fewest:
+        return graph
+    patterns = _patterns(graph)
+    counts = Counter(patterns.values())
+    operand_of, literals = list(graph.operand_of), list(graph.literals)
+    inputs, operands = list(graph.inputs), list(graph.operands)
+    absorbed = bytearray(len(graph))
+    folded: dict[tuple[int, Initial], int | None] = {}
+    for chunk, pattern in patterns.items():
+        if counts[pattern] < fewest:
+            continue
+        if pattern not in folded:
+            folded[pattern] = _fold(operands, *pattern)
+        operand = folded[pattern]
+        if operand is None:
+            continue
+        together: list[Any] = []
+        for source, initial in zip(inputs[chunk], pattern[1], strict=True):
+            if initial is not None:
+                together += literals[source]
+                absorbed[source] = 1
+        literals[chunk] = (*together, *literals[chunk])
+        kept = [source for source, initial in zip(inputs[chunk], pattern[1], strict=True) if initial is None]
+        inputs[chunk] = tuple(kept)
+        operand_of[chunk] = operand
+    if not any(absorbed):
+        return graph
+    return without(graph, absorbed, operand_of, literals, inputs, operands)
+
+
+def _patterns(graph: ChunkGraph) -> dict[int, tuple[int, Initial]]:
+    """Return, for every chunk into which others could be folded, its operand and theirs."""
+    uses = count_uses(graph)
+    for chunk in graph.outputs:
+        # One more than there are consumers: it is needed in the end.
+        uses[chunk] += 1
+    fixed = fixed_chunks(graph)
+    operand_of = graph.operand_of
+    here = {number for number, operand in enumerate(graph.operands) if operand.in_client}
+    initial = [
+        number if not sources and used == 1 and number != DATA else None
+        for number, sources, used in zip(operand_of, graph.inputs, uses, strict=True)
+    ]
+    for chunk in fixed:
+        initial[chunk] = None
+    patterns = {}
+    for chunk, sources in enumerate(graph.inputs):
+        if len(sources) < 2 or operand_of[chunk] in here or (fixed and chunk in fixed):
+            continue
+        found = tuple([initial[source] for source in sources])
+        if found.count(None) < len(found) and here.isdisjoint(found):
+            patterns[chunk] = (operand_of[chunk], found)
+    return patterns
+
+
+def _fold(operands: list[Operand], consumer: int, initial: Initial) -> int | None:
+    """Add the operand of a consumer and of what is folded into it; return its number, None if it were too long."""
+    length = sum(len(operands[number].steps) for number in initial if number is not None)
+    if length + len(operands[consumer].steps) > LONGEST:
+        return None
+    operands.append(
+        fold(operands[consumer], tuple([None if number is None else operands[number] for number in initial]))
+    )
+    return len(operands) - 1
+
+
+def fold(consumer: Operand, initial: tuple[Operand | None, ...]) -> Operand:
+    """Return the operand that computes initial operands and gives their results to a consumer.
+
+    Parameters
+    ----------
+    consumer : Operand
+        What needs them.
+    initial : tuple
+        For each of its inputs the operand, which has no inputs, that is folded in, or None.
+
+    Returns
+    -------
+    Operand
+        Its literals are those of the operands folded in, in order, and then the consumer's.
+    """
+    places: dict[int, int] = {}
+    functions: list[Any] = []
+
+    def place_of(function: Any) -> int:
+        place = places.setdefault(id(function), len(functions))
+        if place == len(functions):
+            functions.append(function)
+        return place
+
+    members = [operand for operand in initial if operand is not None]
+    input_count = initial.count(None)
+    literal_count = sum(operand.literal_count for operand in members) + consumer.literal_count
+    steps: list[Step] = []
+    #: Of the consumer's slots, in order.
+    slots: list[int] = []
+    next_literal, next_input = input_count, 0
+    first_step = input_count + literal_count
+    for operand in initial:
+        if operand is None:
+            slots.append(next_input)
+            next_input += 1
+            continue
+        _append(operand, range(next_literal, next_literal + operand.literal_count), first_step, steps, place_of)
+        next_literal += operand.literal_count
+        slots.append(first_step + len(steps) - 1)
+    slots += range(next_literal, next_literal + consumer.literal_count)
+    _append(consumer, slots, first_step, steps, place_of)
+    names = dict.fromkeys(operand.name for operand in members)
+    return Operand("-".join([*names, consumer.name]), tuple(functions), tuple(steps), input_count, literal_count)
+
+
+def _append(operand: Operand, slots: Any, first_step: int, steps: list[Step], place_of: Any) -> None:
+    """Append an operand's steps, given the slots of its inputs and literals."""
+    known = [*slots]
+    for step in operand.steps:
+        taken = tuple([known[slot] for slot in step.slots])
+        known.append(first_step + len(steps))
+        steps.append(Step(place_of(operand.functions[step.function]), taken, step.keywords))
