@@ -124,7 +124,7 @@ def compute(
 def _fold_from(num_workers: int | None) -> int | None:
     """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
     per_worker = config.get("fold-initial")
-    return None if per_worker is None else int(per_worker) * config.worker_count(num_workers)
+    return None if per_worker is None else int(per_worker) * config.worker_count(num_workers or None)
 
 
 class _Computation:
