@@ -344,8 +344,8 @@ def prepared(monkeypatch) -> list[ChunkGraph]:
     """The graphs that computations prepare."""
     seen: list[ChunkGraph] = []
 
-    def note(*arguments: Any) -> ChunkGraph:
-        seen.append(prepare(*arguments))
+    def note(*arguments: Any, **options: Any) -> ChunkGraph:
+        seen.append(prepare(*arguments, **options))
         return seen[-1]
 
     monkeypatch.setattr("dask_mars.client.prepare", note)
