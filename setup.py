@@ -16,8 +16,8 @@ class BuildArena(build_ext):
             super().build_extension(extension)
         except Exception as error:
             print(
-                f"dask_mars: {extension.name} could not be built ({error}). Everything works without it, but results "
-                "are copied into shared memory instead of being made there.",
+                f"dask_mars: {extension.name} could not be built ({error}). Everything works without it, but "
+                "results are copied into shared memory instead of being made there.",
                 file=sys.stderr,
             )
             raise
