@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dask_mars.errors import StoreFull
+from dask_mars.worker.allocator import PAGE_BYTES
 from dask_mars.worker.arena import Arena
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
     heap = _arena.Heap(arena.view(0, arena.capacity_bytes).data, live)
     # What a process that died has left in it belongs to nobody, and takes memory.
     heap.trim()
-    _arena.install(heap, max(threshold_bytes, 1))
+    # Every array there takes a page at least.
+    _arena.install(heap, max(threshold_bytes, PAGE_BYTES))
     return heap
 
 
