@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 
-.PHONY: check lint test dask-suite dask-suite-short benchmarks
+STRESS = tests/heap_stress.c dask_mars/worker/_heap.c
+STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
+
+.PHONY: check lint test stress dask-suite dask-suite-short benchmarks
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +22,17 @@ lint: $(VENV)/installed
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest
+
+# The C code under the sanitizers and valgrind, for longer than the tests do it.
+stress:
+	mkdir -p build
+	$(CC) $(STRESS_FLAGS) -fsanitize=address,undefined -fno-sanitize-recover=all $(STRESS) -o build/stress-address
+	build/stress-address 100000
+	$(CC) $(STRESS_FLAGS) -fsanitize=thread $(STRESS) -o build/stress-thread
+	build/stress-thread 20000
+	$(CC) $(STRESS_FLAGS) $(STRESS) -o build/stress
+	valgrind -q --error-exitcode=3 build/stress 3000
+	valgrind -q --tool=helgrind --error-exitcode=3 build/stress 2000
 
 # Dask's own tests with every scheduler replaced by ours, and by threads for comparison: about half an hour.
 dask-suite: $(VENV)/installed

@@ -1,5 +1,39 @@
-"""The metadata is in pyproject.toml."""
+"""Builds the C extension, if it can; the metadata is in pyproject.toml."""
 
-from setuptools import setup
+import sys
 
-setup()
+import numpy
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+class BuildArena(build_ext):
+    """Says what it means when there is no compiler, and goes on."""
+
+    def build_extension(self, extension: Extension) -> None:
+        """Build the extension, or say why not and what is lost."""
+        try:
+            super().build_extension(extension)
+        except Exception as error:
+            print(
+                f"dask_mars: {extension.name} could not be built ({error}). Everything works without it, but "
+                "results are copied into shared memory instead of being made there.",
+                file=sys.stderr,
+            )
+            raise
+
+
+setup(
+    cmdclass={"build_ext": BuildArena},
+    ext_modules=[
+        Extension(
+            "dask_mars.worker._arena",
+            ["dask_mars/worker/_arena.c", "dask_mars/worker/_heap.c"],
+            depends=["dask_mars/worker/_heap.h"],
+            include_dirs=[numpy.get_include()],
+            extra_compile_args=["-std=c11", "-pthread", "-fvisibility=hidden"],
+            extra_link_args=["-pthread"],
+            optional=True,
+        )
+    ],
+)

@@ -34,6 +34,8 @@ class Settings:
         Bytes of memory that the engine is meant to stay within; also the most that one arena can hold.
     inline_bytes : int
         Results up to this size travel in messages instead of shared memory.
+    arena_threshold : int or None
+        NumPy's arrays of at least this many bytes are built in shared memory; None for none.
     window_s : float
         Seconds of work that may be queued at one worker.
     lost_limit : int
@@ -53,6 +55,7 @@ class Settings:
     num_workers: int
     memory_limit: int
     inline_bytes: int
+    arena_threshold: int | None
     window_s: float
     lost_limit: int
     retries: int
@@ -84,6 +87,7 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
         num_workers=worker_count(num_workers),
         memory_limit=parse_memory(memory_limit if memory_limit is not None else get("memory-limit")),
         inline_bytes=parse_bytes(get("inline-limit")),
+        arena_threshold=None if (threshold := get("arena-threshold")) is None else parse_bytes(threshold),
         window_s=_seconds("dispatch-window"),
         lost_limit=int(get("allowed-worker-losses")),
         retries=int(get("retries")),

@@ -1,9 +1,14 @@
-"""The allocator against a model: a plain list of the blocks in use."""
+"""Both allocators, the plain one and the extension's, against a model: a plain list of the blocks in use."""
 
 from __future__ import annotations
 
 import doctest
 import itertools
+import mmap
+import random
+import sys
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +18,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dask_mars.worker import allocator as module
 from dask_mars.worker.allocator import PAGE_BYTES, Allocator
 
+try:
+    from dask_mars.worker._arena import Heap
+except ImportError:
+    Heap = None
+
 CAPACITY_BYTES = 32 * PAGE_BYTES
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+
+
+def make_heap(capacity_bytes: int, live: Iterable[tuple[int, int]] = ()) -> Any:
+    """Make the extension's allocator as the plain one is made."""
+    return Heap(mmap.mmap(-1, capacity_bytes), live)
+
+
+compiled = pytest.mark.skipif(Heap is None, reason="the extension is not built")
+
+
+@pytest.fixture(scope="module", params=[Allocator, pytest.param(make_heap, marks=compiled)])
+def make(request: pytest.FixtureRequest) -> Any:
+    """Make an allocator."""
+    return request.param
+
 
 sizes = st.one_of(st.integers(1, 6 * PAGE_BYTES), st.integers(1, 6).map(lambda pages: pages * PAGE_BYTES))
 
@@ -43,6 +69,8 @@ def test_examples_in_the_documentation():
 class Model(RuleBasedStateMachine):
     """Blocks in use and the order in which free ranges came to be, kept the slow way."""
 
+    make: Any = Allocator
+
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         self.used: dict[int, int] = {}
@@ -54,7 +82,7 @@ class Model(RuleBasedStateMachine):
             self.used[offset] = size
             offset += pages_for(size)
         live = data.draw(st.permutations(sorted(self.used.items())))
-        self.allocator = Allocator(CAPACITY_BYTES, live)
+        self.allocator = type(self).make(CAPACITY_BYTES, live)
         self.used = {offset: pages_for(size) for offset, size in self.used.items()}
 
     @rule(size=sizes)
@@ -103,25 +131,31 @@ class Model(RuleBasedStateMachine):
             assert self.allocator.used_bytes == 0
 
 
-TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+class ModelOfHeap(Model):
+    make = staticmethod(make_heap)
+
+
+TestPlain = Model.TestCase
+TestPlain.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestExtension = compiled(ModelOfHeap.TestCase)
+TestExtension.settings = TestPlain.settings
 
 
 @pytest.mark.parametrize("size", [1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 5 * PAGE_BYTES])
-def test_block_takes_whole_pages(size):
-    allocator = Allocator(CAPACITY_BYTES)
+def test_block_takes_whole_pages(make, size):
+    allocator = make(CAPACITY_BYTES)
     assert allocator.allocate(size) == 0
     assert allocator.used == {0: pages_for(size)}
 
 
-def test_empty_block_takes_a_page_so_that_its_offset_is_its_own():
-    allocator = Allocator(CAPACITY_BYTES)
+def test_empty_block_takes_a_page_so_that_its_offset_is_its_own(make):
+    allocator = make(CAPACITY_BYTES)
     assert [allocator.allocate(0), allocator.allocate(0)] == [0, PAGE_BYTES]
 
 
 @given(order=st.permutations(range(5)))
-def test_among_equal_blocks_the_one_freed_last_is_used_first(order):
-    allocator = Allocator(10 * PAGE_BYTES)
+def test_among_equal_blocks_the_one_freed_last_is_used_first(make, order):
+    allocator = make(10 * PAGE_BYTES)
     # A page in use behind each block keeps it from merging with its neighbours.
     blocks = [allocator.allocate(PAGE_BYTES) for _ in range(10)][::2]
     for position in order:
@@ -130,16 +164,16 @@ def test_among_equal_blocks_the_one_freed_last_is_used_first(order):
     assert again == [blocks[position] for position in reversed(order)]
 
 
-def test_smallest_block_that_fits_is_used_even_if_a_larger_one_was_freed_later():
-    allocator = Allocator(CAPACITY_BYTES)
+def test_smallest_block_that_fits_is_used_even_if_a_larger_one_was_freed_later(make):
+    allocator = make(CAPACITY_BYTES)
     small, _, large, _ = (allocator.allocate(pages * PAGE_BYTES) for pages in (2, 1, 4, 1))
     allocator.free(small)
     allocator.free(large)
     assert allocator.allocate(2 * PAGE_BYTES) == small
 
 
-def test_free_neighbours_merge_on_both_sides():
-    allocator = Allocator(4 * PAGE_BYTES)
+def test_free_neighbours_merge_on_both_sides(make):
+    allocator = make(4 * PAGE_BYTES)
     first, second, third, _ = (allocator.allocate(1) for _ in range(4))
     allocator.free(first)
     allocator.free(third)
@@ -148,8 +182,8 @@ def test_free_neighbours_merge_on_both_sides():
     assert allocator.free_ranges() == [(0, 3 * PAGE_BYTES)]
 
 
-def test_full_arena_gives_nothing_and_works_again_after_a_free():
-    allocator = Allocator(2 * PAGE_BYTES)
+def test_full_arena_gives_nothing_and_works_again_after_a_free(make):
+    allocator = make(2 * PAGE_BYTES)
     assert allocator.allocate(2 * PAGE_BYTES) == 0
     assert allocator.allocate(1) is None
     assert allocator.largest_free_bytes == 0
@@ -157,24 +191,78 @@ def test_full_arena_gives_nothing_and_works_again_after_a_free():
     assert allocator.allocate(1) == 0
 
 
-def test_block_cannot_be_freed_twice():
-    allocator = Allocator(CAPACITY_BYTES)
+def test_block_cannot_be_freed_twice(make):
+    allocator = make(CAPACITY_BYTES)
     allocator.free(allocator.allocate(1))
     with pytest.raises(KeyError):
         allocator.free(0)
 
 
-def test_live_blocks_stay_where_they_are():
-    allocator = Allocator(6 * PAGE_BYTES, live=[(3 * PAGE_BYTES, 2 * PAGE_BYTES), (PAGE_BYTES, 100)])
+def test_live_blocks_stay_where_they_are(make):
+    allocator = make(6 * PAGE_BYTES, live=[(3 * PAGE_BYTES, 2 * PAGE_BYTES), (PAGE_BYTES, 100)])
     assert allocator.used == {PAGE_BYTES: PAGE_BYTES, 3 * PAGE_BYTES: 2 * PAGE_BYTES}
     assert allocator.free_ranges() == [(0, PAGE_BYTES), (2 * PAGE_BYTES, PAGE_BYTES), (5 * PAGE_BYTES, PAGE_BYTES)]
     allocator.free(PAGE_BYTES)
     assert allocator.largest_free_bytes == 3 * PAGE_BYTES
 
 
-def test_arena_whose_size_is_no_multiple_of_a_page_is_used_up_to_its_last_whole_page():
-    allocator = Allocator(2 * PAGE_BYTES + 100)
+def test_arena_whose_size_is_no_multiple_of_a_page_is_used_up_to_its_last_whole_page(make):
+    allocator = make(2 * PAGE_BYTES + 100)
     assert allocator.allocate(PAGE_BYTES) == 0
     assert allocator.allocate(PAGE_BYTES + 50) is None
     assert allocator.allocate(PAGE_BYTES) == PAGE_BYTES
     assert allocator.allocate(1) is None
+
+
+@compiled
+def test_both_choose_the_same_blocks_among_very_many_pages():
+    capacity_bytes = 1 << 36
+    memory = mmap.mmap(-1, capacity_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    plain, extension = Allocator(capacity_bytes), Heap(memory)
+    chance = random.Random(0)
+    blocks: list[int] = []
+    for _ in range(4000):
+        if blocks and chance.random() < 0.45:
+            offset = blocks.pop(chance.randrange(len(blocks)))
+            plain.free(offset)
+            extension.free(offset)
+        else:
+            size = int(2 ** chance.uniform(0, 31))
+            offset = plain.allocate(size)
+            assert extension.allocate(size) == offset
+            if offset is not None:
+                blocks.append(offset)
+    assert extension.free_ranges() == plain.free_ranges()
+    assert extension.largest_free_bytes == plain.largest_free_bytes
+
+
+@compiled
+@pytest.mark.parametrize(
+    "live",
+    [
+        [(100, 100)],
+        [(0, 2 * PAGE_BYTES), (PAGE_BYTES, 1)],
+        [(3 * PAGE_BYTES, 2 * PAGE_BYTES)],
+        [(4 * PAGE_BYTES, 0)],
+        [(-PAGE_BYTES, 1)],
+        [(0, 1 << 70)],
+        [0],
+        [(0,)],
+        7,
+    ],
+)
+def test_extension_refuses_live_blocks_that_cannot_be(live):
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        make_heap(4 * PAGE_BYTES, live)
+
+
+@compiled
+def test_extension_refuses_memory_that_it_cannot_use():
+    memory = mmap.mmap(-1, 4 * PAGE_BYTES)
+    with pytest.raises(ValueError, match="start at a page"):
+        Heap(memoryview(memory)[64:])
+    with pytest.raises(TypeError):
+        Heap(bytes(PAGE_BYTES))
+    with pytest.raises(TypeError):
+        Heap(memoryview(memory).toreadonly())
+    memory.close()

@@ -48,6 +48,7 @@ def test_every_setting_is_described():
         ("num-workers", "two"),
         ("retries", -1),
         ("idle-trim", 10),
+        ("arena-threshold", []),
         ("unknown", 1),
         ("expressions", {"evaluator": "quick"}),
         ("expressions", {"reduction": True}),
@@ -72,6 +73,7 @@ def test_every_default_resolves_to_a_number():
     for field in dataclasses.fields(settings):
         assert getattr(settings, field.name) >= 0, field.name
     assert (settings.inline_bytes, settings.window_s, settings.retries) == (16 << 10, 0.02, 0)
+    assert settings.arena_threshold == 16 << 10
     assert (settings.retry_delay_s, settings.retry_delay_limit_s, settings.lost_limit) == (0.1, 10.0, 3)
     assert (settings.cancel_grace_s, settings.start_timeout_s, settings.idle_trim_s) == (0.2, 60.0, 10.0)
 
@@ -85,6 +87,8 @@ def test_every_default_resolves_to_a_number():
         ("retry-delay", "1 minute", "retry_delay_s", 60.0),
         ("allowed-worker-losses", 0, "lost_limit", 0),
         ("retries", 4, "retries", 4),
+        ("arena-threshold", "1 MiB", "arena_threshold", 1 << 20),
+        ("arena-threshold", None, "arena_threshold", None),
     ],
 )
 def test_settings_come_from_the_configuration(name, text, field, expected):

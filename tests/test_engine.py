@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import re
 import signal
@@ -37,6 +38,9 @@ pytestmark = pytest.mark.timeout(40)
 Get = Callable[..., Any]
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+compiled = pytest.mark.skipif(
+    importlib.util.find_spec("dask_mars.worker._arena") is None, reason="the extension is not built"
+)
 
 
 def computing(compute: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -575,6 +579,104 @@ def test_idle_workers_give_memory_back() -> None:
         assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
         assert eventually(lambda: arena_bytes(runtime) < 1 << 20, 5)
         assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
+
+
+#: What tasks leave behind in their worker.
+LEFT: list[Any] = []
+
+
+def noted_array(megabytes: float) -> np.ndarray:
+    """Return an array, and note in this worker where it is."""
+    array = large_array(megabytes)
+    LEFT.append(address_of(array))
+    return array
+
+
+def address_of(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def is_where_it_was(array: np.ndarray) -> bool:
+    return address_of(array) == LEFT.pop()
+
+
+def kept_array(megabytes: float) -> np.ndarray:
+    """Return an array, and keep it in this worker."""
+    LEFT.append(large_array(megabytes))
+    return LEFT[-1]
+
+
+def spoil_kept(array: np.ndarray) -> tuple[float, float]:
+    """Write into the array that was kept; return what this does to it and to the chunk."""
+    kept = LEFT.pop()
+    kept[:] = -1.0
+    return kept.sum(), array.sum()
+
+
+@on_linux
+@compiled
+def test_results_are_sealed_where_they_were_computed(single: Runtime) -> None:
+    for _ in range(3):
+        assert dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8)).compute(scheduler=single.get)
+
+
+def test_without_a_threshold_results_are_copied() -> None:
+    with dask.config.set({"dask-mars.arena-threshold": None}), Runtime(num_workers=1) as runtime:
+        moved = dask.delayed(is_where_it_was)(dask.delayed(noted_array)(8))
+        assert not moved.compute(scheduler=runtime.get)
+
+
+def test_what_a_task_keeps_of_its_result_is_its_own(single: Runtime) -> None:
+    sums = dask.delayed(spoil_kept)(dask.delayed(kept_array)(8)).compute(scheduler=single.get)
+    assert sums == (-(1 << 20), 1 << 20)
+
+
+@compiled
+def test_small_views_do_not_keep_large_results(single: Runtime, tmp_path: Path) -> None:
+    def used_after(part: np.ndarray) -> tuple[float, int]:
+        reading = np.ones(1 << 20)
+        return part.sum(), address_of(reading)
+
+    def place() -> int:
+        return address_of(np.ones(1 << 20))
+
+    before = dask.delayed(place)().compute(scheduler=single.get)
+    part = dask.delayed(lambda: np.ones(1 << 20)[5:15])()
+    assert dask.delayed(used_after)(part).compute(scheduler=single.get) == (10.0, before)
+
+
+@on_linux
+@compiled
+def test_what_a_dead_worker_had_not_sealed_is_free(tmp_path: Path) -> None:
+    def die_once(array: np.ndarray) -> float:
+        if not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            LEFT.append(large_array(64))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return array.sum()
+
+    with Runtime(num_workers=1) as runtime:
+        chunk = dask.delayed(large_array)(8)
+        assert dask.delayed(die_once)(chunk).compute(scheduler=runtime.get) == 1 << 20
+        assert arena_bytes(runtime) < 32 << 20
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_that_a_task_forks_have_arrays_of_their_own(single: Runtime) -> None:
+    def fork(megabytes: float) -> tuple[bytes, float]:
+        array = large_array(megabytes)
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            array *= 2
+            os.write(writer, str(array.sum() + np.ones(1000).sum()).encode())
+            os._exit(0)
+        os.wait()
+        seen = os.read(reader, 100)
+        os.close(reader)
+        os.close(writer)
+        return seen, array.sum()
+
+    assert dask.delayed(fork)(8).compute(scheduler=single.get) == (b"2098152.0", 1 << 20)
 
 
 def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import datetime
+import gc
 import os
 import pickle
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dask_mars.errors import StoreFull
+from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena, create
 from dask_mars.worker.pickling import dumps
 from dask_mars.worker.store import (
@@ -688,6 +690,229 @@ def test_copies_refer_to_no_block(pair):
     kept = pair.read.load_copy(location)
     assert still_used(owners) == []
     assert kept[0][5] == 5.0
+
+
+# -- results that were built in the arena -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def born() -> Iterator[Pair]:
+    """A pair of stores; until the end of the test large arrays are built in the arena of the first."""
+    arena_module = pytest.importorskip("dask_mars.worker._arena")
+    pair = make_pair()
+    heap = make_heap(pair.make.arenas[0], [], INLINE_BYTES)
+    pair.make = Store(pair.make.arenas, 0, inline_bytes=INLINE_BYTES, heap=heap)
+    yield pair
+    arena_module.uninstall()
+    # The heap keeps its arena mapped.
+    pair.make = Store(pair.make.arenas, 0)
+    del heap
+    close(pair)
+
+
+def seal_result(pair: Pair, results: list[Any]) -> Location:
+    """Seal the only item of a list, and drop it."""
+    location = pair.make.seal(results[0], adopt=True)
+    results.clear()
+    return through_a_message(pair.make.settle(location))
+
+
+BORN = {
+    "C": lambda: np.arange(6000.0).reshape(60, 100),
+    "F": lambda: np.asfortranarray(np.arange(6000.0).reshape(60, 100)),
+    "negative strides": lambda: np.arange(6000)[::-1],
+    "transposed": lambda: np.arange(6000.0).reshape(10, 20, 30).transpose(2, 0, 1),
+    "most of it": lambda: np.arange(6000)[1000:5000],
+    "every other": lambda: np.arange(6000)[::2],
+    "other dtype": lambda: np.arange(6000).view("i4"),
+    "broadcast": lambda: np.broadcast_to(np.arange(6000.0), (3, 6000)),
+    "structured": lambda: np.zeros(2000, dtype=[("x", "f8"), ("label", "S5")]),
+}
+
+
+@pytest.mark.parametrize("make", BORN.values(), ids=BORN)
+def test_result_is_sealed_where_it_was_built(born, make):
+    results = [make()]
+    address, used = address_of(results[0]), born.make.allocator.used
+    location = seal_result(born, results)
+    assert born.make.allocator.used == used
+    block = blocks_of(location)[0]
+    assert address_of(born.make.load(location)) == address
+    expected = make()
+    assert_same_array(born.read.load(location), expected)
+    assert born.read.load(location).strides == expected.strides
+    copy = born.read.load_copy(location)
+    assert_same_array(copy, expected)
+    assert copy.flags.writeable == expected.flags.writeable
+    del copy, expected
+    born.make.release(block[1])
+    assert born.make.allocator.used_bytes == 0
+
+
+def test_without_leave_a_result_is_copied(born):
+    array = np.arange(6000.0)
+    location = born.make.seal(array)
+    array[:] = 0
+    assert_same_array(born.read.load(location), np.arange(6000.0))
+
+
+@pytest.mark.parametrize(
+    ("part", "pages"),
+    [(slice(0, 200_000), 391), (slice(90_000, 180_000), 176), (slice(None, None, 3), 131), (slice(0, 1000), 2)],
+)
+def test_part_of_a_result_keeps_no_more_than_twice_its_memory(born, part, pages):
+    location = seal_result(born, [np.arange(200_000)[part]])
+    assert born.make.allocator.used_bytes == pages * PAGE_BYTES
+    assert_same_array(born.read.load(location), np.arange(200_000)[part])
+
+
+@pytest.mark.parametrize("wrap", [lambda array: array, lambda array: [array], lambda array: {"x": array[1:]}])
+def test_read_only_result_stays_read_only(born, wrap):
+    array = np.arange(6000.0)
+    array.flags.writeable = False
+    copy = born.read.load_copy(seal_result(born, [wrap(array)]))
+    del array
+    found = copy[0] if isinstance(copy, list) else copy["x"] if isinstance(copy, dict) else copy
+    assert not found.flags.writeable
+
+
+def keep_in_a_cycle(array: np.ndarray) -> None:
+    cycle: list[Any] = [array]
+    cycle.append(cycle)
+
+
+@pytest.mark.parametrize("wrap", [lambda array: array, lambda array: ["other", array]], ids=["plain", "in a list"])
+@pytest.mark.parametrize("part", [slice(None), slice(500, 4500), slice(None, None, -1)], ids=str)
+@pytest.mark.parametrize("keep", [*KEEPERS.values(), keep_in_a_cycle], ids=[*KEEPERS, "cycle"])
+def test_result_that_something_else_refers_to_is_copied(born, keep, part, wrap):
+    array = np.arange(6000.0)
+    writer = np.ndarray(
+        6000, buffer=born.make.arenas[0].view(address_of(array) - born.make.arenas[0].address, 48_000)
+    )
+    kept = keep(array)
+    results = [wrap(array[part])]
+    del array
+    location = seal_result(born, results)
+    writer[:] = -1.0
+    result = born.read.load(location)
+    assert_same_array(result if isinstance(result, np.ndarray) else result[1], np.arange(6000.0)[part])
+    assert born.make.allocator.used[blocks_of(location)[0][1]] <= 12 * PAGE_BYTES
+    del kept
+    gc.collect()
+    assert len(born.make.allocator.used) == 1
+    release(born, location)
+    assert born.make.allocator.used_bytes == 0
+
+
+def test_half_of_a_result_that_something_else_refers_to_is_copied_alone(born):
+    kept = np.arange(200_000)
+    location = seal_result(born, [[kept[100_000:]]])
+    assert sorted(born.make.allocator.used.values()) == [196 * PAGE_BYTES, 391 * PAGE_BYTES]
+    assert_same_array(born.read.load(location)[0], np.arange(100_000, 200_000))
+
+
+def test_arrays_inside_a_result_are_sealed_where_they_were_built(born):
+    kept = np.arange(5000.0)
+    small = np.arange(10)
+    results = [{"first": np.arange(6000.0), "second": [np.ones((70, 90)), small], "third": kept}]
+    addresses = [address_of(results[0]["first"]), address_of(results[0]["second"][0])]
+    location = seal_result(born, results)
+    found = born.make.load(location)
+    assert [address_of(found["first"]), address_of(found["second"][0])] == addresses
+    kept[:] = -1
+    assert_same_array(found["third"], np.arange(5000.0))
+    assert_same_array(found["second"][1], small)
+    del found, kept
+    release(born, location)
+    assert born.make.allocator.used_bytes == 0
+
+
+def test_array_met_twice_in_a_result(born):
+    once = np.arange(6000.0)
+    results = [[once, once, once[::-1], once[:4000]]]
+    del once
+    used = born.make.allocator.used_bytes
+    location = seal_result(born, results)
+    assert len([block for block in blocks_of(location) if block[2] == 48_000]) == 1
+    for result in (born.read.load(location), born.read.load_copy(location)):
+        assert [int(array[0]) for array in result] == [0, 0, 5999, 0]
+    assert used <= born.make.allocator.used_bytes < 3 * used
+
+
+def test_frame_is_sealed_where_it_was_built(born):
+    results = [pd.DataFrame({"x": np.arange(6000.0), "y": np.arange(6000.0), "z": np.arange(6000)})]
+    expected = results[0].map(lambda item: item)
+    addresses = {address_of(results[0][name].to_numpy()) for name in "xyz"}
+    location = seal_result(born, results)
+    found = born.make.load(location)
+    assert {address_of(found[name].to_numpy()) for name in "xyz"} == addresses
+    pd.testing.assert_frame_equal(born.read.load(location), expected)
+
+
+def test_frame_that_something_else_refers_to_is_copied(born):
+    kept = pd.DataFrame({"x": np.arange(6000.0), "y": np.arange(6000.0)})
+    location = seal_result(born, [kept[["y", "x"]].iloc[10:]])
+    expected = kept[["y", "x"]].iloc[10:].copy()
+    kept.loc[:] = 0.0
+    pd.testing.assert_frame_equal(born.read.load(location), expected)
+
+
+def test_arrow_array_of_a_result_is_sealed_where_it_was_built(born):
+    array = np.arange(6000.0)
+    address = address_of(array)
+    results = [pa.array(array)]
+    del array
+    location = seal_result(born, results)
+    assert born.make.load(location).buffers()[1].address == address
+    assert born.read.load(location).to_pylist() == list(range(6000))
+
+
+def test_view_of_an_input_in_the_own_arena_is_no_array_of_its_own(born):
+    location = seal_result(born, [np.arange(100_000.0)])
+    owners: list[tuple[Block, Any]] = []
+    shared = born.make.load(location, owners)
+    inputs = [block for block, _ in owners]
+    part = born.make.settle(born.make.seal(shared[1:], inputs, adopt=True), inputs)
+    assert blocks_of(part) == blocks_of(location)
+    assert born.make.load_copy(part).flags.writeable
+
+
+def test_full_store_leaves_a_result_that_has_to_be_copied_to_who_has_it(born):
+    kept = np.zeros(40 << 20, "u1")
+    used = born.make.allocator.used
+    location = born.make.seal([kept, np.ones(6000)], adopt=True)
+    with pytest.raises(StoreFull, match=f"{40 << 20:,} bytes does not fit"):
+        born.make.settle(location)
+    assert born.make.allocator.used == used
+    del kept
+    assert born.make.allocator.used_bytes == 0
+
+
+def test_full_store_leaves_the_parts_of_a_result_to_who_has_them(born):
+    results = [[np.zeros(40 << 20, "u1"), bytes(30 << 20)]]
+    with pytest.raises(StoreFull):
+        born.make.seal(results[0], adopt=True)
+    results.clear()
+    assert born.make.allocator.used_bytes == 0
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), keep=st.booleans(), wrapped=st.booleans())
+def test_any_view_of_a_result_survives_the_way(born, data, keep, wrapped):
+    whole = data.draw(arrays)
+    whole = np.concatenate([whole.reshape(-1)] * 100) if whole.size else whole
+    view = whole[:: data.draw(st.sampled_from([1, -1, 2, -3]))][data.draw(st.integers(0, 3)) :]
+    expected = view.tobytes()
+    location = born.make.seal([view] if wrapped else view, adopt=True)
+    if not keep:
+        del view, whole
+    location = through_a_message(born.make.settle(location))
+    result = born.read.load(location)
+    assert (result[0] if wrapped else result).tobytes() == expected
+    copy = born.read.load_copy(location)
+    assert (copy[0] if wrapped else copy).tobytes() == expected
+    for block in blocks_of(location):
+        born.make.release(block[1])
 
 
 # -- room -------------------------------------------------------------------------------------------------------

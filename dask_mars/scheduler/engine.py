@@ -312,6 +312,7 @@ class Engine:
             control_bytes=self._control_bytes,
             locks=self._locks_file,
             inline_bytes=self.settings.inline_bytes,
+            arena_threshold=self.settings.arena_threshold,
             idle_trim_s=self.settings.idle_trim_s,
         )
         try:

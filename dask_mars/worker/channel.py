@@ -77,6 +77,8 @@ class Start:
         Descriptor of the file whose bytes serve as locks.
     inline_bytes : int
         Results up to this size travel in messages.
+    arena_threshold : int or None
+        Arrays of at least this size are built in the arena; None for none.
     idle_trim_s : float
         Idle seconds before memory is given back.
     """
@@ -91,6 +93,7 @@ class Start:
     control_bytes: int
     locks: int
     inline_bytes: int
+    arena_threshold: int | None
     idle_trim_s: float
 
 

@@ -31,6 +31,7 @@ from dask_mars.graph import Operand
 from dask_mars.ids import NO_SUBTASK, write_subtask_id
 from dask_mars.operands import OperandMapping
 from dask_mars.worker import channel, context
+from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena, Bytes
 from dask_mars.worker.control import ControlPage
 from dask_mars.worker.locks import InterprocessLock
@@ -267,11 +268,13 @@ class WorkerProcess:
             self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             return
         self._running = (number, chunk)
+        self._trimmed = False
         write_subtask_id(self._control, number, 0, chunk)
         owners: list[tuple[Block, Bytes]] = []
         start = time.perf_counter()
         try:
-            result = self._compute(graph, operand_number, inputs, literals, owners)
+            # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
+            results = [self._compute(graph, operand_number, inputs, literals, owners)]
         except _SendBack as reason:
             self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
             self._linger(owners)
@@ -284,7 +287,7 @@ class WorkerProcess:
                 stream.flush()
             self._control[:] = NO_SUBTASK
             self._running = (-1, -1)
-        self._seal(number, graph, chunk, result, owners, start)
+        self._seal(number, graph, chunk, results, owners, start)
 
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
@@ -361,32 +364,33 @@ class WorkerProcess:
         number: int,
         graph: _Graph,
         chunk: int,
-        result: Any,
+        results: list[Any],
         owners: list[tuple[Block, Bytes]],
         start_s: float,
     ) -> None:
+        inputs = [block for block, _ in owners]
         try:
-            location = self._store.seal(result, [block for block, _ in owners])
+            result = results.pop()
+            location = self._store.seal(result, inputs, adopt=True)
+            # A small view of a large array must not keep it.
+            if location[0] < ARRAY and not (type(result) is np.ndarray and result.base is not None):
+                graph.values[chunk] = (result, None)
+                if owners and still_used(owners):
+                    graph.values[chunk] = (None, location)
+                del result
+            else:
+                del result
+                location = self._store.settle(location, inputs)
+                graph.values[chunk] = (None, location)
         except (StoreFull, MemoryError) as error:
             self._failed(number, chunk, error, owners, final=True)
             return
         except BaseException:
             # It cannot be pickled: only the user's own process can make it and use it.
-            del result
+            result = None
             self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             self._linger(owners)
             return
-        kind = location[0]
-        if kind < ARRAY:
-            graph.values[chunk] = (result, None)
-            if owners and still_used(owners):
-                # The small result is a view of a large input, which it must not keep.
-                graph.values[chunk] = (None, location)
-        else:
-            graph.values[chunk] = (None, location)
-        if kind >= ARRAY:
-            self._trimmed = False
-        del result
         if owners:
             self._linger(owners)
         batch = self._finished.get(number)
@@ -555,7 +559,8 @@ def main(descriptor: int) -> None:
     InterprocessLock.descriptor = start.locks
     arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
     control = Arena(start.control, start.control_bytes)
-    store = Store(arenas, start.number, start.live, start.inline_bytes)
+    heap = make_heap(arenas[start.number], start.live, start.arena_threshold)
+    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
     process = WorkerProcess(
         connection,
         store,

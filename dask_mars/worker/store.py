@@ -12,7 +12,8 @@ A sealed value is known by its *location*, a plain tuple that travels in message
 
 ``blocks`` is a tuple of (arena, offset, size in bytes): the allocations that must stay while the value lives. A
 value may refer to blocks that other values have made: a slice of a chunk is a view and not a copy, as it is under
-threads. Sealed values are immutable: they are read through read-only arrays.
+threads. Sealed values are immutable: they are read through read-only arrays. What NumPy has built in the own arena
+is sealed where it lies.
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ import pickle
 import sys
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dask_mars.errors import StoreFull
+from dask_mars.worker.adoption import Adoption
 from dask_mars.worker.allocator import Allocator
 from dask_mars.worker.arena import Arena, Bytes
 from dask_mars.worker.pickling import dumps, frozen, loads
+
+if TYPE_CHECKING:
+    from dask_mars.worker._arena import Heap
 
 VALUE, PICKLE, SMALL, ARRAY, OBJECT = range(5)
 
@@ -56,6 +61,8 @@ class Store:
         Blocks of the own arena that are in use already: what a process that died has left.
     inline_bytes : int
         Values up to this size travel in messages.
+    heap : Heap, optional
+        Hands out the blocks of the own arena to arrays too, and knows of `live`.
     """
 
     def __init__(
@@ -64,15 +71,20 @@ class Store:
         own: int,
         live: Iterable[tuple[int, int]] = (),
         inline_bytes: int = 1 << 14,
+        heap: Heap | None = None,
     ) -> None:
         self.arenas = arenas
         self.own = own
         self.inline_bytes = inline_bytes
-        self.allocator = Allocator(arenas[own].capacity_bytes, live)
+        self.allocator: Allocator | Heap = heap or Allocator(arenas[own].capacity_bytes, live)
+        self._heap = heap
+        self._adoption = None if heap is None else Adoption(heap, arenas[own], own)
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
-    def seal(self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False) -> Location:
+    def seal(
+        self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False, adopt: bool = False
+    ) -> Location:
         """Put a value where every process can read it.
 
         Parameters
@@ -83,6 +95,9 @@ class Store:
             Blocks that the value may be a view of.
         freeze : bool, optional
             The value is the user's own: whoever loads it gets even small arrays read-only.
+        adopt : bool, optional
+            Leave arrays that were built in the own arena where they are. The caller lets go of the value and then
+            calls `settle`.
 
         Returns
         -------
@@ -101,7 +116,7 @@ class Store:
             return (VALUE, value)
         if kind is np.ndarray and not value.dtype.hasobject:
             if value.nbytes > self.inline_bytes:
-                return self._seal_array(value, inputs)
+                return self._seal_array(value, inputs, adopt)
             return self._seal_small(value, inputs, freeze)
         if (
             isinstance(value, np.generic)
@@ -109,7 +124,35 @@ class Store:
             and kind is value.dtype.type
         ):
             return (SMALL, dtype, None, "C", False, value.tobytes())
-        return self._seal_object(value, inputs, freeze)
+        return self._seal_object(value, inputs, freeze, adopt)
+
+    def settle(self, location: Location, inputs: Iterable[Block] = ()) -> Location:
+        """Return the final location of a value that was sealed with `adopt`, once the caller has let go of it.
+
+        Where something still refers to its arrays, and could write into them, it gets copies of them.
+
+        Parameters
+        ----------
+        location : Location
+            What `seal` returned.
+        inputs : iterable of Block
+            As `seal` got it.
+
+        Raises
+        ------
+        StoreFull
+            There is no room for a copy; what `seal` has put into the arena is gone then.
+        """
+        if self._adoption is None:
+            return location
+        try:
+            moved = self._adoption.settle()
+        except StoreFull:
+            for block in blocks_of(location):
+                if block[0] == self.own and block not in inputs:
+                    self.allocator.free(block[1])
+            raise
+        return _relocated(location, self.own, moved) if moved else location
 
     def _seal_small(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], freeze: bool) -> Location:
         if not array.flags.forc:
@@ -125,15 +168,18 @@ class Store:
         # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
         return (PICKLE, pickle.dumps(array, protocol=5))
 
-    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> Location:
+    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], adopt: bool) -> Location:
         low, high = _byte_bounds(array)
-        writeable = array.flags.writeable or self._in_arena(low, high)
+        writeable = array.flags.writeable or self._is_shared(low, high)
         block = self._block_of(low, high, inputs)
+        if block is not None:
+            # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
+            writeable = high - low >= array.nbytes
+        elif adopt and self._adoption is not None:
+            block = self._adoption.adopt(low, high, array.nbytes)
         if block is not None:
             start = self.arenas[block[0]].address + block[1]
             position = int(array.__array_interface__["data"][0]) - start
-            # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
-            writeable = high - low >= array.nbytes
             return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, writeable)
         if high - low <= array.nbytes:
             # Contiguous in some order, or broadcast: its memory is copied as it lies, its strides stay.
@@ -143,16 +189,18 @@ class Store:
             strides = array.strides
         else:
             array = np.copy(array, order="K")
-            return self._seal_array(array, ())
+            return self._seal_array(array, (), adopt)
         own = self._allocate(size)
         np.copyto(self.arenas[self.own].view(own[1], size), source)
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
 
-    def _in_arena(self, low: int, high: int) -> bool:
+    def _is_shared(self, low: int, high: int) -> bool:
         """Say whether memory is read-only just because it is shared."""
+        if self._adoption is not None and self._adoption.is_born(low):
+            return False
         return any(arena.address <= low and high <= arena.address + arena.capacity_bytes for arena in self.arenas)
 
-    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool) -> Location:
+    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, adopt: bool) -> Location:
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -180,6 +228,8 @@ class Store:
             source = np.frombuffer(buffer, dtype=np.uint8)
             low = int(source.__array_interface__["data"][0])
             block = self._block_of(low, low + source.nbytes, inputs)
+            if block is None and adopt and self._adoption is not None:
+                block = self._adoption.adopt(low, low + source.nbytes, source.nbytes)
             if block is not None:
                 if block not in blocks:
                     blocks.append(block)
@@ -209,6 +259,8 @@ class Store:
     def _allocate(self, size_bytes: int) -> Block:
         offset = self.allocator.allocate(size_bytes)
         if offset is None:
+            if self._adoption is not None:
+                self._adoption.give_up()
             raise StoreFull(size_bytes, self.allocator.largest_free_bytes, self.allocator.capacity_bytes)
         return (self.own, offset, size_bytes)
 
@@ -305,6 +357,10 @@ class Store:
 
     def trim(self) -> None:
         """Give the pages of all free blocks back to the system."""
+        if self._heap is not None:
+            # Arrays may be taking blocks meanwhile.
+            self._heap.trim()
+            return
         arena = self.arenas[self.own]
         for offset, size in self.allocator.free_ranges():
             arena.give_back(offset, size)
@@ -339,6 +395,26 @@ def size_of(location: Location) -> int:
     if kind == ARRAY:
         return math.prod(location[3]) * np.dtype(location[2]).itemsize
     return sum(size for _, _, size in location[3])
+
+
+def _relocated(location: Location, own: int, moved: dict[int, tuple[int, int, int]]) -> Location:
+    """Return where a value is after blocks of the own arena were copied, as `Adoption.settle` says."""
+    blocks = []
+    shifts = []
+    for arena, offset, size in location[1]:
+        copy, copied, first = moved.get(offset, (offset, size, 0)) if arena == own else (offset, size, 0)
+        blocks.append((arena, copy, copied))
+        shifts.append(first)
+    if location[0] == ARRAY:
+        *_, dtype, shape, strides, position, writeable = location
+        return (ARRAY, tuple(blocks), dtype, shape, strides, position - shifts[0], writeable)
+    _, _, header, parts = location
+    return (
+        OBJECT,
+        tuple(blocks),
+        header,
+        tuple((number, at - shifts[number], size) for number, at, size in parts),
+    )
 
 
 def _load_small(
