@@ -122,6 +122,90 @@ class StoreFull(MarsError):
         )
 
 
+class RequestTooLarge(MarsError):
+    """A task needs more memory than it could be given if it ran alone.
+
+    Attributes
+    ----------
+    holder : str
+        Whose request it is.
+    requested_bytes : int
+        What it needs for its inputs, its result and its temporaries.
+    limit_bytes : int
+        The most that a single request may be.
+    """
+
+    def __init__(self, holder: str, requested_bytes: int, limit_bytes: int) -> None:
+        super().__init__(holder, requested_bytes, limit_bytes)
+        self.holder = holder
+        self.requested_bytes = requested_bytes
+        self.limit_bytes = limit_bytes
+
+    def _message(self) -> str:
+        return (
+            f"{self.holder} needs {self.requested_bytes:,} bytes of memory for its inputs, its result and its "
+            f"temporaries, and even alone it can have no more than {self.limit_bytes:,}. Use smaller chunks, or "
+            "raise dask-mars.memory-limit."
+        )
+
+
+class SpillError(MarsError):
+    """Base of what goes wrong with values on disk.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    requested_bytes : int
+        Size of what was to be written or read.
+    free_bytes : int
+        What the file system has left for this user, or -1 where it does not say.
+    reason : str
+        What the system says, or what was found.
+    """
+
+    def __init__(self, path: str, requested_bytes: int, free_bytes: int, reason: str) -> None:
+        super().__init__(path, requested_bytes, free_bytes, reason)
+        self.path = path
+        self.requested_bytes = requested_bytes
+        self.free_bytes = free_bytes
+        self.reason = reason
+
+    def _free(self) -> str:
+        return f"{self.free_bytes:,} bytes are free" if self.free_bytes >= 0 else "free space is not known"
+
+
+class SpillDiskFull(SpillError):
+    """The disk has no room for a value that is to leave memory, or the user's share of it is used up."""
+
+    def _message(self) -> str:
+        return (
+            f"a value of {self.requested_bytes:,} bytes cannot be written to {self.path}: {self.reason} "
+            f"({self._free()}). Free some space, name a directory on a larger disk in "
+            "dask-mars.spill-directory, or raise dask-mars.memory-limit."
+        )
+
+
+class SpillDiskFailed(SpillError):
+    """The disk, or the directory on it, cannot be written to or read from."""
+
+    def _message(self) -> str:
+        return (
+            f"the disk fails at {self.path}, for a value of {self.requested_bytes:,} bytes: {self.reason} "
+            f"({self._free()}). Name a directory on another disk in dask-mars.spill-directory."
+        )
+
+
+class SpilledValueLost(SpillError):
+    """The file of a spilled value is gone, or is not what was written."""
+
+    def _message(self) -> str:
+        return (
+            f"a spilled value of {self.requested_bytes:,} bytes cannot be read back from {self.path}: "
+            f"{self.reason} ({self._free()}). Something else has changed the directory, or the disk is failing."
+        )
+
+
 def describe_exit(exit_code: int) -> str:
     """Say in words how a process ended."""
     if exit_code >= 0:

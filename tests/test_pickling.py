@@ -367,6 +367,11 @@ OURS = {
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
+    errors.RequestTooLarge: ("'x'", 3 << 30, 1 << 30),
+    errors.SpillError: ("/spill/x", 3 << 20, 2 << 20, "a reason"),
+    errors.SpillDiskFull: ("/spill/x", 3 << 20, 2 << 20, "No space left on device"),
+    errors.SpillDiskFailed: ("/spill/x", 3 << 20, -1, "Input/output error"),
+    errors.SpilledValueLost: ("/spill/x", 3 << 20, 2 << 20, "the file is gone"),
 }
 
 

@@ -1,0 +1,187 @@
+"""Whose a directory of temporary files is, and whether its owner is gone for sure.
+
+Such a directory carries its owner in its name: host, boot, process namespace, process and the time at which that
+process started. It may lie on a file system that other hosts and other containers use too, so what does not prove
+that the owner is gone counts as a sign of life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+PREFIX = "dask-mars-spill"
+
+# File systems that a single kernel has mounted. What others have left there is from before it started.
+_LOCAL_KINDS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process that owns files.
+
+    Attributes
+    ----------
+    host : str
+        Its host's name.
+    boot : str
+        One run of the host's kernel; "0" where the system does not tell.
+    namespace : str
+        Where its id is valid: containers number their processes on their own.
+    pid : int
+        Its id.
+    start : int
+        When it started, in the kernel's ticks, so that another process with the same id is not taken for it; 0
+        where the system does not tell.
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    start: int
+
+    @classmethod
+    def of(cls, pid: int) -> Owner:
+        """Describe a process of this host.
+
+        Raises
+        ------
+        ProcessLookupError
+            There is none with this id.
+        """
+        start = start_time(pid)
+        if start is None:
+            raise ProcessLookupError(f"there is no process {pid}")
+        return cls(_host(), _boot(), _namespace(), pid, start)
+
+    @classmethod
+    def parse(cls, name: str) -> Owner | None:
+        """Return the owner in a directory's name, or None if the name is not of this kind."""
+        fields = name.split(".")
+        if len(fields) != 7 or fields[0] != PREFIX:
+            return None
+        _, host, boot, namespace, pid, start, serial = fields
+        if not (pid.isdecimal() and start.isdecimal() and serial.isdecimal()):
+            return None
+        return cls(host, boot, namespace, int(pid), int(start))
+
+    def directory_name(self, serial: int) -> str:
+        """Return the name of one of the owner's directories."""
+        return f"{PREFIX}.{self.host}.{self.boot}.{self.namespace}.{self.pid}.{self.start}.{serial}"
+
+    def is_gone(self, local: bool) -> bool:
+        """Tell whether the owner has ended for sure.
+
+        Parameters
+        ----------
+        local : bool
+            Its directory is on a file system that only this host can have mounted.
+        """
+        if self.boot != _boot():
+            return local
+        if (self.host, self.namespace) != (_host(), _namespace()):
+            # A container beside this one, whose processes cannot be seen from here.
+            return False
+        start = start_time(self.pid)
+        return start is None or (start != 0 and start != self.start)
+
+
+def claim_directory(root: Path, owner_pid: int | None = None) -> Path:
+    """Make a new directory that only this user can enter, and that is its owner's.
+
+    Parameters
+    ----------
+    root : Path
+        Where; made if it is not there.
+    owner_pid : int, optional
+        The process; by default this one.
+    """
+    owner = Owner.of(os.getpid() if owner_pid is None else owner_pid)
+    root.mkdir(parents=True, exist_ok=True)
+    for serial in count():
+        path = root / owner.directory_name(serial)
+        # Never one that exists, which somebody else may have put there for us to use.
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            return path
+    raise AssertionError("count() has no end")
+
+
+def clear_abandoned(root: Path) -> list[Path]:
+    """Remove the directories of this user's processes that have ended without doing so, and return them."""
+    try:
+        entries = [entry for entry in os.scandir(root) if Owner.parse(entry.name)]
+    except OSError:
+        return []
+    local = _is_local(root) if entries else False
+    removed = []
+    for entry in entries:
+        owner = Owner.parse(entry.name)
+        # Two that start at once may both be at it, so anything may vanish at any time.
+        with contextlib.suppress(OSError):
+            ours = entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+            if ours and owner is not None and owner.is_gone(local):
+                shutil.rmtree(entry.path)
+                removed.append(Path(entry.path))
+    return removed
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, 0 if the system does not tell, or None if there is no such process.
+
+    A zombie still counts as a process: threads of it may be at work.
+    """
+    try:
+        # The name of the program, in brackets, may have anything in it.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return int(fields[19])
+    except OSError:
+        # There is no /proc, or it does not show all processes.
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return 0
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "_", socket.gethostname()) or "_"
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "0"
+
+
+def _namespace() -> str:
+    try:
+        return re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink())) or "0"
+    except OSError:
+        return "0"
+
+
+def _is_local(path: Path) -> bool:
+    """Tell whether a path is on a file system that only this host can have mounted."""
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return source.split()[0] in _LOCAL_KINDS
+    return False

@@ -1,0 +1,708 @@
+"""Files of spilled values: what is read back, disks that are full or failing, owners that were killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dask_mars.errors import MarsError, SpillDiskFailed, SpillDiskFull, SpilledValueLost
+from dask_mars.worker import owners, spill
+from dask_mars.worker.encoding import Codec, lz4_codec
+from dask_mars.worker.owners import PREFIX, Owner, clear_abandoned, start_time
+from dask_mars.worker.spill import SpillDirectory, SpilledFile, SpillFiles
+from tests.conftest import environment_for_scripts
+
+#: Disks for which compressing always pays, and never.
+SLOW_BYTES_PER_S, FAST_BYTES_PER_S = 1e3, 1e15
+
+ZLIB = Codec("zlib", lambda data: zlib.compress(data, 1), lambda data, size: zlib.decompress(data, bufsize=size))
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[SpillDirectory]:
+    with SpillDirectory(tmp_path / "spill", codec=ZLIB) as directory:
+        directory.disk_bytes_per_s = SLOW_BYTES_PER_S
+        yield directory
+        assert not list(directory.path.glob(".*")), "a partial file is left"
+    assert not list((tmp_path / "spill").iterdir())
+
+
+def bytes_of(views: list[memoryview]) -> list[bytes]:
+    return [bytes(view) for view in views]
+
+
+def noise(size: int) -> bytes:
+    return np.random.default_rng(size).bytes(size)
+
+
+# -- what is read back ----------------------------------------------------------------------------------------
+
+BUFFERS = {
+    "none": [],
+    "empty": [b""],
+    "empties between": [b"", b"a", b"", b"", b"b", b""],
+    "one": [noise(1000)],
+    "large": [noise((1 << 20) + 7)],
+    "many": [bytes([number % 256]) * (number % 5) for number in range(5000)],
+    "mixed": [noise(300_000), b"", b"x", noise(700_001)],
+}
+
+
+@pytest.mark.parametrize("buffers", BUFFERS.values(), ids=BUFFERS)
+def test_buffers_are_read_back_writable(directory, buffers):
+    file = directory.write("value", buffers)
+    assert file.parts == tuple(map(len, buffers))
+    assert file.size_bytes == os.path.getsize(file.path) == sum(file.parts)
+    views = directory.read(file)
+    assert bytes_of(views) == buffers
+    assert not any(view.readonly for view in views)
+
+
+@given(buffers=st.lists(st.binary(max_size=40), max_size=12), chunk=st.integers(1, 30), most=st.integers(1, 5))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_however_the_calls_are_cut(directory, buffers, chunk, most):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(spill, "_CHUNK_BYTES", chunk)
+        monkeypatch.setattr(spill, "_CHUNK_BUFFERS", most)
+        # Systems may write and read less than they are asked for.
+        lengths = []
+        writev, readv = os.writev, os.readv
+
+        def short(call):
+            def called(descriptor, pieces):
+                assert 0 < len(pieces) <= most
+                assert all(map(len, pieces))
+                lengths.append(sum(map(len, pieces)))
+                return call(descriptor, [pieces[0][: max(len(pieces[0]) - 1, 1)]])
+
+            return called
+
+        monkeypatch.setattr(os, "writev", short(writev))
+        monkeypatch.setattr(os, "readv", short(readv))
+        file = directory.write("value", buffers)
+        assert bytes_of(directory.read(file)) == buffers
+        assert max(lengths, default=0) <= chunk
+
+
+def test_no_call_gets_more_than_a_system_takes():
+    # Linux stops at 2 GiB less a page, macOS refuses 2 GiB; POSIX promises 1024 buffers on both.
+    assert spill._CHUNK_BYTES < (1 << 31) - 4096
+    assert min(os.sysconf("SC_IOV_MAX"), 1024) >= spill._CHUNK_BUFFERS
+
+
+def test_arrays_are_written_as_they_lie(directory):
+    arrays = [np.arange(12.0).reshape(3, 4), np.asfortranarray(np.arange(6).reshape(2, 3)), np.empty((0, 3))]
+    file = directory.write("value", arrays)
+    first, second, third = directory.read(file)
+    np.testing.assert_array_equal(np.frombuffer(first).reshape(3, 4), arrays[0])
+    np.testing.assert_array_equal(np.frombuffer(second, int).reshape(2, 3, order="F"), arrays[1])
+    assert len(third) == 0
+
+
+def test_memory_with_gaps_is_refused_and_nothing_is_written(directory):
+    with pytest.raises(BufferError):
+        directory.write("value", [np.arange(10)[::2]])
+    assert not list(directory.path.iterdir())
+
+
+def test_read_into_given_memory(directory):
+    array = np.arange(100_000)
+    file = directory.write("value", [array, b"abc"])
+    target, rest = np.zeros_like(array), bytearray(3)
+    directory.read(file, into=[target, rest])
+    np.testing.assert_array_equal(target, array)
+    assert rest == b"abc"
+
+
+@pytest.mark.parametrize("into", [[], [bytearray(2)], [bytearray(4)], [b"abc"], [bytearray(3), bytearray(0)]])
+def test_memory_to_read_into_must_fit(directory, into):
+    file = directory.write("value", [b"abc"])
+    with pytest.raises(ValueError, match="memory to read into"):
+        directory.read(file, into=into)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "../elsewhere", "a/b"])
+def test_names_stay_in_the_directory(directory, name):
+    with pytest.raises(ValueError, match="name"):
+        directory.write(name, [b"abc"])
+
+
+def test_file_is_replaced_when_the_new_one_is_whole(directory):
+    directory.write("value", [b"old"])
+    assert bytes_of(directory.read(directory.write("value", [b"newer"]))) == [b"newer"]
+    assert [path.name for path in directory.path.iterdir()] == ["value"]
+
+
+def test_removed_file_is_gone_and_may_be_removed_again(directory):
+    file = directory.write("value", [b"abc"])
+    directory.remove(file)
+    directory.remove(file)
+    assert not os.path.exists(file.path)
+
+
+def test_another_process_writes_and_reads_by_what_is_known_of_a_file(directory):
+    workers = SpillFiles(directory.path)
+    file = pickle.loads(pickle.dumps(workers.write("value", [b"abc"])))
+    assert bytes_of(directory.read(file)) == [b"abc"]
+
+
+def test_threads_write_and_read_at_the_same_time(directory):
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        buffers = [noise(100_000 + number), bytes([number])]
+        barrier.wait()
+        for turn in range(5):
+            # One name for each thread, and one for which all of them compete.
+            for name in (f"value-{number}", "shared"):
+                file = directory.write(name, buffers)
+                if name != "shared":
+                    assert bytes_of(directory.read(file)) == buffers
+                    if turn % 2:
+                        directory.remove(file)
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(work, number) for number in range(8)]:
+            done.result()
+    assert len(list(directory.path.iterdir())) == 8 + 1
+
+
+# -- compression ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["zlib", "lz4"])
+def test_compressible_values_take_less(tmp_path, name):
+    if name == "lz4":
+        pytest.importorskip("lz4")
+    with SpillDirectory(tmp_path, codec=ZLIB if name == "zlib" else lz4_codec()) as directory:
+        directory.disk_bytes_per_s = SLOW_BYTES_PER_S
+        array = np.repeat(np.arange(50_000), 8)
+        buffers = [array, b"", b"small", bytes(3 << 20)]
+        file = directory.write("value", buffers)
+        assert file.compression == name
+        assert file.size_bytes == os.path.getsize(file.path) < sum(file.parts) / 4
+        assert bytes_of(directory.read(file)) == [bytes(buffer) for buffer in buffers]
+        target = [np.zeros_like(array), bytearray(), bytearray(5), bytearray(3 << 20)]
+        directory.read(file, into=target)
+        np.testing.assert_array_equal(target[0], array)
+        with pytest.raises(SpilledValueLost, match=f"{name}, which is not at hand"):
+            SpillFiles(directory.path).read(file)
+
+
+@pytest.mark.parametrize("buffers", [[noise(1 << 20)], [bytes(1000)], [b""], [], [noise(1 << 20), bytes(1 << 18)]])
+def test_what_compression_does_not_pay_for_is_written_as_it_is(directory, buffers):
+    file = directory.write("value", buffers)
+    assert file.compression == ""
+    assert file.size_bytes == sum(map(len, buffers))
+
+
+def test_want_of_memory_is_not_taken_for_a_broken_file(directory):
+    def wanting(data, size):
+        raise MemoryError
+
+    file = directory.write("value", [bytes(1 << 20)])
+    with pytest.raises(MemoryError):
+        SpillFiles(directory.path, replace(ZLIB, decompress=wanting)).read(file)
+    assert bytes_of(directory.read(file)) == [bytes(1 << 20)]
+
+
+def test_disk_that_is_faster_than_the_codec_gets_values_as_they_are(directory):
+    directory.disk_bytes_per_s = FAST_BYTES_PER_S
+    assert directory.write("value", [bytes(1 << 20)]).compression == ""
+
+
+def test_disk_is_as_fast_as_it_was_seen_to_be(directory, monkeypatch):
+    now_s = [0.0]
+    writev = os.writev
+
+    def slow(descriptor, pieces):
+        now_s[0] += sum(map(len, pieces)) / 1e6
+        return writev(descriptor, pieces)
+
+    monkeypatch.setattr(spill.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(os, "writev", slow)
+    directory.disk_bytes_per_s = 2e6
+    directory.write("small", [noise(1000)])
+    assert directory.disk_bytes_per_s == 2e6
+    for number in range(20):
+        directory.write(f"value-{number}", [noise(1 << 20)])
+    assert directory.disk_bytes_per_s == pytest.approx(1e6, rel=0.01)
+
+
+def test_without_a_codec_nothing_is_compressed(tmp_path):
+    with SpillDirectory(tmp_path) as directory:
+        assert directory.write("value", [bytes(1 << 20)]).size_bytes == 1 << 20
+
+
+def test_lz4_is_used_only_if_it_is_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
+    assert lz4_codec() is None
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_checksum_is_xxhash_only_if_it_is_there(tmp_path, monkeypatch, installed):
+    if installed:
+        xxhash = pytest.importorskip("xxhash")
+        expected = xxhash.xxh3_64(b"abc").intdigest()
+    else:
+        monkeypatch.setitem(sys.modules, "xxhash", None)
+        expected = zlib.crc32(b"abc")
+    with SpillDirectory(tmp_path) as directory:
+        assert directory.write("value", [b"a", b"bc"]).checksum == expected
+
+
+# -- files that are not what was written ----------------------------------------------------------------------
+
+
+def overwrite(file: SpilledFile, position: int, data: bytes) -> None:
+    with open(file.path, "r+b") as stream:
+        stream.seek(position)
+        stream.write(data)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_one_wrong_bit_is_found(directory, compressed, share):
+    file = directory.write("value", [bytes(1 << 20) if compressed else noise(1 << 20), b"end"])
+    assert bool(file.compression) == compressed
+    position = int(share * (file.size_bytes - 1))
+    with open(file.path, "rb") as stream:
+        stream.seek(position)
+        byte = stream.read(1)
+    overwrite(file, position, bytes([byte[0] ^ 1]))
+    with pytest.raises(SpilledValueLost) as raised:
+        directory.read(file)
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert (error.path, error.requested_bytes) == (file.path, sum(file.parts))
+    assert file.path in str(error)
+    assert f"{sum(file.parts):,}" in str(error)
+
+
+@pytest.mark.parametrize("change", [-1, +1])
+def test_wrong_size_is_found(directory, change):
+    file = directory.write("value", [noise(1000)])
+    os.truncate(file.path, 1000 + change)
+    with pytest.raises(SpilledValueLost, match=f"it has {1000 + change:,} bytes instead of 1,000"):
+        directory.read(file)
+
+
+def test_file_that_shrinks_while_it_is_read_is_found(directory, monkeypatch):
+    file = directory.write("value", [noise(1000)])
+    monkeypatch.setattr(os, "readv", lambda descriptor, pieces: 0)
+    with pytest.raises(SpilledValueLost, match="ends too early"):
+        directory.read(file)
+
+
+def test_parts_in_another_order_are_found(directory):
+    file = directory.write("value", [b"ab", b"cd"])
+    overwrite(file, 0, b"cdab")
+    with pytest.raises(SpilledValueLost, match="checksum"):
+        directory.read(file)
+
+
+def test_missing_file_is_said_to_be_gone(directory):
+    file = directory.write("value", [b"abc"])
+    directory.remove(file)
+    with pytest.raises(SpilledValueLost, match="the file is gone"):
+        directory.read(file)
+
+
+# -- disks that are full or failing ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, SpillDiskFull),
+        (errno.EDQUOT, SpillDiskFull),
+        (errno.EFBIG, SpillDiskFull),
+        (errno.EIO, SpillDiskFailed),
+        (errno.EROFS, SpillDiskFailed),
+    ],
+)
+def test_disk_that_refuses_in_the_middle(directory, monkeypatch, after, code, kind):
+    kept = directory.write("kept", [b"abc"])
+    calls = []
+    writev = os.writev
+
+    def failing(descriptor, pieces):
+        calls.append(pieces)
+        if len(calls) > after:
+            raise OSError(code, os.strerror(code))
+        return writev(descriptor, pieces)
+
+    monkeypatch.setattr(spill, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(os, "writev", failing)
+    with pytest.raises(kind) as raised:
+        directory.write("value", [noise(500)])
+    assert [path.name for path in directory.path.iterdir()] == ["kept"]
+    assert bytes_of(directory.read(kept)) == [b"abc"]
+    error = pickle.loads(pickle.dumps(raised.value))
+    assert isinstance(error, MarsError)
+    assert (error.path, error.requested_bytes) == (str(directory.path / "value"), 500)
+    assert error.free_bytes > 0
+    for fact in (error.path, "500", f"{error.free_bytes:,}", os.strerror(code), "dask-mars.spill-directory"):
+        assert fact in str(error)
+
+
+def test_disk_that_takes_nothing_more_and_does_not_say_why(directory, monkeypatch):
+    monkeypatch.setattr(os, "writev", lambda descriptor, pieces: 0)
+    with pytest.raises(SpillDiskFull):
+        directory.write("value", [b"abc"])
+
+
+def test_disk_that_says_only_at_the_end_that_it_is_full(directory, monkeypatch):
+    close = os.close
+
+    def failing(descriptor):
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", failing)
+        with pytest.raises(SpillDiskFull):
+            directory.write("value", [b"abc"])
+    assert not list(directory.path.iterdir())
+
+
+def test_disk_that_cannot_be_read(directory, monkeypatch):
+    file = directory.write("value", [b"abc"])
+
+    def failing(descriptor, pieces):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "readv", failing)
+        with pytest.raises(SpillDiskFailed, match="for a value of 3 bytes"):
+            directory.read(file)
+    assert bytes_of(directory.read(file)) == [b"abc"]
+
+
+def test_interrupted_write_leaves_nothing(directory, monkeypatch):
+    def interrupted(descriptor, pieces):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "writev", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            directory.write("value", [b"abc"])
+    assert not list(directory.path.iterdir())
+
+
+def test_root_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpillDiskFailed, match="file"):
+        SpillDirectory(tmp_path / "file")
+
+
+FULL_DISK = """
+import os, sys
+from dask_mars.errors import SpillDiskFull
+from dask_mars.worker.spill import SpillDirectory
+with SpillDirectory(sys.argv[1]) as directory:
+    kept = directory.write("kept", [b"x" * 300_000])
+    for _ in range(3):
+        try:
+            directory.write("value", [os.urandom(500_000), os.urandom(500_000)])
+        except SpillDiskFull as error:
+            # What was half written has made room again.
+            print(error.requested_bytes, error.free_bytes > 600_000, os.listdir(directory.path))
+    directory.read(directory.write("value", [os.urandom(500_000)]))
+    directory.read(kept)
+print(os.listdir(sys.argv[1]))
+"""
+
+
+def test_disk_that_is_really_full(tmp_path):
+    """The disk is in a mount namespace of its own, so that it is gone with the process."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size=1m none "{disk}" || exit 77; "$@"'
+    unshare = shutil.which("unshare") or pytest.skip("there is no unshare")
+    flags = ["--mount"] if os.geteuid() == 0 else ["--mount", "--map-root-user"]
+    script = tmp_path / "script.py"
+    script.write_text(FULL_DISK)
+    done = subprocess.run(
+        [unshare, *flags, "sh", "-c", mount, "sh", sys.executable, str(script), str(disk)],
+        env=environment_for_scripts(str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("mounting is not allowed")
+    assert done.stdout == "1000000 True ['kept']\n" * 3 + "[]\n", done.stderr
+
+
+def test_limit_on_the_size_of_files(directory):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(SpillDiskFull, match="150,000"):
+            directory.write("value", [noise(150_000)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(directory.path.iterdir())
+
+
+# -- whose it is ----------------------------------------------------------------------------------------------
+
+
+def test_only_this_user_may_enter(tmp_path):
+    mask = os.umask(0)
+    try:
+        with SpillDirectory(tmp_path / "spill") as directory:
+            assert directory.path.stat().st_mode & 0o777 == 0o700
+            file = directory.write("value", [b"abc"])
+            assert os.stat(file.path).st_mode & 0o777 == 0o600
+    finally:
+        os.umask(mask)
+
+
+def test_each_directory_is_a_new_one(tmp_path):
+    with SpillDirectory(tmp_path) as first, SpillDirectory(tmp_path) as second:
+        assert first.path != second.path
+        assert first.cleared == second.cleared == []
+        second.close()
+        first.write("value", [b"abc"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_closing_twice_and_writing_after_it(tmp_path):
+    directory = SpillDirectory(tmp_path)
+    file = directory.write("value", [b"abc"])
+    directory.close()
+    directory.close()
+    with pytest.raises(SpillDiskFailed):
+        directory.write("value", [b"abc"])
+    with pytest.raises(SpilledValueLost):
+        directory.read(file)
+    assert not list(tmp_path.iterdir())
+
+
+def test_closing_while_threads_write_leaves_nothing(tmp_path):
+    directory = SpillDirectory(tmp_path)
+    started = threading.Barrier(5)
+
+    def work(number: int) -> None:
+        started.wait()
+        for turn in range(100_000):
+            directory.write(f"value-{number}-{turn}", [b"abc"])
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(work, number) for number in range(4)]
+        started.wait()
+        directory.close()
+        assert all(isinstance(future.exception(), SpillDiskFailed) for future in done)
+    assert not list(tmp_path.iterdir())
+
+
+def test_file_that_is_made_while_the_directory_is_closed_goes_too(tmp_path, monkeypatch):
+    directory = SpillDirectory(tmp_path)
+    rmdir = os.rmdir
+    late = [directory.path / "late"]
+
+    def too_late(path, **options):
+        if late:
+            late.pop().write_text("")
+        return rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", too_late)
+    directory.close()
+    assert not late
+    assert not list(tmp_path.iterdir())
+
+
+def test_directory_that_stays_full_is_reported(tmp_path, monkeypatch):
+    directory = SpillDirectory(tmp_path)
+
+    def failing(path):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", failing)
+        with pytest.raises(SpillDiskFailed, match="still made"):
+            directory.close()
+    directory.close()
+
+
+KILLED = """
+import os, signal, sys
+from dask_mars.worker.spill import SpillDirectory
+directory = SpillDirectory(sys.argv[1])
+directory.write("value", [b"abc"])
+writev = os.writev
+def killed(descriptor, pieces):
+    writev(descriptor, [pieces[0][:1]])
+    print(directory.path, flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+os.writev = killed
+directory.write("half", [b"abc"])
+"""
+
+
+def test_next_start_clears_what_a_killed_owner_has_left_and_nothing_before(tmp_path, scripts):
+    script = scripts.write("killed.py", KILLED)
+    root = tmp_path / "spill"
+    with scripts.start(str(script), str(root), stdin=subprocess.PIPE) as process:
+        path = Path(process.stdout.readline().strip())
+        assert clear_abandoned(root) == []
+        assert sorted(file.name for file in path.iterdir()) == [f".{process.pid}.1.half.partial", "value"]
+        process.communicate("\n")
+        assert process.returncode == -signal.SIGKILL
+    with SpillDirectory(root) as directory:
+        assert directory.cleared == [path]
+        assert list(root.iterdir()) == [directory.path]
+
+
+def test_partial_file_of_a_process_that_died_is_discarded(directory):
+    for name in (".123.0.value.partial", ".1234.0.value.partial", "value"):
+        (directory.path / name).write_text("")
+    directory.discard_partial(123)
+    assert sorted(path.name for path in directory.path.iterdir()) == [".1234.0.value.partial", "value"]
+    directory.discard_partial(1234)
+
+
+def test_owner_may_be_another_process(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        directory = SpillDirectory(tmp_path, owner_pid=process.pid)
+        directory.write("value", [b"abc"])
+        assert Owner.parse(directory.path.name).pid == process.pid
+        assert clear_abandoned(tmp_path) == []
+        process.communicate(b"\n")
+    assert clear_abandoned(tmp_path) == [directory.path]
+    with pytest.raises(ProcessLookupError):
+        SpillDirectory(tmp_path, owner_pid=process.pid)
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch):
+    """Make a directory as if a process like this one had left it, and tell whether it is cleared."""
+    monkeypatch.setattr(owners, "_is_local", lambda path: False)
+
+    def cleared(**changes: object) -> bool:
+        owner = replace(Owner.of(os.getpid()), **changes)
+        path = tmp_path / owner.directory_name(0)
+        path.mkdir()
+        removed = clear_abandoned(tmp_path)
+        assert removed == ([] if path.exists() else [path])
+        if path.exists():
+            path.rmdir()
+        return bool(removed)
+
+    return cleared
+
+
+#: No kernel gives a process so high a number.
+NOBODY = 1 << 30
+
+
+def test_living_owner_is_left_alone(left):
+    assert not left()
+
+
+@needs_proc
+def test_reused_process_id_is_not_taken_for_the_owner(left):
+    assert left(start=start_time(os.getpid()) - 1)
+
+
+@needs_proc
+def test_ended_owner_is_cleared_after_only_by_who_can_know(left, monkeypatch):
+    assert left(pid=NOBODY)
+    assert not left(pid=NOBODY, host="other")
+    assert not left(pid=NOBODY, namespace="1")
+    assert not left(pid=NOBODY, boot="other")
+    # A disk that no other host has mounted: what is from another boot is from before this one.
+    monkeypatch.setattr(owners, "_is_local", lambda path: True)
+    assert left(boot="other")
+    assert not left(host="other")
+    assert not left()
+
+
+def test_without_proc_an_owner_is_gone_if_nobody_has_its_id(left, monkeypatch):
+    read_text = Path.read_text
+
+    def hidden(path, *arguments, **options):
+        if path.parts[:2] == ("/", "proc"):
+            raise FileNotFoundError
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    assert start_time(os.getpid()) == 0
+    assert not left()
+    assert not left(start=12345)
+    assert left(pid=NOBODY)
+
+
+def test_zombie_still_counts_as_a_process():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert start_time(process.pid) is not None
+    assert start_time(process.pid) is None
+
+
+def test_directories_of_other_users_are_left_alone(left, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert not left(pid=NOBODY)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["file", PREFIX, f"{PREFIX}.a.b.c.1.2", f"{PREFIX}.a.b.c.x.2.0", f"{PREFIX}.a.b.c.1.2.0.1", "x.a.b.c.1.2.0"],
+)
+def test_other_names_are_left_alone(tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert Owner.parse(name) is None
+    assert clear_abandoned(tmp_path) == []
+
+
+def test_links_and_files_by_such_a_name_are_left_alone(tmp_path):
+    gone = replace(Owner.of(os.getpid()), pid=NOBODY)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (tmp_path / gone.directory_name(0)).symlink_to(precious)
+    (tmp_path / gone.directory_name(1)).write_text("")
+    assert clear_abandoned(tmp_path) == []
+    assert precious.exists()
+
+
+def test_directory_that_others_have_put_there_is_not_used(tmp_path):
+    owner = Owner.of(os.getpid())
+    (tmp_path / owner.directory_name(0)).mkdir(mode=0o777)
+    with SpillDirectory(tmp_path) as directory:
+        assert directory.path.name == owner.directory_name(1)
+
+
+@pytest.mark.parametrize("host", ["plain", "with.dots", "odd/näme", ""])
+def test_name_leads_back_to_its_owner(monkeypatch, host):
+    monkeypatch.setattr(owners.socket, "gethostname", lambda: host)
+    owner = Owner.of(os.getpid())
+    assert Owner.parse(owner.directory_name(3)) == owner
+
+
+@needs_proc
+def test_kinds_of_file_systems_are_told_apart():
+    # A file system that other hosts, or nobody, can have mounted.
+    assert not owners._is_local(Path("/proc"))
+    assert not owners._is_local(Path("/dev/shm"))
