@@ -127,6 +127,12 @@ def _fold_from(num_workers: int | None) -> int | None:
     return None if per_worker is None else int(per_worker) * config.worker_count(num_workers or None)
 
 
+def _stored_bytes(graph: ChunkGraph, inline_bytes: int, chunk: int) -> int | None:
+    """Return the bytes that a chunk is declared to take in the store, where small ones never are."""
+    declared = graph.declared_bytes(chunk)
+    return 0 if declared is not None and declared <= inline_bytes else declared
+
+
 class _Computation:
     """One graph's computation as its calling thread sees it."""
 
@@ -165,6 +171,7 @@ class _Computation:
             priorities=graph.priorities,
             # As with Dask's own schedulers, 0 is no limit.
             worker_limit=num_workers or None,
+            declared_bytes=partial(_stored_bytes, graph, engine.settings.inline_bytes),
         )
         # With one such task at a time the calling thread itself will do.
         self._single = len(in_client) <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import dask
 import yaml
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes, parse_timedelta
+
+from dask_mars.limits import memory_available
 
 DEFAULTS_FILE = Path(__file__).with_name("dask_mars.yaml")
 SCHEMA_FILE = Path(__file__).with_name("dask_mars-schema.yaml")
@@ -32,6 +35,10 @@ class Settings:
         Worker processes.
     memory_limit : int
         Bytes of memory that the engine is meant to stay within; also the most that one arena can hold.
+    store_limit : int
+        Bytes of results that are kept in memory; more than that go to disk.
+    spill_directory : Path
+        Where on disk.
     inline_bytes : int
         Results up to this size travel in messages instead of shared memory.
     arena_threshold : int or None
@@ -54,6 +61,8 @@ class Settings:
 
     num_workers: int
     memory_limit: int
+    store_limit: int
+    spill_directory: Path
     inline_bytes: int
     arena_threshold: int | None
     window_s: float
@@ -83,9 +92,12 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
     ValueError
         A setting makes no sense.
     """
+    limit = parse_memory(memory_limit if memory_limit is not None else get("memory-limit"))
     return Settings(
         num_workers=worker_count(num_workers),
-        memory_limit=parse_memory(memory_limit if memory_limit is not None else get("memory-limit")),
+        memory_limit=limit,
+        store_limit=min(parse_memory(get("store-limit"), limit), limit),
+        spill_directory=_spill_directory(),
         inline_bytes=parse_bytes(get("inline-limit")),
         arena_threshold=None if (threshold := get("arena-threshold")) is None else parse_bytes(threshold),
         window_s=_seconds("dispatch-window"),
@@ -124,8 +136,17 @@ def _seconds(name: str) -> float:
     return float(parse_timedelta(get(name)))
 
 
-def parse_memory(limit: int | float | str | None) -> int:
-    """Turn a memory limit into bytes.
+def _spill_directory() -> Path:
+    """Return the directory to spill into: ours, Dask's, or one that is more likely than /tmp to be on a disk."""
+    chosen = get("spill-directory") or dask.config.get("temporary-directory", None)
+    if chosen is not None:
+        return Path(chosen).expanduser()
+    lasting = Path("/var/tmp")
+    return lasting if os.access(lasting, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def parse_memory(limit: int | float | str | None, total: int | None = None) -> int:
+    """Turn a memory limit into bytes; shares are of `total`, by default the memory there is.
 
     Examples
     --------
@@ -134,7 +155,8 @@ def parse_memory(limit: int | float | str | None) -> int:
     >>> parse_memory(1000)
     1000
     """
-    total = memory_total()
+    if total is None:
+        total = memory_available()
     if limit is None:
         return int(total * 0.8)
     if isinstance(limit, str) and limit.strip().endswith("%"):
@@ -148,37 +170,3 @@ def parse_memory(limit: int | float | str | None) -> int:
     if size <= 0:
         raise ValueError(f"the memory limit must be positive, not {limit!r}")
     return size
-
-
-def memory_total() -> int:
-    """Return the bytes of memory that this process may use: what the machine has, or its cgroup allows."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *_cgroup_limits()])
-
-
-def _cgroup_limits() -> list[int]:
-    """Return the memory limits of this process's cgroup and of those above it, in bytes."""
-    limits = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            root, name = Path("/sys/fs/cgroup"), "memory.max"
-        elif "memory" in controllers.split(","):
-            root, name = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
-        else:
-            continue
-        folder = root / path.lstrip("/")
-        # Inside a container the path is the host's, and the container's own group is mounted at the root.
-        for candidate in (folder, *folder.parents):
-            if not candidate.is_relative_to(root):
-                break
-            try:
-                limits.append(int((candidate / name).read_text(encoding="ascii")))
-            except (OSError, ValueError):
-                # Not there, or "max": no limit at this level.
-                continue
-    return limits

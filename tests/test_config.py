@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import os
+import tempfile
 from pathlib import Path
 
 import dask
@@ -71,7 +71,9 @@ def test_every_default_resolves_to_a_number():
     with dask.config.set(DEFAULTS):
         settings = config.settings()
     for field in dataclasses.fields(settings):
-        assert getattr(settings, field.name) >= 0, field.name
+        if field.name != "spill_directory":
+            assert getattr(settings, field.name) >= 0, field.name
+    assert settings.store_limit == settings.memory_limit // 2
     assert (settings.inline_bytes, settings.window_s, settings.retries) == (16 << 10, 0.02, 0)
     assert settings.arena_threshold == 16 << 10
     assert (settings.retry_delay_s, settings.retry_delay_limit_s, settings.lost_limit) == (0.1, 10.0, 3)
@@ -120,7 +122,7 @@ def test_memory_limit_of_the_call_comes_before_the_configuration():
         assert config.settings().memory_limit == 1 << 30
         assert config.settings(memory_limit="2 GiB").memory_limit == 2 << 30
     with dask.config.set({"dask-mars.memory-limit": None}):
-        assert config.settings().memory_limit == int(config.memory_total() * 0.8)
+        assert config.settings().memory_limit == int(config.memory_available() * 0.8)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def test_memory_limit_of_the_call_comes_before_the_configuration():
 
 @pytest.fixture
 def total(monkeypatch) -> int:
-    monkeypatch.setattr(config, "memory_total", lambda: 1000)
+    monkeypatch.setattr(config, "memory_available", lambda: 1000)
     return 1000
 
 
@@ -171,83 +173,21 @@ def test_examples_in_the_documentation():
     assert not results.failed
 
 
-class FakeSystem:
-    """Files of /proc and /sys below a temporary directory."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def path(self, name: str) -> Path:
-        return self.root / name.lstrip("/")
-
-    def write(self, name: str, text: str) -> None:
-        path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n", encoding="ascii")
+# -- the disk ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def system(tmp_path, monkeypatch) -> FakeSystem:
-    system = FakeSystem(tmp_path)
-    monkeypatch.setattr(config, "Path", system.path)
-    return system
+def test_directory_to_spill_into(tmp_path, monkeypatch):
+    with dask.config.set({"temporary-directory": str(tmp_path), "dask-mars.spill-directory": None}):
+        assert config.settings().spill_directory == tmp_path
+        with dask.config.set({"dask-mars.spill-directory": "~/spilled"}):
+            assert config.settings().spill_directory == Path.home() / "spilled"
+    with dask.config.set({"temporary-directory": None, "dask-mars.spill-directory": None}):
+        assert config.settings().spill_directory == Path("/var/tmp")
+        monkeypatch.setattr(config.os, "access", lambda *_: False)
+        assert config.settings().spill_directory == Path(tempfile.gettempdir())
 
 
-MACHINE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def test_without_cgroups_the_machine_s_memory_counts(system):
-    assert config.memory_total() == MACHINE_BYTES
-
-
-def test_limit_of_the_own_group_counts(system):
-    system.write("/proc/self/cgroup", "0::/user/session")
-    system.write("/sys/fs/cgroup/user/session/memory.max", "5000000")
-    assert config.memory_total() == 5_000_000
-
-
-def test_lowest_limit_of_the_groups_above_counts(system):
-    system.write("/proc/self/cgroup", "0::/user/session")
-    system.write("/sys/fs/cgroup/user/session/memory.max", "5000000")
-    system.write("/sys/fs/cgroup/user/memory.max", "4000000")
-    system.write("/sys/fs/cgroup/memory.max", "6000000")
-    assert config.memory_total() == 4_000_000
-
-
-def test_no_limit_is_no_limit(system):
-    system.write("/proc/self/cgroup", "0::/user")
-    system.write("/sys/fs/cgroup/user/memory.max", "max")
-    assert config.memory_total() == MACHINE_BYTES
-
-
-def test_limit_above_the_machine_s_memory_does_not_make_more_of_it(system):
-    system.write("/proc/self/cgroup", "0::/")
-    system.write("/sys/fs/cgroup/memory.max", str(10 * MACHINE_BYTES))
-    assert config.memory_total() == MACHINE_BYTES
-
-
-def test_inside_a_container_the_group_is_mounted_at_the_root(system):
-    system.write("/proc/self/cgroup", "0::/docker/0123abcd")
-    system.write("/sys/fs/cgroup/memory.max", "7000000")
-    assert config.memory_total() == 7_000_000
-
-
-def test_files_outside_the_mount_are_not_looked_at(system):
-    system.write("/proc/self/cgroup", "0::/user")
-    system.write("/sys/fs/memory.max", "1000")
-    system.write("/memory.max", "1000")
-    assert config.memory_total() == MACHINE_BYTES
-
-
-def test_first_version_of_cgroups(system):
-    system.write("/proc/self/cgroup", "12:cpu,cpuacct:/cpus\n5:memory:/docker/abc\n1:name=systemd:/docker/abc")
-    system.write("/sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "3000000")
-    system.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712")
-    system.write("/sys/fs/cgroup/cpus/memory.max", "1000")
-    assert config.memory_total() == 3_000_000
-
-
-def test_names_of_groups_may_have_colons(system):
-    system.write("/proc/self/cgroup", "0::/user:1/session")
-    system.write("/sys/fs/cgroup/user:1/session/memory.max", "2000000")
-    assert config.memory_total() == 2_000_000
+def test_store_limit_is_a_share_of_the_memory_limit_and_no_more_than_it():
+    for limit, expected in (("25%", 250), (0.5, 500), (100, 100), ("1 GiB", 1000)):
+        with dask.config.set({"dask-mars.store-limit": limit}):
+            assert config.settings(memory_limit=1000).store_limit == expected

@@ -28,7 +28,7 @@ from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.errors import StoreFull, WorkerDied, WorkerStartFailed
+from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -800,22 +800,16 @@ def test_a_store_that_is_too_small() -> None:
             == 1 << 17
         )
         held = [dask.delayed(large_array)(0.5, number) for number in range(8)]
-        with pytest.raises(StoreFull):
+        with pytest.raises(RequestTooLarge):
             dask.delayed(lambda *arrays: len(arrays))(*held).compute(scheduler=runtime.get)
         assert eventually(lambda: not runtime.engine()._blocks)
         assert delayed_sum(runtime.get) == 3
 
 
 def test_a_graph_that_fits_if_it_runs_in_a_good_order() -> None:
-    full = False
     with Runtime(num_workers=1, memory_limit="2 MiB") as runtime:
         sums = [dask.delayed(np.sum)(dask.delayed(large_array)(0.5, number)) for number in range(40)]
-        try:
-            assert dask.compute(*sums, scheduler=runtime.get)[1] == 1 << 16
-        except StoreFull:
-            full = True
-    if full:
-        pytest.xfail("memory is not reserved before a task runs")
+        assert dask.compute(*sums, scheduler=runtime.get)[1] == 1 << 16
 
 
 def test_an_array_of_the_user_that_does_not_fit() -> None:

@@ -26,6 +26,8 @@ from typing import Any, ClassVar
 from dask_mars.config import Settings
 from dask_mars.errors import (
     EngineStopped,
+    RequestTooLarge,
+    SpillError,
     StoreFull,
     WorkerDied,
     WorkerStartFailed,
@@ -33,10 +35,13 @@ from dask_mars.errors import (
 )
 from dask_mars.graph import ChunkGraph
 from dask_mars.ids import TASK_LIMIT
+from dask_mars.limits import arena_bytes, estimate_memory
 from dask_mars.operands import OperandMapping
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksSpilled,
+    DropSpilled,
     Event,
     FailGraph,
     FinishGraph,
@@ -49,14 +54,18 @@ from dask_mars.scheduler.events import (
     OperandFailed,
     OperandsFinished,
     OperandsReturned,
+    Refuse,
     ResultsTaken,
     Run,
+    Spill,
     TimePassed,
+    UseSpilled,
     WorkerLost,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Policy
 from dask_mars.scheduler.run import GraphRun
+from dask_mars.scheduler.spiller import Spiller
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
@@ -64,13 +73,19 @@ from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, frozen
-from dask_mars.worker.store import Block, Location, Store, blocks_of
+from dask_mars.worker.store import SPILLED, Block, Location, Store, blocks_of
 from dask_mars.worker.transport import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
 
 logger = logging.getLogger(__name__)
 
 #: Start failures in a row, over all workers, after which the engine gives up.
 _START_ATTEMPTS = 3
+#: How often is looked at what the processes really use, and from which share of the limit on free memory is given
+#: back to the system.
+_WATCH_S = 0.1
+_PRESSURE = 0.9
+#: Of the store's limit: what it may hold at least, however much the processes use for themselves.
+_LEAST_STORE = 0.25
 #: How long worker processes may take to run their exit handlers.
 _EXIT_S = 5.0
 #: Out-of-band buffers of literals at least this large go through shared memory.
@@ -95,12 +110,19 @@ class Engine:
                 lost_limit=settings.lost_limit,
                 retry_delay_s=settings.retry_delay_s,
                 retry_delay_limit_s=settings.retry_delay_limit_s,
+                store_limit=settings.store_limit,
+                memory_limit=settings.memory_limit,
             )
         )
         self._runs: dict[int, GraphRun] = {}
         self._workers: dict[int, WorkerHandle] = {}
         #: References and size of every block in use, by (arena, offset).
         self._blocks: dict[tuple[int, int], list[int]] = {}
+        #: Their sizes added up.
+        self._stored_bytes = 0
+        self._watched_s = 0.0
+        #: Why chunks cannot be written to disk, if so.
+        self._spill_error: SpillError | None = None
         #: What the workers call the functions of operands.
         self._mapping = OperandMapping()
         self._commands: deque[Callable[[], None]] = deque()
@@ -129,6 +151,7 @@ class Engine:
         control = arenas.Arena(self._control_file, self._control_bytes)
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
+        self._spiller = Spiller(self.store, settings.spill_directory)
 
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -231,6 +254,7 @@ class Engine:
         try:
             for number in range(self.settings.num_workers):
                 self._start_worker(number)
+            self._spiller.clear_abandoned()
             while not self._closing:
                 self._turn()
         except BaseException as error:
@@ -265,9 +289,23 @@ class Engine:
         if due is not None and due <= now:
             self._handle(TimePassed())
         self._enforce_deadlines(now)
+        if self._runs and now - self._watched_s > _WATCH_S:
+            self._watched_s = now
+            self._watch_memory()
         for handle in self._workers.values():
             handle.flush_frees()
             self._write(handle)
+
+    def _watch_memory(self) -> None:
+        """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
+        settings, memory = self.settings, self._machine.memory
+        private = estimate_memory([self.pid, *self.worker_pids()])
+        room = min(settings.store_limit, settings.memory_limit - private)
+        memory.limit_bytes = max(room, int(settings.store_limit * _LEAST_STORE))
+        if private + arena_bytes(self._arena_files) > _PRESSURE * settings.memory_limit:
+            self.store.trim()
+            for handle in self._workers.values():
+                handle.send((channel.TRIM,))
 
     def _timeout_s(self) -> float | None:
         times = [due for due in (self._machine.next_due_s(),) if due is not None]
@@ -291,8 +329,13 @@ class Engine:
         try:
             while self._events:
                 now = time.monotonic()
-                for instruction in self._machine.handle(self._events.popleft(), now):
+                machine = self._machine
+                stored = machine.memory.stored_bytes = self._stored_bytes
+                for instruction in machine.handle(self._events.popleft(), now):
                     self._carry_out[type(instruction)](self, instruction)
+                if machine.blocked and not self._events and self._stored_bytes < stored:
+                    # What was freed just now may be what something waits for.
+                    self._events.append(TimePassed())
         finally:
             self._pumping = False
 
@@ -401,15 +444,22 @@ class Engine:
         durations_s: list[float],
     ) -> None:
         run = self._runs[number]
+        sizes: dict[int, int] = {}
+        fresh: dict[int, int] = {}
         for chunk, location in zip(chunks, locations, strict=True):
             run.locations[chunk] = location
-            for block in blocks_of(location):
-                self._keep_block(block)
+            blocks = blocks_of(location)
+            if blocks:
+                before = self._stored_bytes
+                for block in blocks:
+                    self._keep_block(block)
+                sizes[chunk] = sum(block[2] for block in blocks)
+                fresh[chunk] = self._stored_bytes - before
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
-        self._handle(OperandsFinished(handle.number, number, chunks, durations_s))
+        self._handle(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh))
 
     def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""
@@ -612,15 +662,18 @@ class Engine:
             location = run.locations[chunk]
             if location is not None:
                 run.locations[chunk] = None
-                for block in blocks_of(location):
-                    self._drop_block(block)
+                self._drop_location(location)
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
+        self._forget_locations(run, instruction.chunks)
+
+    def _forget_locations(self, run: GraphRun, chunks: list[int]) -> None:
+        """Have the workers forget where chunks are."""
         for handle in self._workers.values():
             known = handle.known.get(run.number)
             if known:
-                gone = [chunk for chunk in instruction.chunks if chunk in known]
+                gone = [chunk for chunk in chunks if chunk in known]
                 if gone:
                     known.difference_update(gone)
                     handle.to_free.setdefault(run.number, []).extend(gone)
@@ -630,6 +683,63 @@ class Engine:
         handle.send((channel.DROP, instruction.graph))
         if instruction.force:
             self._set_deadline(self.settings.cancel_grace_s, handle, instruction.graph)
+
+    def _spill(self, instruction: Spill) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            location = run.locations[chunk]
+            assert location is not None
+            for block in blocks_of(location):
+                self._keep_block(block)
+            answer = partial(self._on_spilled, run, chunk, location)
+            self._spiller.write(f"{run.number}-{chunk}", location, answer)
+
+    def _on_spilled(self, run: GraphRun, chunk: int, location: Location, outcome: Location | SpillError) -> None:
+        """In the spiller's thread: tell the engine's what became of a chunk."""
+
+        def command() -> None:
+            blocks = blocks_of(location)
+            written = not isinstance(outcome, SpillError)
+            if run.number not in self._runs:
+                if written:
+                    self._spiller.remove(outcome)  # type: ignore[arg-type]
+            elif written:
+                run.spilled[chunk] = outcome  # type: ignore[assignment]
+            elif self._spill_error is None:
+                logger.warning("chunks stay in memory: %s", outcome)
+                self._spill_error = outcome  # type: ignore[assignment]
+            self._handle(ChunksSpilled(run.number, {chunk: sum(block[2] for block in blocks)}, written))
+            for block in blocks:
+                self._drop_block(block)
+            if self._machine.blocked:
+                self._handle(TimePassed())
+
+        with contextlib.suppress(Exception):
+            # The engine may have ended meanwhile.
+            self._command(command)
+
+    def _use_spilled(self, instruction: UseSpilled) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            location = run.locations[chunk]
+            run.locations[chunk] = run.spilled.pop(chunk)
+            if location is not None:
+                self._drop_location(location)
+        self._forget_locations(run, instruction.chunks)
+
+    def _drop_spilled(self, instruction: DropSpilled) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            self._spiller.remove(run.spilled.pop(chunk))
+
+    def _refuse(self, instruction: Refuse) -> None:
+        run = self._runs[instruction.graph]
+        key = repr(run.graph.keys[instruction.chunk])
+        error: Exception = RequestTooLarge(key, instruction.need_bytes, max(instruction.limit_bytes, 0))
+        if self._spill_error is not None:
+            # Room could have been made, had the disk not failed. A copy: what is raised refers to where it was.
+            error = type(self._spill_error)(*self._spill_error.args)
+        run.errors[instruction.chunk] = error
 
     def _finish_graph(self, instruction: FinishGraph) -> None:
         self._runs[instruction.graph].inbox.put(messages.Finished())
@@ -641,8 +751,8 @@ class Engine:
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         run = self._runs.pop(instruction.graph)
         for location in run.locations:
-            for block in blocks_of(location) if location is not None else ():
-                self._drop_block(block)
+            if location is not None:
+                self._drop_location(location)
         for block in run.kept:
             self._drop_block(block)
         for handle in self._workers.values():
@@ -661,6 +771,10 @@ class Engine:
         Run: _run,
         Free: _free,
         Interrupt: _interrupt,
+        Spill: _spill,
+        UseSpilled: _use_spilled,
+        DropSpilled: _drop_spilled,
+        Refuse: _refuse,
         FinishGraph: _finish_graph,
         FailGraph: _fail_graph,
         ForgetGraph: _forget_graph,
@@ -672,6 +786,7 @@ class Engine:
         entry = self._blocks.get((block[0], block[1]))
         if entry is None:
             self._blocks[block[0], block[1]] = [1, block[2]]
+            self._stored_bytes += block[2]
         else:
             entry[0] += 1
 
@@ -682,10 +797,19 @@ class Engine:
         if entry[0]:
             return
         del self._blocks[arena, offset]
+        self._stored_bytes -= entry[1]
         if arena == self.store.own:
             self.store.release(offset)
         elif arena in self._workers:
             self._workers[arena].to_release.append(offset)
+
+    def _drop_location(self, location: Location) -> None:
+        """Release what a value takes, in memory or on disk."""
+        if location[0] == SPILLED:
+            self._spiller.remove(location)
+            return
+        for block in blocks_of(location):
+            self._drop_block(block)
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -708,6 +832,7 @@ class Engine:
                     handle.read()
                 time.sleep(0.002)
             handle.close()
+        self._spiller.close()
         self._close_descriptors()
 
     def _busy(self, handle: WorkerHandle) -> bool:

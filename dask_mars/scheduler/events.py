@@ -5,7 +5,7 @@ Both carry batches: a message a chunk would cost more than the chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: The worker number that stands for the user's own process.
@@ -34,6 +34,8 @@ class GraphPlan:
         User's priority of a chunk, 0 where absent; larger runs first.
     worker_limit : int or None
         Most workers to use at the same time.
+    declared_bytes : callable or None
+        Returns the bytes that a chunk's result is declared to take in the store, or None where nothing is said.
     """
 
     inputs: Sequence[tuple[int, ...]]
@@ -44,6 +46,7 @@ class GraphPlan:
     default_retries: int = 0
     priorities: dict[int, float] = field(default_factory=dict)
     worker_limit: int | None = None
+    declared_bytes: Callable[[int], int | None] | None = None
 
 
 # -- events ---------------------------------------------------------------------------------------------------
@@ -59,12 +62,18 @@ class GraphSubmitted:
 
 @dataclass(slots=True)
 class OperandsFinished:
-    """A worker computed chunks; `durations_s` are in the order of `chunks`."""
+    """A worker computed chunks; `durations_s` are in the order of `chunks`.
+
+    `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
+    there before: a slice is a view of what it was cut from.
+    """
 
     worker: int
     graph: int
     chunks: Sequence[int]
     durations_s: Sequence[float]
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    fresh: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -120,6 +129,18 @@ class ResultsTaken:
 
 
 @dataclass(slots=True)
+class ChunksSpilled:
+    """Chunks were written to disk, or, unless `written`, could not be; they are still in memory.
+
+    `sizes` has the bytes of each chunk.
+    """
+
+    graph: int
+    sizes: Mapping[int, int]
+    written: bool = True
+
+
+@dataclass(slots=True)
 class TimePassed:
     """Nothing happened but time."""
 
@@ -133,6 +154,7 @@ Event = (
     | WorkerLost
     | GraphCancelled
     | ResultsTaken
+    | ChunksSpilled
     | TimePassed
 )
 
@@ -167,6 +189,40 @@ class Interrupt:
 
 
 @dataclass(slots=True)
+class Spill:
+    """Write chunks to disk, and leave them in memory until that is answered."""
+
+    graph: int
+    chunks: list[int]
+
+
+@dataclass(slots=True)
+class UseSpilled:
+    """Release the memory of chunks: from now on they are read from disk."""
+
+    graph: int
+    chunks: list[int]
+
+
+@dataclass(slots=True)
+class DropSpilled:
+    """Remove the files of chunks that were written for nothing."""
+
+    graph: int
+    chunks: list[int]
+
+
+@dataclass(slots=True)
+class Refuse:
+    """Note that a chunk cannot be computed, because it needs more bytes than there can be; `FailGraph` follows."""
+
+    graph: int
+    chunk: int
+    need_bytes: int
+    limit_bytes: int
+
+
+@dataclass(slots=True)
 class FinishGraph:
     """Tell the user that all outputs of the graph are there."""
 
@@ -189,4 +245,6 @@ class ForgetGraph:
     graph: int
 
 
-Instruction = Run | Free | Interrupt | FinishGraph | FailGraph | ForgetGraph
+Instruction = (
+    Run | Free | Interrupt | Spill | UseSpilled | DropSpilled | Refuse | FinishGraph | FailGraph | ForgetGraph
+)

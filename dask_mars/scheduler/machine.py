@@ -9,12 +9,15 @@ and raises `StateError` where only a bug can.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dask_mars.errors import StateError
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksSpilled,
+    DropSpilled,
     Event,
     FailGraph,
     FinishGraph,
@@ -28,12 +31,16 @@ from dask_mars.scheduler.events import (
     OperandFailed,
     OperandsFinished,
     OperandsReturned,
+    Refuse,
     ResultsTaken,
     Run,
+    Spill,
     TimePassed,
+    UseSpilled,
     WorkerLost,
     WorkerStarted,
 )
+from dask_mars.scheduler.memory import GraphMemory, Memory
 from dask_mars.scheduler.states import ENDED, LEGAL, MOVES, State
 
 _STATES = len(State)
@@ -58,6 +65,12 @@ class Policy:
         How often a worker may die on the same chunk before the chunk is FATAL.
     retry_delay_s, retry_delay_limit_s : float
         Delay before the first retry, doubled for each further one up to the limit.
+    store_limit : int or None
+        Bytes that the store may hold; without a limit nothing is counted.
+    memory_limit : int
+        Bytes that it may hold if nothing else helps.
+    look_ahead, pass_limit : int
+        Past how many chunks for which there is no room others are looked for, and how often in a row that is done.
     """
 
     window_s: float = 0.005
@@ -65,6 +78,10 @@ class Policy:
     lost_limit: int = 3
     retry_delay_s: float = 0.1
     retry_delay_limit_s: float = 10.0
+    store_limit: int | None = None
+    memory_limit: int = 0
+    look_ahead: int = 8
+    pass_limit: int = 100
 
 
 class _Graph:
@@ -79,8 +96,10 @@ class _Graph:
         "in_hand",
         "losses",
         "mean_s",
+        "memory",
         "number",
         "output",
+        "passes",
         "plan",
         "rank",
         "ready",
@@ -125,6 +144,19 @@ class _Graph:
         self.taken = False
         #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
         self.mean_s: float | None = None
+        self.memory = GraphMemory(plan.operand_of, plan.declared_bytes)
+        #: How often in a row others have passed the chunk that is next and has no room.
+        self.passes = 0
+
+    def inputs(self, chunk: int) -> tuple[int, ...]:
+        return self.plan.inputs[chunk]
+
+    def next_use(self, chunk: int) -> float:
+        """Return the rank of the first chunk that will need another's data; infinite if only the user does."""
+        waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= _READY]
+        if not waiting:
+            return math.inf
+        return min(waiting) if self.rank is None else min(self.rank[0][successor] for successor in waiting)
 
     def push(self, chunk: int) -> None:
         rank = chunk if self.rank is None else self.rank[0][chunk]
@@ -176,6 +208,9 @@ class Machine:
         # Heap of (due, graph, chunk): READY chunks that wait for their retry's delay to pass.
         self._delayed: list[tuple[float, int, int]] = []
         self._out: list[Instruction] = []
+        self.memory = Memory(self.policy.store_limit, self.policy.memory_limit)
+        #: The chunk that is next and has no room, with the bytes that it needs.
+        self._blocked: tuple[_Graph, int, int] | None = None
         self._handlers = {
             GraphSubmitted: self._graph_submitted,
             OperandsFinished: self._operands_finished,
@@ -185,6 +220,7 @@ class Machine:
             WorkerLost: self._worker_lost,
             GraphCancelled: self._graph_cancelled,
             ResultsTaken: self._results_taken,
+            ChunksSpilled: self._chunks_spilled,
             TimePassed: self._time_passed,
         }
 
@@ -209,6 +245,11 @@ class Machine:
         if self._delayed:
             self._wake(now_s)
         self._dispatch()
+        if self._blocked is not None:
+            self._make_room_for(*self._blocked)
+        elif self.memory.limited and self.memory.missing_bytes(0):
+            # Results were larger than was thought.
+            self._spill(self.memory.missing_bytes(0), set())
         out, self._out = self._out, []
         return out
 
@@ -224,6 +265,11 @@ class Machine:
         """Count a graph's chunks by state name."""
         state = self._graphs[graph].state
         return {member.name: state.count(member) for member in State}
+
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits for memory."""
+        return self._blocked is not None
 
     @property
     def graphs(self) -> list[int]:
@@ -275,6 +321,10 @@ class Machine:
         state = graph.state
         if event.worker != CLIENT:
             self._learn(graph, event.chunks, event.durations_s)
+            if self.memory.limited:
+                new = graph.memory.learn(event.chunks, event.sizes, event.fresh)
+                if new:
+                    self._promise_in_hand(graph, new)
         freed: list[int] = []
         all_inputs, consumers, output = graph.plan.inputs, graph.consumers, graph.output
         outputs_before = graph.unfinished_outputs
@@ -294,6 +344,9 @@ class Machine:
                 self._move(graph, chunk, _FREED)
                 freed.append(chunk)
         if freed:
+            if graph.memory.sizes or graph.memory.spilled:
+                for chunk in freed:
+                    graph.memory.forget(chunk)
             self._out.append(Free(graph.number, freed))
         if outputs_before and not graph.unfinished_outputs and not graph.stopping:
             self._out.append(FinishGraph(graph.number))
@@ -357,6 +410,7 @@ class Machine:
         if worker is None:
             return
         for number, chunk in worker.in_hand:
+            self.memory.release(number, (chunk,))
             graph = self._graphs[number]
             graph.in_hand -= 1
             if graph.state[chunk] == _CANCELLING:
@@ -392,6 +446,32 @@ class Machine:
             # All outputs are there, so whatever is left is of no use to anybody.
             self._stop(graph, force=False)
         self._maybe_forget(graph)
+
+    def _chunks_spilled(self, event: ChunksSpilled, now_s: float) -> None:
+        self.memory.written(sum(event.sizes.values()))
+        if not event.written:
+            self.memory.can_spill = False
+        graph = self._graphs.get(event.graph)
+        if graph is None:
+            return
+        graph.memory.spilling.difference_update(event.sizes)
+        if not event.written:
+            return
+        pinned = self._pinned()
+        used, useless = [], []
+        for chunk, size in event.sizes.items():
+            if chunk in graph.memory.sizes and (graph.number, chunk) not in pinned:
+                del graph.memory.sizes[chunk]
+                graph.memory.spilled[chunk] = size
+                # The instruction below makes it so; until the next event this is what is known.
+                self.memory.stored_bytes -= size
+                used.append(chunk)
+            else:
+                useless.append(chunk)
+        if used:
+            self._out.append(UseSpilled(graph.number, used))
+        if useless:
+            self._out.append(DropSpilled(graph.number, useless))
 
     def _time_passed(self, event: TimePassed, now_s: float) -> None:
         pass
@@ -442,6 +522,7 @@ class Machine:
 
     def _take_back(self, number: int, graph: _Graph, chunks: Iterable[int]) -> None:
         """Note that a worker no longer has chunks in hand."""
+        self.memory.release(graph.number, chunks)
         if number == CLIENT:
             for _ in chunks:
                 graph.in_hand -= 1
@@ -473,6 +554,7 @@ class Machine:
 
     def _dispatch(self) -> None:
         """Hand READY chunks to the client and to workers whose queue is short."""
+        self._blocked = None
         for graph in self._graphs.values():
             if graph.client_ready:
                 chunks = []
@@ -524,6 +606,8 @@ class Machine:
         # An operand never seen may be slow. Before anything is known of the graph it goes to a worker with nothing
         # else to do; after that a few at a time may stand in a queue.
         unknown_s = window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8)
+        memory = self.memory if self.memory.limited else None
+        passed: list[int] = []
         while graph.ready and len(chunks) < most:
             rank = graph.ready[0]
             chunk = rank if graph.rank is None else graph.rank[1][rank]
@@ -531,6 +615,19 @@ class Machine:
             cost_s = unknown_s if estimate is None else estimate
             if in_hand and load_s + cost_s > window_s:
                 break
+            need = 0
+            if memory is not None and (need := memory.need(graph, chunk)):
+                if not memory.admits(need):
+                    if self._blocked is None:
+                        self._blocked = graph, chunk, need
+                    passed.append(heapq.heappop(graph.ready))
+                    if len(passed) > self.policy.look_ahead:
+                        break
+                    continue
+                if passed and graph.passes >= self.policy.pass_limit:
+                    break
+                memory.promise(number, chunk, need)
+                graph.passes = graph.passes + 1 if passed else 0
             heapq.heappop(graph.ready)
             if not LEGAL[state[chunk] * _STATES + _RUNNING]:
                 self._move(graph, chunk, _RUNNING)
@@ -538,9 +635,68 @@ class Machine:
             in_hand[number, chunk] = cost_s
             load_s += cost_s
             chunks.append(chunk)
+        for rank in passed:
+            heapq.heappush(graph.ready, rank)
         worker.load_s = load_s
         graph.in_hand += len(chunks)
         return chunks
+
+    # -- memory -----------------------------------------------------------------------------------------------
+
+    def _promise_in_hand(self, graph: _Graph, operands: set[int]) -> None:
+        """Promise what the chunks in hand of some operands need, now that it is known."""
+        for worker in self._workers.values():
+            for number, chunk in worker.in_hand:
+                if number == graph.number and graph.plan.operand_of[chunk] in operands:
+                    self.memory.promise(number, chunk, self.memory.need(graph, chunk))
+
+    def _pinned(self) -> set[tuple[int, int]]:
+        """Return the inputs of all chunks that workers have in hand, by graph and chunk."""
+        return {
+            (number, source)
+            for worker in self._workers.values()
+            for number, chunk in worker.in_hand
+            for source in self._graphs[number].inputs(chunk)
+        }
+
+    def _spill(self, missing_bytes: int, spared: set[tuple[int, int]]) -> None:
+        """Have chunks written to disk, but for those that are needed now."""
+        for number, chosen in self.memory.choose(
+            self._graphs.values(), missing_bytes, spared | self._pinned()
+        ).items():
+            self._out.append(Spill(number, chosen))
+
+    def _make_room_for(self, graph: _Graph, chunk: int, need: int) -> None:
+        """Have chunks written to disk for the one that is next; if that cannot help, run it alone or refuse it."""
+        memory = self.memory
+        missing = memory.missing_bytes(need)
+        if missing:
+            self._spill(missing, {(graph.number, source) for source in graph.inputs(chunk)})
+        if memory.spilling_bytes or any(other.in_hand for other in self._graphs.values()):
+            return
+        limit = graph.plan.worker_limit
+        free = [number for number in self._workers if limit is None or number < limit]
+        if not free:
+            return
+        self._blocked = None
+        if memory.stored_bytes + need > memory.hard_limit_bytes:
+            self._out.append(Refuse(graph.number, chunk, need, memory.hard_limit_bytes - memory.stored_bytes))
+            graph.ready.remove(chunk if graph.rank is None else graph.rank[0][chunk])
+            heapq.heapify(graph.ready)
+            self._move(graph, chunk, _RUNNING)
+            self._fail(graph, chunk, worker_lost=False)
+            return
+        self._run_alone(graph, chunk, need, self._workers[free[0]], free[0])
+
+    def _run_alone(self, graph: _Graph, chunk: int, need: int, worker: _Worker, number: int) -> None:
+        graph.ready.remove(chunk if graph.rank is None else graph.rank[0][chunk])
+        heapq.heapify(graph.ready)
+        self._move(graph, chunk, _RUNNING)
+        self.memory.promise(graph.number, chunk, need)
+        worker.in_hand[graph.number, chunk] = self.policy.window_s
+        worker.load_s += self.policy.window_s
+        graph.in_hand += 1
+        self._out.append(Run(number, graph.number, [chunk]))
 
     # -- proof ------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,8 @@ class GraphRun:
         Operands as they travel; None for those that cannot.
     kept : list of Block
         Blocks of the client's arena that live as long as the graph.
+    spilled : dict
+        Where on disk chunks are that were written and that the state machine has not decided about yet.
     errors : dict
         The last failure of each chunk that has failed.
     one_by_one : bool
@@ -119,6 +121,7 @@ class GraphRun:
     values: dict[int, Any] = field(default_factory=dict)
     packed: dict[int, PackedOperand | None] = field(default_factory=dict)
     kept: list[Block] = field(default_factory=list)
+    spilled: dict[int, Location] = field(default_factory=dict)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     one_by_one: bool = False
 

@@ -30,6 +30,8 @@ FORGET = 5
 CONTEXT = 6
 #: (EXIT,)
 EXIT = 7
+#: (TRIM,): give the memory of free blocks back to the system.
+TRIM = 8
 
 # -- worker to engine -----------------------------------------------------------------------------------------
 #: (READY, pid)

@@ -190,6 +190,8 @@ class WorkerProcess:
             for offset in message[1]:
                 self._store.release(offset)
             self._trimmed = False
+        elif code == channel.TRIM:
+            self._trim()
         elif code == channel.DROP:
             self._drop(message[1])
         elif code == channel.FORGET:

@@ -8,7 +8,8 @@ A sealed value is known by its *location*, a plain tuple that travels in message
   its shape is None;
 * ``(ARRAY, blocks, dtype, shape, strides, offset, size, writeable)``: one NumPy array in an arena;
 * ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, offset, size)
-  of each, and ``header`` is the pickle itself or the number of the part that holds it.
+  of each, and ``header`` is the pickle itself or the number of the part that holds it;
+* ``(SPILLED, (), file, location)``: on disk; the file has a part for each of the blocks that the location names.
 
 ``blocks`` is a tuple of (arena, offset, size in bytes): the allocations that must stay while the value lives. A
 value may refer to blocks that other values have made: a slice of a chunk is a view and not a copy, as it is under
@@ -23,6 +24,7 @@ import pickle
 import sys
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,12 +33,14 @@ from dask_mars.errors import StoreFull
 from dask_mars.worker.adoption import Adoption
 from dask_mars.worker.allocator import Allocator
 from dask_mars.worker.arena import Arena, Bytes
+from dask_mars.worker.encoding import lz4_codec
 from dask_mars.worker.pickling import dumps, frozen, loads
+from dask_mars.worker.spill import SpilledFile, SpillFiles
 
 if TYPE_CHECKING:
     from dask_mars.worker._arena import Heap
 
-VALUE, PICKLE, SMALL, ARRAY, OBJECT = range(5)
+VALUE, PICKLE, SMALL, ARRAY, OBJECT, SPILLED = range(6)
 
 #: (arena, offset, size in bytes) of an allocation.
 Block = tuple[int, int, int]
@@ -313,6 +317,9 @@ class Store:
             return loads(location[1])
         if kind == SMALL:
             return _load_small(*location[1:])
+        if kind == SPILLED:
+            value = _unspilled(location)
+            return frozen(value) if type(value) is np.ndarray else value
         bases = []
         for block in location[1]:
             base = self.arenas[block[0]].view(block[1], block[2])
@@ -334,6 +341,8 @@ class Store:
         kind = location[0]
         if kind < ARRAY:
             return self.load(location)
+        if kind == SPILLED:
+            return _unspilled(location)
         if kind == ARRAY:
             view = self.load(location)
             copy = _copy_as_it_lies(view)
@@ -348,6 +357,33 @@ class Store:
         if header is None:
             header = copies.pop()
         return loads(header, buffers=copies)
+
+    # -- spilling ---------------------------------------------------------------------------------------------
+
+    def spill(self, location: Location, name: str, files: SpillFiles) -> Location:
+        """Write a value to a file.
+
+        Parameters
+        ----------
+        location : Location
+            Of a value that is in arenas.
+        name : str
+            Of the file.
+        files : SpillFiles
+            Where to write it.
+
+        Returns
+        -------
+        Location
+            Of the value on disk.
+
+        Raises
+        ------
+        SpillError
+            The disk is full or fails.
+        """
+        blocks = [self.arenas[arena].view(offset, size) for arena, offset, size in blocks_of(location)]
+        return (SPILLED, (), files.write(name, blocks), location)
 
     # -- freeing ----------------------------------------------------------------------------------------------
 
@@ -385,6 +421,30 @@ def blocks_of(location: Location) -> tuple[Block, ...]:
     return location[1] if location[0] >= ARRAY else ()
 
 
+def spilled_file(location: Location) -> SpilledFile:
+    """Return the file that a value on disk is in."""
+    file = location[2]
+    assert isinstance(file, SpilledFile)
+    return file
+
+
+def _unspilled(location: Location) -> Any:
+    """Read a value from disk into private, writable memory."""
+    file = spilled_file(location)
+    buffers = SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file)
+    original = location[3]
+    if original[0] == ARRAY:
+        _, _, dtype, shape, strides, position, writeable = original
+        array: Any = np.ndarray(shape, dtype, buffer=buffers[0], offset=position, strides=strides)
+        array.flags.writeable = writeable
+        return array
+    _, _, header, parts = original
+    views = [buffers[number][at : at + size] for number, at, size in parts]
+    if header is None:
+        header = views.pop()
+    return loads(header, buffers=views)
+
+
 def size_of(location: Location) -> int:
     """Return the bytes that a location's value takes, roughly."""
     kind = location[0]
@@ -392,6 +452,8 @@ def size_of(location: Location) -> int:
         return 32
     if kind < ARRAY:
         return len(location[-1])
+    if kind == SPILLED:
+        return size_of(location[3])
     if kind == ARRAY:
         return math.prod(location[3]) * np.dtype(location[2]).itemsize
     return sum(size for _, _, size in location[3])

@@ -1,0 +1,214 @@
+"""Memory before execution: what the store may hold, what is promised to operands in hand, and what goes to disk.
+
+Pure bookkeeping, and a part of the state machine. An operand is started when the bytes of its result, and of those
+of its inputs that have to be read from disk, are free or can be made free. Results that are not needed for the
+longest time go to disk first, since the schedule says when each is needed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+#: Of the limit: what is made free at least when something has to go to disk, so that it is not chunk by chunk.
+_SHARE = 1 / 16
+
+
+class GraphMemory:
+    """What is known of the bytes of one graph's chunks.
+
+    Parameters
+    ----------
+    operand_of : sequence of int
+        Operand number of each chunk.
+    declared_bytes : callable, optional
+        Returns the bytes that a chunk's result is declared to take, or None.
+    """
+
+    __slots__ = (
+        "_count",
+        "_declared",
+        "_expected",
+        "_learned",
+        "_operand_of",
+        "_total_bytes",
+        "sizes",
+        "spilled",
+        "spilling",
+    )
+
+    def __init__(self, operand_of: Sequence[int], declared_bytes: Callable[[int], int | None] | None) -> None:
+        self._operand_of = operand_of
+        self._declared = declared_bytes
+        self._expected: dict[int, int] = {}
+        #: Operands of which a result has been seen.
+        self._learned: set[int] = set()
+        #: Number of results that have been seen, and what they have added to the store.
+        self._count = 0
+        self._total_bytes = 0
+        #: Bytes of each chunk that is in the store and may go to disk.
+        self.sizes: dict[int, int] = {}
+        #: Bytes of each chunk that is on disk.
+        self.spilled: dict[int, int] = {}
+        #: Chunks that are being written.
+        self.spilling: set[int] = set()
+
+    def expected(self, chunk: int) -> int:
+        """Return the bytes that a chunk's result is thought to add to the store."""
+        operand = self._operand_of[chunk]
+        known = self._expected.get(operand)
+        if known is None:
+            declared = self._declared(chunk) if self._declared is not None else None
+            if declared is None:
+                # What results of this graph take as a rule is the best guess.
+                return self._total_bytes // max(self._count, 1)
+            # The first chunk speaks for all until one has been computed.
+            known = self._expected[operand] = declared
+        return known
+
+    def learn(self, chunks: Sequence[int], sizes: Mapping[int, int], fresh: Mapping[int, int]) -> set[int]:
+        """Note what results have taken in the store.
+
+        Parameters
+        ----------
+        chunks : sequence of int
+            Those that were computed.
+        sizes, fresh : mapping
+            Bytes of those of them that are in the store, and how many of these were not there before; none of a
+            chunk that is not among the keys.
+
+        Returns
+        -------
+        set of int
+            Operands of which this is the first that is known: chunks of theirs may be in hand without a promise.
+        """
+        operand_of = self._operand_of
+        self.sizes.update(sizes)
+        self._count += len(chunks)
+        self._total_bytes += sum(fresh.values())
+        new = {operand_of[chunk] for chunk in chunks} - self._learned
+        for operand in new:
+            self._learned.add(operand)
+            self._expected[operand] = 0
+        for chunk, size in fresh.items():
+            operand = operand_of[chunk]
+            if size > self._expected[operand]:
+                self._expected[operand] = size
+        return {operand for operand in new if self._expected[operand]}
+
+    def forget(self, chunk: int) -> None:
+        """Note that a chunk is needed no more."""
+        self.sizes.pop(chunk, None)
+        self.spilled.pop(chunk, None)
+
+
+class _Graph(Protocol):
+    """What `Memory` knows of the machine's graphs."""
+
+    number: int
+    memory: GraphMemory
+
+    def inputs(self, chunk: int) -> tuple[int, ...]: ...
+
+    def next_use(self, chunk: int) -> float: ...
+
+
+class Memory:
+    """The bytes of one engine's store.
+
+    Parameters
+    ----------
+    limit_bytes : int or None
+        What the store may hold; without a limit nothing is counted.
+    hard_limit_bytes : int
+        What it may hold if nothing else helps: an operand whose result is larger than the limit runs alone.
+
+    Attributes
+    ----------
+    stored_bytes : int
+        What the store holds. A fact, set from outside before each event.
+    can_spill : bool
+        Whether there is a disk to write to.
+    """
+
+    def __init__(self, limit_bytes: int | None, hard_limit_bytes: int) -> None:
+        self.limited = limit_bytes is not None
+        self.limit_bytes = limit_bytes or 0
+        self.hard_limit_bytes = hard_limit_bytes
+        self.stored_bytes = 0
+        self.promised_bytes = 0
+        self.spilling_bytes = 0
+        self.can_spill = True
+        self._promised: dict[tuple[int, int], int] = {}
+
+    def need(self, graph: _Graph, chunk: int) -> int:
+        """Return the bytes that have to be free before a chunk is computed."""
+        memory = graph.memory
+        need = memory.expected(chunk)
+        if memory.spilled:
+            need += sum(memory.spilled.get(source, 0) for source in graph.inputs(chunk))
+        return need
+
+    def admits(self, need_bytes: int) -> bool:
+        """Tell whether so many bytes may be promised now."""
+        return self.stored_bytes + self.promised_bytes + need_bytes <= self.limit_bytes
+
+    def promise(self, number: int, chunk: int, need_bytes: int) -> None:
+        """Note that a chunk is in a worker's hands, or that more has become known of one that is."""
+        self.promised_bytes += need_bytes - self._promised.get((number, chunk), 0)
+        self._promised[number, chunk] = need_bytes
+
+    def release(self, number: int, chunks: Iterable[int]) -> None:
+        """Note that chunks are in no worker's hands any more."""
+        if self._promised:
+            for chunk in chunks:
+                self.promised_bytes -= self._promised.pop((number, chunk), 0)
+
+    def missing_bytes(self, need_bytes: int) -> int:
+        """Return how many bytes have to leave memory, besides those on their way, for so many to be free."""
+        wanted = self.stored_bytes + self.promised_bytes + need_bytes - self.limit_bytes - self.spilling_bytes
+        return max(wanted, int(self.limit_bytes * _SHARE)) if wanted > 0 else 0
+
+    def choose(
+        self, graphs: Iterable[_Graph], missing_bytes: int, spared: set[tuple[int, int]]
+    ) -> dict[int, list[int]]:
+        """Choose what goes to disk: those chunks whose next use is furthest ahead.
+
+        Parameters
+        ----------
+        graphs : iterable
+            All graphs.
+        missing_bytes : int
+            How many bytes are to leave memory.
+        spared : set of (int, int)
+            Graph and chunk of those that must not.
+
+        Returns
+        -------
+        dict
+            Graph number to chunks, which are from now on being written.
+        """
+        if not self.can_spill:
+            return {}
+        candidates = []
+        members = {}
+        for graph in graphs:
+            members[graph.number] = graph
+            for chunk in graph.memory.sizes:
+                if chunk not in graph.memory.spilling and (graph.number, chunk) not in spared:
+                    candidates.append((-graph.next_use(chunk), graph.number, chunk))
+        candidates.sort()
+        chosen: dict[int, list[int]] = {}
+        for _, number, chunk in candidates:
+            if missing_bytes <= 0:
+                break
+            memory = members[number].memory
+            memory.spilling.add(chunk)
+            self.spilling_bytes += memory.sizes[chunk]
+            missing_bytes -= memory.sizes[chunk]
+            chosen.setdefault(number, []).append(chunk)
+        return chosen
+
+    def written(self, sizes: int) -> None:
+        """Note that so many bytes are not being written any more."""
+        self.spilling_bytes -= sizes

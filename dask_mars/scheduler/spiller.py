@@ -1,0 +1,89 @@
+"""Writing chunks to disk beside the engine's thread, which must not wait for disks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dask_mars.errors import SpillError
+from dask_mars.worker.encoding import lz4_codec
+from dask_mars.worker.owners import clear_abandoned
+from dask_mars.worker.spill import SpillDirectory
+from dask_mars.worker.store import Location, Store, spilled_file
+
+logger = logging.getLogger(__name__)
+
+#: Called in the spiller's thread with the location of what was written, or with the error.
+Answer = Callable[[Location | SpillError], None]
+
+
+class Spiller:
+    """Writes values of a store to files, one after the other.
+
+    Nothing is made on disk before the first value is to be written.
+
+    Parameters
+    ----------
+    store : Store
+        Where values are.
+    root : Path
+        Directory in which to make a private one.
+    """
+
+    def __init__(self, store: Store, root: Path) -> None:
+        self._store = store
+        self._root = root
+        self._directory: SpillDirectory | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def clear_abandoned(self) -> None:
+        """Remove what processes that were killed have left."""
+        for path in clear_abandoned(self._root):
+            logger.info("removed %s, whose owner has ended", path)
+
+    def write(self, name: str, location: Location, answer: Answer) -> None:
+        """Write a value to a file, some time later.
+
+        Parameters
+        ----------
+        name : str
+            Of the file.
+        location : Location
+            Where the value is; its blocks have to stay until the answer comes.
+        answer : callable
+            Is told the outcome.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-spill")
+        self._pool.submit(self._write, name, location, answer)
+
+    def _write(self, name: str, location: Location, answer: Answer) -> None:
+        try:
+            if self._directory is None:
+                self._directory = SpillDirectory(self._root, codec=lz4_codec())
+            answer(self._store.spill(location, name, self._directory))
+        except SpillError as error:
+            # Its tracebacks would keep the memory that was to be written.
+            error.__cause__ = error.__context__ = None
+            answer(error.with_traceback(None))
+        except BaseException as error:
+            # Whatever it is, the engine has to hear of it.
+            answer(SpillError(str(self._root), 0, -1, repr(error)))
+
+    def remove(self, location: Location) -> None:
+        """Remove a value's file."""
+        if self._directory is not None:
+            # What stays is removed with the directory.
+            with contextlib.suppress(SpillError):
+                self._directory.remove(spilled_file(location))
+
+    def close(self) -> None:
+        """Remove all files, after what is being written at the moment."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._directory is not None:
+            with contextlib.suppress(SpillError):
+                self._directory.close()

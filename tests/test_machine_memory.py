@@ -1,0 +1,443 @@
+"""The state machine under a limit of memory: what may start, what goes to disk, and that nothing stalls."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import plan
+
+from dask_mars.scheduler.events import (
+    CLIENT,
+    ChunksSpilled,
+    DropSpilled,
+    Event,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    Free,
+    GraphCancelled,
+    GraphPlan,
+    GraphSubmitted,
+    Interrupt,
+    OperandFailed,
+    OperandsFinished,
+    OperandsReturned,
+    Refuse,
+    ResultsTaken,
+    Run,
+    Spill,
+    TimePassed,
+    UseSpilled,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.memory import GraphMemory, Memory
+
+
+class Host:
+    """Workers, a store of so many bytes and a disk, which do what the machine says and keep count."""
+
+    def __init__(self, sizes: Any, limit: int, hard_limit: int = 10**6, workers: int = 2, **policy: Any) -> None:
+        #: Bytes of each chunk's result.
+        self.sizes = sizes
+        self.limit = limit
+        self.machine = Machine(Policy(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **policy))
+        self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
+        self.plans: dict[int, GraphPlan] = {}
+        self.stored: dict[tuple[int, int], int] = {}
+        self.on_disk: set[tuple[int, int]] = set()
+        self.writing: list[tuple[int, int]] = []
+        self.written: set[tuple[int, int]] = set()
+        self.ever_spilled: list[tuple[int, int]] = []
+        self.finished: set[int] = set()
+        self.failed: dict[int, int] = {}
+        self.refused: dict[int, Refuse] = {}
+        self.started: list[int] = []
+        self.peak_bytes = 0
+        self.now_s = 0.0
+        for worker in range(workers):
+            self.start(worker)
+
+    def start(self, worker: int) -> None:
+        self.hands[worker] = []
+        self.post(WorkerStarted(worker))
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(self.stored.values())
+
+    def submit(self, graph_plan: GraphPlan, graph: int = 1) -> None:
+        self.plans[graph] = graph_plan
+        self.post(GraphSubmitted(graph, graph_plan))
+
+    def post(self, event: Event) -> None:
+        events = [event]
+        while events:
+            before = self.machine.memory.stored_bytes = self.stored_bytes
+            for instruction in self.machine.handle(events.pop(0), self.now_s):
+                self.carry_out(instruction)
+            self.machine.validate()
+            self.peak_bytes = max(self.peak_bytes, self.stored_bytes)
+            if self.machine.blocked and self.stored_bytes < before:
+                events.append(TimePassed())
+
+    def carry_out(self, instruction: Any) -> None:
+        graph = instruction.graph
+        match instruction:
+            case Run(worker, _, chunks):
+                for chunk in chunks:
+                    for source in self.plans[graph].inputs[chunk]:
+                        value = self.plans[graph].operand_of[source] < 0
+                        assert value or (graph, source) in self.stored or (graph, source) in self.on_disk
+                    self.hands[worker].append((graph, chunk))
+                    self.started.append(chunk)
+            case Free(_, chunks):
+                for chunk in chunks:
+                    self.stored.pop((graph, chunk), None)
+                    self.on_disk.discard((graph, chunk))
+            case Spill(_, chunks):
+                for chunk in chunks:
+                    assert (graph, chunk) in self.stored
+                    assert (graph, chunk) not in self.writing
+                    self.writing.append((graph, chunk))
+            case UseSpilled(_, chunks):
+                for chunk in chunks:
+                    assert (graph, chunk) in self.written
+                    self.written.remove((graph, chunk))
+                    assert (graph, chunk) not in self.pinned()
+                    del self.stored[graph, chunk]
+                    self.on_disk.add((graph, chunk))
+                    self.ever_spilled.append((graph, chunk))
+            case DropSpilled(_, chunks):
+                for chunk in chunks:
+                    self.written.remove((graph, chunk))
+            case FinishGraph():
+                self.finished.add(graph)
+            case Refuse(_, chunk, _, _):
+                self.refused[graph] = instruction
+            case FailGraph(_, chunk, _):
+                self.failed[graph] = chunk
+            case ForgetGraph():
+                for place in (self.stored, self.on_disk, self.written):
+                    for key in [key for key in place if key[0] == graph]:
+                        place.pop(key) if isinstance(place, dict) else place.remove(key)
+            case Interrupt():
+                pass
+
+    def pinned(self) -> set[tuple[int, int]]:
+        return {
+            (graph, source)
+            for worker, hand in self.hands.items()
+            if worker != CLIENT
+            for graph, chunk in hand
+            for source in self.plans[graph].inputs[chunk]
+        }
+
+    def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
+        chunks = list(chunks)
+        sizes = {}
+        for chunk in chunks:
+            self.hands[worker].remove((graph, chunk))
+            size = self.sizes[chunk]
+            if size and worker != CLIENT:
+                sizes[chunk] = self.stored[graph, chunk] = size
+            else:
+                self.stored[graph, chunk] = 0
+        self.post(OperandsFinished(worker, graph, chunks, [seconds] * len(chunks), sizes, sizes))
+
+    def answer(self, written: bool = True) -> None:
+        """Let the disk answer the oldest request."""
+        graph, chunk = self.writing.pop(0)
+        if written and graph in self.machine.graphs:
+            self.written.add((graph, chunk))
+        self.post(ChunksSpilled(graph, {chunk: self.sizes[chunk]}, written))
+
+    def step(self) -> bool:
+        """Let something happen; False if nothing can."""
+        for worker, hand in self.hands.items():
+            if hand:
+                graph, chunk = hand[0]
+                self.finish(worker, graph, [chunk])
+                return True
+        if self.writing:
+            self.answer()
+            return True
+        due_s = self.machine.next_due_s()
+        if due_s is not None:
+            self.now_s = due_s
+            self.post(TimePassed())
+            return True
+        return False
+
+    def run(self) -> None:
+        while self.step():
+            pass
+
+
+def pairs(count: int) -> GraphPlan:
+    """Return a plan of so many sources and of a sink that needs the first and the last, the second and so on."""
+    inputs: list[tuple[int, ...]] = [()] * count
+    inputs += [(number, count - 1 - number) for number in range(count // 2)]
+    inputs.append(tuple(range(count, len(inputs))))
+    return plan(*inputs, operand_of=[0] * count + [1] * (count // 2) + [2])
+
+
+def sizes_of(graph_plan: GraphPlan, *by_operand: int) -> list[int]:
+    return [by_operand[operand] for operand in graph_plan.operand_of]
+
+
+# -- admission ----------------------------------------------------------------------------------------------------
+
+
+def test_without_pressure_nothing_is_different():
+    graph_plan = pairs(8)
+    limited, free = (Host(sizes_of(graph_plan, 10, 1, 1), limit) for limit in (1000, 10**9))
+    for host in (limited, free):
+        host.submit(graph_plan)
+        host.run()
+    assert limited.started == free.started
+    assert limited.finished == {1}
+    assert not limited.ever_spilled
+
+
+def test_declared_bytes_hold_back_what_was_never_seen():
+    graph_plan = pairs(8)
+    graph_plan.declared_bytes = lambda chunk: 40
+    host = Host(sizes_of(graph_plan, 40, 0, 0), limit=100, workers=4)
+    host.submit(graph_plan)
+    assert len(host.started) == 2
+    host.run()
+    assert host.finished == {1}
+    assert host.peak_bytes <= 100
+
+
+def test_what_results_take_is_learnt():
+    graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
+    host = Host([40] * 6 + [0], limit=100, workers=4)
+    host.submit(graph_plan)
+    assert len(host.started) == 4
+    host.finish(0, 1, [host.hands[0][0][1]])
+    host.finish(1, 1, [host.hands[1][0][1]])
+    assert len(host.started) == 4
+    host.run()
+    assert host.finished == {1}
+    assert host.ever_spilled
+
+
+def test_small_chunks_pass_a_large_one_that_has_no_room():
+    graph_plan = plan((), (), (), (), (), (0, 1, 2, 3, 4), operand_of=[0, 1, 2, 2, 2, 3])
+    graph_plan.declared_bytes = lambda chunk: [60, 80, 5, 5, 5, 0][chunk]
+    host = Host([60, 80, 5, 5, 5, 0], limit=100, workers=1)
+    host.submit(graph_plan)
+    host.finish(0, 1, [0], seconds=1e-3)
+    assert 1 not in host.started
+    assert 2 in host.started
+    host.run()
+    assert host.finished == {1}
+
+
+def test_it_is_not_passed_for_ever():
+    count = 40
+    graph_plan = plan((), *[()] * count, tuple(range(count + 1)), operand_of=[0] + [1] * count + [2])
+    graph_plan.declared_bytes = lambda chunk: [80, *[5] * count, 0][chunk]
+    host = Host([80, *[5] * count, 0], limit=100, workers=1, pass_limit=3)
+    # Something else is in the store, and cannot leave it.
+    host.stored[99, 0] = 50
+    host.submit(graph_plan)
+    host.step()
+    assert len([chunk for chunk in host.started if chunk]) <= 4
+    host.run()
+    assert host.finished == {1}
+
+
+def test_one_that_is_larger_than_the_limit_runs_alone():
+    graph_plan = plan((), (), (0,), (1, 2), operand_of=[0, 1, 2, 3])
+    graph_plan.declared_bytes = lambda chunk: [10, 500, 10, 0][chunk]
+    host = Host([10, 500, 10, 0], limit=100)
+    host.submit(graph_plan)
+    while host.step():
+        in_hand = [chunk for hand in host.hands.values() for _, chunk in hand]
+        assert 1 not in in_hand or in_hand == [1]
+    assert host.finished == {1}
+
+
+def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
+    graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
+    graph_plan.declared_bytes = lambda chunk: [10, 500, 10][chunk]
+    host = Host([10, 500, 10], limit=100, hard_limit=200)
+    host.submit(graph_plan)
+    host.run()
+    assert host.failed == {1: 1}
+    assert host.refused == {1: Refuse(1, 1, 500, 200)}
+    assert not host.machine.memory.promised_bytes
+
+
+# -- spilling -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Group:
+    """Chunks of a graph as `Memory` sees them."""
+
+    number: int
+    next_uses: dict[int, float]
+    memory: GraphMemory = field(default_factory=lambda: GraphMemory([0] * 9, None))
+
+    def inputs(self, chunk: int) -> tuple[int, ...]:
+        return ()
+
+    def next_use(self, chunk: int) -> float:
+        return self.next_uses[chunk]
+
+
+def test_what_is_needed_last_leaves_first():
+    memory = Memory(100, 1000)
+    first, second = Group(1, {0: 7, 1: 4, 2: math.inf}), Group(2, {3: 9, 4: 5})
+    for group in (first, second):
+        group.memory.learn([*group.next_uses], dict.fromkeys(group.next_uses, 10), {})
+    assert memory.choose([first, second], 25, {(1, 0)}) == {1: [2], 2: [3, 4]}
+    assert memory.spilling_bytes == 30
+    assert memory.choose([first, second], 5, set()) == {1: [0]}
+    assert memory.choose([first, second], 100, set()) == {1: [1]}
+    assert memory.choose([first, second], 100, set()) == {}
+
+
+def test_results_that_only_the_user_waits_for_leave_before_others():
+    graph_plan = plan((), (), (0,), (1, 2), outputs=[0, 3], operand_of=[0, 0, 1, 2])
+    host = Host([40, 40, 40, 10], limit=100, workers=1)
+    graph_plan.declared_bytes = lambda chunk: [40, 40, 40, 10][chunk]
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+    assert (1, 0) in host.ever_spilled
+
+
+def test_a_chunk_that_is_needed_meanwhile_stays():
+    graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
+    host = Host([30, 30, 0], limit=100, workers=1)
+    host.submit(graph_plan)
+    host.finish(0, 1, [0])
+    host.machine._out.append(Spill(1, [0]))
+    host.machine._graphs[1].memory.spilling.add(0)
+    host.machine.memory.spilling_bytes += 30
+    host.post(TimePassed())
+    host.finish(0, 1, [1])
+    assert host.hands[0] == [(1, 2)]
+    host.answer()
+    assert (1, 0) in host.stored
+    assert not host.written
+    host.run()
+    assert host.finished == {1}
+    assert host.machine.memory.spilling_bytes == 0
+
+
+def test_without_a_disk_memory_is_used_as_far_as_it_goes():
+    graph_plan = pairs(8)
+    host = Host(sizes_of(graph_plan, 30, 0, 0), limit=100, hard_limit=1000, workers=1)
+    host.submit(graph_plan)
+    while not host.writing:
+        assert host.step()
+    host.answer(written=False)
+    host.run()
+    assert host.finished == {1}
+    assert host.peak_bytes > 100
+
+
+def test_without_a_disk_and_without_memory_it_fails():
+    graph_plan = pairs(8)
+    host = Host(sizes_of(graph_plan, 30, 0, 0), limit=100, hard_limit=150, workers=1)
+    host.submit(graph_plan)
+    while not host.writing:
+        assert host.step()
+    while host.writing:
+        host.answer(written=False)
+    host.run()
+    assert host.failed
+    assert host.refused
+
+
+# -- anything -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[GraphPlan, list[int]]:
+    count = draw(st.integers(1, 25))
+    inputs = [
+        tuple(draw(st.lists(st.integers(max(0, chunk - 12), chunk - 1), max_size=3))) if chunk else ()
+        for chunk in range(count)
+    ]
+    operand_of = [draw(st.integers(0, 3)) for _ in range(count)]
+    usual = [draw(st.sampled_from([0, 10, 40])) for _ in range(4)]
+    sizes = [draw(st.sampled_from([usual[operand], usual[operand], 0, 90])) for operand in operand_of]
+    graph_plan = plan(*inputs, operand_of=operand_of)
+    graph_plan.outputs = sorted({*graph_plan.outputs, *draw(st.sets(st.integers(0, count - 1), max_size=3))})
+    graph_plan.in_client = frozenset(draw(st.sets(st.integers(0, count - 1), max_size=2)))
+    graph_plan.worker_limit = draw(st.sampled_from([None, None, 1]))
+    graph_plan.default_retries = 3
+    if draw(st.booleans()):
+        graph_plan.declared_bytes = lambda chunk: sizes[chunk]
+    return graph_plan, sizes
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(drawn=plans(), limit=st.sampled_from([50, 100, 200]), seed=st.integers(0, 10**6), workers=st.integers(1, 3))
+def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
+    graph_plan, sizes = drawn
+    chance = random.Random(seed)
+    host = Host(sizes, limit, workers=workers)
+    host.submit(graph_plan)
+    for _ in range(2000):
+        busy = [worker for worker, hand in host.hands.items() if hand]
+        what = chance.choice(["finish"] * 6 + ["spill", "fail", "return", "lose"])
+        workers_busy = [worker for worker in busy if worker != CLIENT]
+        if what == "spill" and host.writing:
+            host.answer(written=chance.random() < 0.9)
+        elif what == "fail" and busy and chance.random() < 0.1:
+            worker = chance.choice(busy)
+            graph, chunk = host.hands[worker].pop(0)
+            host.post(OperandFailed(worker, graph, chunk))
+        elif what == "return" and workers_busy and chance.random() < 0.1:
+            worker = chance.choice(workers_busy)
+            graph, chunk = host.hands[worker].pop()
+            host.post(OperandsReturned(worker, graph, [chunk]))
+        elif what == "lose" and workers_busy and chance.random() < 0.05:
+            worker = chance.choice(workers_busy)
+            host.hands.pop(worker)
+            host.post(WorkerLost(worker, None))
+            host.start(worker)
+        elif busy:
+            worker = chance.choice(busy)
+            graph, chunk = host.hands[worker][0]
+            host.finish(worker, graph, [chunk])
+        elif not host.step():
+            break
+    assert host.finished == {1} or 1 in host.failed
+    host.post(ResultsTaken(1))
+    while host.writing:
+        host.answer()
+    assert host.machine.graphs == []
+    memory = host.machine.memory
+    assert (memory.promised_bytes, memory.spilling_bytes) == (0, 0)
+    assert not memory._promised
+
+
+@pytest.mark.parametrize("cancelled_after", range(0, 30, 3))
+def test_cancelling_gives_everything_back(cancelled_after):
+    graph_plan = pairs(12)
+    host = Host(sizes_of(graph_plan, 30, 5, 5), limit=100)
+    host.submit(graph_plan)
+    for _ in range(cancelled_after):
+        host.step()
+    host.post(GraphCancelled(1))
+    host.run()
+    assert host.machine.graphs == []
+    assert not host.stored
+    assert (host.machine.memory.promised_bytes, host.machine.memory.spilling_bytes) == (0, 0)

@@ -1,0 +1,216 @@
+"""Computations that do not fit into memory: results, what stays behind, full disks, killed workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_mars
+from dask_mars.errors import RequestTooLarge, SpillDiskFull
+from dask_mars.scheduler.spiller import Spiller
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[dask_mars.Runtime]:
+    """Yield an engine whose store holds 8 MiB."""
+    limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 * MIB}
+    with dask.config.set(limits), dask_mars.Runtime(num_workers=2, memory_limit=64 * MIB) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files that are written."""
+    names: list[str] = []
+    write = Spiller.write
+
+    def note(self: Spiller, name: str, *rest: Any) -> None:
+        names.append(name)
+        write(self, name, *rest)
+
+    monkeypatch.setattr(Spiller, "write", note)
+    return names
+
+
+def values(side: int = 2000) -> da.Array:
+    """Return an array of 32 MB in chunks of 2 MB."""
+    return da.random.default_rng(3).random((side, side), chunks=(side // 4, side // 4))
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+# -- results ------------------------------------------------------------------------------------------------------
+
+COMPUTATIONS: dict[str, Callable[[da.Array], Any]] = {
+    "centred": lambda x: (x - x.mean()).std(),
+    "transposed": lambda x: x + x.T,
+    "rechunked": lambda x: x.rechunk((2000, 100)).sum(axis=0),
+    "whole": lambda x: x,
+    "slices": lambda x: (x - x.mean())[::7, 100:1900:3],
+    "product": lambda x: (x[:, :200].T @ x[:, :200]) - x.mean(),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTATIONS)
+def test_results_are_those_of_threads(name, small, written, tmp_path):
+    x = COMPUTATIONS[name](values())
+    ours, theirs = x.compute(scheduler=small.get), x.compute(scheduler="threads")
+    np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    assert np.asarray(ours).flags.writeable == np.asarray(theirs).flags.writeable
+    if name in ("centred", "transposed", "whole"):
+        assert written
+    assert files(tmp_path) == []
+
+
+def test_dataframes_go_to_disk(small, written):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": np.arange(1_000_000.0), "b": np.arange(1_000_000) % 7})
+    lazy = dd.from_map(lambda number: frame.iloc[number * 100_000 : (number + 1) * 100_000].copy(), range(10))
+    total = (lazy.a - lazy.a.mean()).std()
+    assert total.compute(scheduler=small.get) == pytest.approx(frame.a.std())
+    assert written
+
+
+def test_objects_of_many_buffers_and_large_headers(small, written):
+    made = [dask.delayed(lambda n: {"x": np.full(300_000, n), "y": "é" * 500_000 + str(n)})(n) for n in range(8)]
+    total = dask.delayed(lambda parts: [(part["x"].sum(), part["y"][-1]) for part in parts])(made)
+    assert total.compute(scheduler=small.get) == [(300_000 * n, str(n)) for n in range(8)]
+    assert written
+
+
+def test_a_task_may_write_into_what_comes_from_disk(small, written):
+    def halve(block: np.ndarray) -> np.ndarray:
+        block /= 2
+        return block
+
+    x = values()
+    y = x.map_blocks(halve, dtype=float) + x.mean()
+    np.testing.assert_allclose(y.compute(scheduler=small.get), (x / 2 + x.mean()).compute(scheduler="threads"))
+
+
+def test_small_computations_need_no_disk(small, written, tmp_path):
+    assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
+    assert not written
+    assert not (tmp_path / "spilled").exists()
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+def test_one_chunk_that_is_larger_than_the_store_runs_alone(small):
+    x = da.random.default_rng(3).random((1500, 1000), chunks=-1)
+    np.testing.assert_array_equal(x.compute(scheduler=small.get), x.compute(scheduler="threads"))
+
+
+def test_one_that_is_larger_than_all_memory_is_refused_at_once(small):
+    x = da.random.default_rng(3).random((9000, 1000), chunks=-1)
+    with pytest.raises(RequestTooLarge, match="72,000,000") as caught:
+        x.compute(scheduler=small.get)
+    assert caught.value.requested_bytes == 72_000_000
+    assert caught.value.limit_bytes <= 64 * MIB
+
+
+def test_a_full_disk_is_an_error_with_its_path_and_sizes(small, monkeypatch, tmp_path):
+    import errno
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "writev", full)
+    x = da.random.default_rng(3).random((4000, 3000), chunks=(500, 500))
+    with pytest.raises(SpillDiskFull, match="spilled") as caught:
+        (x - x.mean()).std().compute(scheduler=small.get)
+    assert caught.value.requested_bytes > 0
+    assert files(tmp_path) == []
+    # What fits is computed as before.
+    assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
+
+
+def test_workers_that_are_killed_lose_nothing(small, written):
+    def kill_once(block: np.ndarray, block_id: Any = None) -> np.ndarray:
+        marker = Path(os.environ["DASK_MARS_TEST_MARKER"])
+        if block_id == (1, 1) and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    x = values()
+    y = (x - x.mean()).map_blocks(kill_once, dtype=float).std()
+    assert y.compute(scheduler=small.get) == pytest.approx(x.std().compute(scheduler="threads"))
+
+
+@pytest.fixture(autouse=True)
+def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_MARS_TEST_MARKER", str(tmp_path / "killed"))
+
+
+def test_errors_and_cancelling_leave_no_files(small, written, tmp_path):
+    def fail(block: np.ndarray) -> np.ndarray:
+        raise ArithmeticError("on purpose")
+
+    x = values()
+    y = (x - x.mean()).sum() + x.std() + (x - x.mean()).map_blocks(fail, dtype=float).sum()
+    with pytest.raises(ArithmeticError, match="on purpose"):
+        y.compute(scheduler=small.get)
+    assert small.get({"x": 1}, "x") == 1
+    deadline = time.monotonic() + 10
+    while files(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert files(tmp_path) == []
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, signal, time, dask.array as da, dask_mars
+            from dask_mars.scheduler.spiller import Spiller
+
+            write = Spiller._write
+
+            def write_and_die(self, name, location, answer):
+                write(self, name, location, lambda outcome: os.kill(os.getpid(), signal.SIGKILL))
+
+            Spiller._write = write_and_die
+            x = da.random.default_rng(3).random((2000, 2000), chunks=500)
+            (x - x.mean()).std().compute(scheduler=dask_mars.get)
+            """
+        )
+    )
+    spilled = tmp_path / "spilled"
+    environment = {
+        **os.environ,
+        "DASK_DASK_MARS__SPILL_DIRECTORY": str(spilled),
+        "DASK_DASK_MARS__STORE_LIMIT": str(8 * MIB),
+        "DASK_DASK_MARS__NUM_WORKERS": "2",
+    }
+    ended = subprocess.run([sys.executable, str(script)], env=environment, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    assert len(files(spilled)) == 1
+    with (
+        dask.config.set({"dask-mars.spill-directory": str(spilled)}),
+        dask_mars.Runtime(num_workers=1) as runtime,
+    ):
+        assert runtime.get({"x": (abs, -1)}, "x") == 1
+        deadline = time.monotonic() + 10
+        while files(spilled) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert files(spilled) == []
