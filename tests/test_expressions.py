@@ -23,9 +23,10 @@ from dask_mars.expressions.costs import costs
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.functions import elementwise
 from dask_mars.expressions.regions import Kind, find_regions
-from dask_mars.expressions.rewrite import with_expressions
+from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.expressions.tiling import GRID, on_grid, part, tiles
 from dask_mars.graph import Operand, Step
+from dask_mars.worker.process import WorkerProcess
 
 EVALUATORS = ["auto", "tiled", "numexpr"]
 DTYPES = ["?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c16"]
@@ -445,3 +446,12 @@ def test_through_the_scheduler(evaluator: str, get: Any) -> None:
             assert got.dtype == expected.dtype
             np.testing.assert_allclose(got, expected, rtol=1e-12)
         assert (x + 1 > 1.5).any().compute(scheduler=get)
+
+
+def test_workers_rewrite_moments_that_stand_alone() -> None:
+    function = partial(reductions.moment_chunk, dtype=np.dtype("f8"))
+    alone = Operand("moment", (function,), (Step(0, (0, 1, 2), ("axis", "keepdims")),), 1, 2)
+    rewritten = WorkerProcess._expressions(alone)
+    assert isinstance(rewritten.functions[0], Moments)
+    single = Operand("negative", (np.negative,), (Step(0, (0,), ()),), 1, 0)
+    assert WorkerProcess._expressions(single) is single

@@ -19,6 +19,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -294,9 +295,10 @@ class WorkerProcess:
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
         """Evaluate chains of elementwise functions as the configuration says."""
-        if len(operand.steps) < 2 or not (
-            "dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))
-        ):
+        # A step alone gains nothing, but for Dask's moments, which are partial.
+        if len(operand.steps) < 2 and type(operand.functions[0]) is not partial:
+            return operand
+        if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
             return operand
         # It takes Dask's arrays along, for which other work need not wait.
         from dask_mars.expressions.rewrite import with_expressions
