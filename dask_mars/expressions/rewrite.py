@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from dask.array.reductions import numel
 
 from dask_mars.expressions import functions
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
+from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.graph import Operand, Step
 
@@ -191,11 +193,51 @@ class Moments:
         if not plain:
             return self._function(values, axis=axis, keepdims=keepdims)
         count = numel(values, axis=axis, keepdims=keepdims).astype(np.int64)
+        once = self._in_one_pass(values, axis)
+        if once is not None:
+            return {"total": once[0], "n": count, "M": np.stack([once[1]], axis=-1)}
         total = np.sum(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
         squares = self._squares(values, mean, 2, axis, keepdims)
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
+
+    def _in_one_pass(self, values: Any, axis: Any) -> tuple[Any, Any] | None:
+        """Return sum and sum of squared differences, each part of the chunk read from memory once, or None.
+
+        Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance": the moments of two parts
+        give those of both.
+        """
+        axes = range(values.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        row_bytes = values[:1].nbytes
+        if 0 not in axes or not values.flags.c_contiguous or not 0 < row_bytes * 2 <= TILE_BYTES:
+            return None
+        if np.dtype(self._dtype).kind != "f":
+            return None
+        rows = TILE_BYTES // row_bytes
+        per_row = math.prod(values.shape[at] for at in axes if at)
+        memory = np.empty((rows, *values.shape[1:]), np.result_type(values, self._dtype))
+        total: Any = 0.0
+        squares: Any = 0.0
+        try:
+            with np.errstate(all="raise", under="ignore"):
+                for start in range(0, len(values), rows):
+                    part = values[start : start + rows]
+                    size = len(part) * per_row
+                    part_total = np.sum(part, dtype=self._dtype, axis=axis, keepdims=True)
+                    differences = np.subtract(part, part_total / size, out=memory[: len(part)])
+                    np.multiply(differences, differences, out=differences)
+                    part_squares = np.sum(differences, dtype=self._dtype, axis=axis, keepdims=True)
+                    before = start * per_row
+                    if before:
+                        apart = part_total / size - total / before
+                        part_squares += apart * apart * (before * size / (before + size))
+                    total = total + part_total
+                    squares = squares + part_squares
+        except FloatingPointError:
+            # The plain way warns of what it meets, as NumPy does.
+            return None
+        return total, squares
 
 
 _subtract: Callable[..., Any] = np.subtract

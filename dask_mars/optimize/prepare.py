@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dask_mars.graph import ChunkGraph, Key
@@ -34,6 +36,24 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True, fold_from: i
     KeyError, ValueError, RuntimeError
         As `convert`.
     """
+    with _without_collector():
+        return _prepare(dsk, wanted, composed, fold_from)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep Python from looking again and again for garbage among millions of new objects, none of which is any."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _prepare(dsk: Any, wanted: Iterable[Key], composed: bool, fold_from: int | None) -> ChunkGraph:
     symbolic = symbolic_graph(dsk, fuse_layers=composed)
     if symbolic is None:
         tasks, annotations = low_level_graph(dsk)
