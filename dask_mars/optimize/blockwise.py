@@ -65,6 +65,7 @@ class BlockwiseRecords:
         makers: dict[Key, Callable[[tuple[Any, ...]], Key]] = {}
         #: Position among the literals of each that differs between blocks, and how to get it from a block's place.
         self._varying: list[tuple[int, Callable[[tuple[Any, ...]], Any]]] = []
+        varying_by_shape: list[bool] = []
         for position, ((argument, indices), coordinates, axes) in enumerate(
             zip(layer.indices, coordinate_maps, concatenated_axes, strict=True)
         ):
@@ -79,6 +80,7 @@ class BlockwiseRecords:
                     raise NotSymbolic("its blocks choose their own inputs")
                 local[token] = program.literal(None)
                 self._varying.append((~local[token], _literal_getter(source, tuple(coordinates))))
+                varying_by_shape.append(type(source) is ArrayChunkShapeDep)
             elif axes:
                 nested = self._contraction(argument, coordinates, makers)
                 code = _emit_nested(compiler, program, nested)
@@ -94,6 +96,8 @@ class BlockwiseRecords:
         compiler.emit_result(program, task, local)
         if stores_chunk(program.functions):
             raise NotSymbolic("it stores chunks")
+        #: Literals by the shape of the block, where that is all that differs: most blocks have the same.
+        self._by_shape: dict[Any, tuple[Any, ...]] | None = {} if varying_by_shape == [True] else None
         self._literals = tuple(program.literals)
         self._makers = [makers.get(key) for key in program.input_keys]
         self._constants = program.input_keys
@@ -161,6 +165,14 @@ class BlockwiseRecords:
         return Record(self._operand, literals, input_keys)
 
     def _literals_at(self, coordinates: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._by_shape is not None:
+            ((position, get),) = self._varying
+            shape = get(coordinates)
+            known = self._by_shape.get(shape)
+            if known is None:
+                known = (*self._literals[:position], shape, *self._literals[position + 1 :])
+                self._by_shape[shape] = known
+            return known
         literals = list(self._literals)
         for position, get in self._varying:
             literals[position] = get(coordinates)
