@@ -58,6 +58,7 @@ class Host:
         self.written: set[tuple[int, int]] = set()
         self.ever_spilled: list[tuple[int, int]] = []
         self.finished: set[int] = set()
+        self.taken: set[int] = set()
         self.failed: dict[int, int] = {}
         self.refused: dict[int, Refuse] = {}
         self.started: list[int] = []
@@ -133,12 +134,15 @@ class Host:
                 pass
 
     def pinned(self) -> set[tuple[int, int]]:
-        return {
+        """Return what workers, and the client, are reading."""
+        inputs = {
             (graph, source)
-            for worker, hand in self.hands.items()
-            if worker != CLIENT
+            for hand in self.hands.values()
             for graph, chunk in hand
             for source in self.plans[graph].inputs[chunk]
+        }
+        return inputs | {
+            (graph, chunk) for graph in self.finished - self.taken for chunk in self.plans[graph].outputs
         }
 
     def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
@@ -152,6 +156,10 @@ class Host:
             else:
                 self.stored[graph, chunk] = 0
         self.post(OperandsFinished(worker, graph, chunks, [seconds] * len(chunks), sizes, sizes))
+
+    def take_results(self, graph: int) -> None:
+        self.taken.add(graph)
+        self.post(ResultsTaken(graph))
 
     def answer(self, written: bool = True) -> None:
         """Let the disk answer the oldest request."""
@@ -339,6 +347,56 @@ def test_a_chunk_that_is_needed_meanwhile_stays():
     assert host.machine.memory.spilling_bytes == 0
 
 
+def test_what_the_users_process_reads_stays():
+    """It reads in place, and would find something else where the chunks were."""
+    graph_plan = plan((), (), (0, 1), in_client=frozenset({2}), operand_of=[0, 0, 1])
+    host = Host([40, 40, 0], limit=100, workers=1)
+    host.submit(graph_plan)
+    host.finish(0, 1, [0])
+    host.finish(0, 1, [1])
+    assert host.hands[CLIENT] == [(1, 2)]
+    other = plan((), declared_bytes=lambda chunk: 60)
+    host.submit(other, graph=2)
+    assert not host.writing
+    assert not host.hands[0]
+    host.finish(CLIENT, 1, [2])
+    host.take_results(1)
+    assert host.hands[0] == [(2, 0)]
+
+
+def test_results_that_the_user_is_taking_stay():
+    host = Host([40, 40], limit=100, workers=1)
+    host.submit(plan((), (), outputs=[0, 1]))
+    host.finish(0, 1, [0])
+    host.finish(0, 1, [1])
+    assert host.finished == {1}
+    host.submit(plan((), declared_bytes=lambda chunk: 60), graph=2)
+    assert not host.writing
+    assert not host.hands[0]
+    host.take_results(1)
+    assert host.hands[0] == [(2, 0)]
+
+
+def test_results_that_are_being_written_when_the_user_takes_them_stay():
+    host = Host([40, 40, 40], limit=100, workers=1)
+    host.submit(plan((), (), (), outputs=[0, 1, 2]))
+    while not host.writing:
+        assert host.step()
+    # Nothing is read yet, and there is no other way to make room.
+    host.answer()
+    assert host.on_disk
+    host.run()
+    assert host.finished == {1}
+    host.machine._graphs[1].memory.spilling.update(host.machine._graphs[1].memory.sizes)
+    for chunk, size in list(host.machine._graphs[1].memory.sizes.items()):
+        host.machine.memory.spilling_bytes += size
+        host.writing.append((1, chunk))
+    kept = dict(host.stored)
+    while host.writing:
+        host.answer()
+    assert host.stored == kept
+
+
 def test_without_a_disk_memory_is_used_as_far_as_it_goes():
     graph_plan = pairs(8)
     host = Host(sizes_of(graph_plan, 30, 0, 0), limit=100, hard_limit=1000, workers=1)
@@ -420,7 +478,7 @@ def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
         elif not host.step():
             break
     assert host.finished == {1} or 1 in host.failed
-    host.post(ResultsTaken(1))
+    host.take_results(1)
     while host.writing:
         host.answer()
     assert host.machine.graphs == []

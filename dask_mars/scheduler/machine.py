@@ -151,6 +151,11 @@ class _Graph:
     def inputs(self, chunk: int) -> tuple[int, ...]:
         return self.plan.inputs[chunk]
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the user has been told that the results are there, and has not taken them yet."""
+        return not self.unfinished_outputs and not self.taken
+
     def next_use(self, chunk: int) -> float:
         """Return the rank of the first chunk that will need another's data; infinite if only the user does."""
         waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= _READY]
@@ -203,6 +208,8 @@ class Machine:
         self.policy = policy or Policy()
         self._graphs: dict[int, _Graph] = {}
         self._workers: dict[int, _Worker] = {}
+        #: Graph and chunk of what the user's process is computing.
+        self._client_hand: set[tuple[int, int]] = set()
         # Mean duration in seconds of (graph, operand).
         self._estimates: dict[tuple[int, int], float] = {}
         # Heap of (due, graph, chunk): READY chunks that wait for their retry's delay to pass.
@@ -524,7 +531,8 @@ class Machine:
         """Note that a worker no longer has chunks in hand."""
         self.memory.release(graph.number, chunks)
         if number == CLIENT:
-            for _ in chunks:
+            for chunk in chunks:
+                self._client_hand.remove((graph.number, chunk))
                 graph.in_hand -= 1
             return
         worker = self._workers[number]
@@ -562,6 +570,7 @@ class Machine:
                     chunk = graph.pop(graph.client_ready)
                     self._move(graph, chunk, _RUNNING)
                     chunks.append(chunk)
+                self._client_hand.update((graph.number, chunk) for chunk in chunks)
                 graph.in_hand += len(chunks)
                 self._out.append(Run(CLIENT, graph.number, chunks))
         # Graphs take turns, so that a small one is not stuck behind a large one.
@@ -651,13 +660,18 @@ class Machine:
                     self.memory.promise(number, chunk, self.memory.need(graph, chunk))
 
     def _pinned(self) -> set[tuple[int, int]]:
-        """Return the inputs of all chunks that workers have in hand, by graph and chunk."""
-        return {
+        """Return what is being read, by graph and chunk: inputs of what is in hand, and results the user takes."""
+        hands = [self._client_hand, *[worker.in_hand for worker in self._workers.values()]]
+        pinned = {
             (number, source)
-            for worker in self._workers.values()
-            for number, chunk in worker.in_hand
+            for hand in hands
+            for number, chunk in hand
             for source in self._graphs[number].inputs(chunk)
         }
+        for graph in self._graphs.values():
+            if graph.is_read:
+                pinned.update((graph.number, chunk) for chunk in graph.plan.outputs)
+        return pinned
 
     def _spill(self, missing_bytes: int, spared: set[tuple[int, int]]) -> None:
         """Have chunks written to disk, but for those that are needed now."""
@@ -672,7 +686,7 @@ class Machine:
         missing = memory.missing_bytes(need)
         if missing:
             self._spill(missing, {(graph.number, source) for source in graph.inputs(chunk)})
-        if memory.spilling_bytes or any(other.in_hand for other in self._graphs.values()):
+        if memory.spilling_bytes or any(other.in_hand or other.is_read for other in self._graphs.values()):
             return
         limit = graph.plan.worker_limit
         free = [number for number in self._workers if limit is None or number < limit]
@@ -709,8 +723,10 @@ class Machine:
                 state = self._graphs[number].state[chunk]
                 assert state in (_RUNNING, _CANCELLING), (number, chunk, State(state))
             assert abs(worker.load_s - sum(worker.in_hand.values())) < 1e-6
+        for number, chunk in self._client_hand:
+            assert self._graphs[number].state[chunk] in (_RUNNING, _CANCELLING)
         handed = sum(len(worker.in_hand) for worker in self._workers.values())
-        assert handed <= sum(graph.in_hand for graph in self._graphs.values())
+        assert handed + len(self._client_hand) == sum(graph.in_hand for graph in self._graphs.values())
 
 
 def _validate_graph(graph: _Graph, delayed: list[tuple[float, int, int]]) -> None:
