@@ -1,4 +1,4 @@
-"""What Dask hands over, as chunk graphs, and what those come to."""
+"""What Dask hands over, as chunk graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dask
 import pytest
 from dask._task_spec import Alias
 
-from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.graph import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import flatten, symbolic_graph
 
@@ -52,14 +52,3 @@ def resolved(dsk: dict[Any, Any]) -> dict[Any, set[Any]]:
         for key, node in dsk.items()
         if not isinstance(node, Alias)
     }
-
-
-def evaluate(graph: ChunkGraph) -> dict[Any, Any]:
-    """Compute every chunk and return the values of all keys that can be looked up."""
-    values: list[Any] = []
-    for chunk, number in enumerate(graph.operand_of):
-        inputs = [values[source] for source in graph.inputs[chunk]]
-        values.append(
-            graph.values[chunk] if number == DATA else graph.operands[number].run(inputs, graph.literals[chunk])
-        )
-    return {key: values[chunk] for key, chunk in graph.ids.items()}

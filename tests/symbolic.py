@@ -22,8 +22,8 @@ from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.slices import join_slices
 
 
-def evaluate(graph: ChunkGraph) -> dict[Key, Any]:
-    """Compute every chunk and return the values of all keys that can be looked up."""
+def values_of(graph: ChunkGraph) -> list[Any]:
+    """Compute every chunk."""
     values: list[Any] = []
     for chunk, number in enumerate(graph.operand_of):
         assert all(source < chunk for source in graph.inputs[chunk])
@@ -34,6 +34,12 @@ def evaluate(graph: ChunkGraph) -> dict[Key, Any]:
         assert len(graph.inputs[chunk]) == operand.input_count
         assert len(graph.literals[chunk]) == operand.literal_count
         values.append(operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk]))
+    return values
+
+
+def evaluate(graph: ChunkGraph) -> dict[Key, Any]:
+    """Compute every chunk and return the values of all keys that can be looked up."""
+    values = values_of(graph)
     return {key: values[chunk] for key, chunk in graph.ids.items()}
 
 

@@ -8,7 +8,8 @@ import dask
 import numpy as np
 import pytest
 from dask._task_spec import Task, TaskRef, convert_legacy_graph
-from graphs import dependencies_of, evaluate, handed_over, resolved, symbolic
+from graphs import dependencies_of, handed_over, resolved, symbolic
+from symbolic import evaluate
 
 from dask_mars.optimize import frames
 from dask_mars.optimize.compose import compose

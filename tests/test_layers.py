@@ -12,8 +12,8 @@ from dask._task_spec import convert_legacy_graph
 from dask.array.optimization import optimize as optimize_arrays
 from dask.highlevelgraph import HighLevelGraph
 from dask.layers import ArrayOverlapLayer
-from graphs import dependencies_of, evaluate, resolved, symbolic
-from symbolic import Here
+from graphs import dependencies_of, resolved, symbolic
+from symbolic import Here, evaluate
 
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import flatten

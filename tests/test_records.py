@@ -16,9 +16,10 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.diagnostics import ProgressBar
+from symbolic import values_of
 
 from dask_mars import client
-from dask_mars.graph import DATA, Chunk, ChunkGraph, Declared, Held, Operand, Step, Subprogram
+from dask_mars.graph import Chunk, ChunkGraph, Declared, Held, Operand, Step, Subprogram
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
@@ -46,17 +47,6 @@ def prepared(x: Any, composed: bool = True, symbolic: bool = True) -> ChunkGraph
         graph = convert(parts[0], flatten(keys), parts[1])
         graph.declared = declarations(dsk)
     return compose(graph) if composed else graph
-
-
-def values_of(graph: ChunkGraph) -> list[Any]:
-    values: list[Any] = []
-    for chunk, number in enumerate(graph.operand_of):
-        if number == DATA:
-            values.append(graph.values[chunk])
-        else:
-            inputs = [values[source] for source in graph.inputs[chunk]]
-            values.append(graph.operands[number].run(inputs, graph.literals[chunk]))
-    return values
 
 
 # -- the record -----------------------------------------------------------------------------------------------

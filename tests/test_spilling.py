@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -176,9 +174,9 @@ def test_errors_and_cancelling_leave_no_files(small, written, tmp_path):
     assert files(tmp_path) == []
 
 
-def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
+def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path, scripts):
+    script = scripts.write(
+        "script.py",
         textwrap.dedent(
             """
             import os, signal, time, dask.array as da, dask_mars
@@ -193,16 +191,15 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path):
             x = da.random.default_rng(3).random((2000, 2000), chunks=500)
             (x - x.mean()).std().compute(scheduler=dask_mars.get)
             """
-        )
+        ),
     )
     spilled = tmp_path / "spilled"
     environment = {
-        **os.environ,
         "DASK_DASK_MARS__SPILL_DIRECTORY": str(spilled),
         "DASK_DASK_MARS__STORE_LIMIT": str(8 * MIB),
         "DASK_DASK_MARS__NUM_WORKERS": "2",
     }
-    ended = subprocess.run([sys.executable, str(script)], env=environment, check=False, timeout=60)
+    ended = scripts.run(str(script), env=environment)
     assert ended.returncode == -signal.SIGKILL
     assert len(files(spilled)) == 1
     with (

@@ -18,6 +18,7 @@ from dask.utils import key_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import plan
+from symbolic import evaluate
 
 import dask_mars
 from dask_mars.drawing.layout import place
@@ -303,15 +304,9 @@ def test_an_input_is_right_below_its_first_consumer():
 # -- preparation ----------------------------------------------------------------------------------------------
 
 
-def evaluate(graph: ChunkGraph, wanted: list[Any]) -> list[Any]:
-    values: list[Any] = []
-    for chunk, number in enumerate(graph.operand_of):
-        if number == DATA:
-            values.append(graph.values[chunk])
-        else:
-            inputs = [values[source] for source in graph.inputs[chunk]]
-            values.append(graph.operands[number].run(inputs, graph.literals[chunk]))
-    return [values[graph.ids[key]] for key in wanted]
+def values(graph: ChunkGraph, wanted: list[Any]) -> list[Any]:
+    found = evaluate(graph)
+    return [found[key] for key in wanted]
 
 
 def collections() -> dict[str, Any]:
@@ -334,7 +329,7 @@ def collections() -> dict[str, Any]:
 @pytest.mark.parametrize("name", collections())
 def test_both_graphs_have_the_same_values(name):
     found, keys = expression(collections()[name])
-    plain, composed = (evaluate(prepare(found, keys, composed=composed), keys) for composed in (False, True))
+    plain, composed = (values(prepare(found, keys, composed=composed), keys) for composed in (False, True))
     assert repr(plain) == repr(composed)
     assert len(prepare(found, keys)) <= len(prepare(found, keys, composed=False))
 

@@ -136,11 +136,13 @@ def _graph_of_layers(
 ) -> tuple[dict[Key, Any], list[LazyLayer]] | None:
     if dask.config.get("optimization.fuse.active", None) is False:
         return None
+    if not all(
+        isinstance(operand, HLGExpr) and operand.low_level_optimizer is optimizer for operand in sequence.operands
+    ):
+        return None
     tasks: dict[Key, Any] = {}
     layers: list[LazyLayer] = []
     for operand in sequence.operands:
-        if not isinstance(operand, HLGExpr) or operand.low_level_optimizer is not optimizer:
-            return None
         graph = operand.hlg
         # Dask would lose layers that go in circles. Left as they are, they show which keys do.
         if fuse_layers and not in_circles(graph):

@@ -453,7 +453,7 @@ class Engine:
                 before = self._stored_bytes
                 for block in blocks:
                     self._keep_block(block)
-                sizes[chunk] = sum(block[2] for block in blocks)
+                sizes[chunk] = _block_bytes(location)
                 fresh[chunk] = self._stored_bytes - before
         handle.known[number].update(chunks)
         if run.observed:
@@ -698,21 +698,19 @@ class Engine:
         """In the spiller's thread: tell the engine's what became of a chunk."""
 
         def command() -> None:
-            blocks = blocks_of(location)
-            written = not isinstance(outcome, SpillError)
-            if run.number not in self._runs:
-                if written:
-                    self._spiller.remove(outcome)  # type: ignore[arg-type]
-            elif written:
-                run.spilled[chunk] = outcome  # type: ignore[assignment]
-            elif self._spill_error is None:
-                logger.warning("chunks stay in memory: %s", outcome)
-                self._spill_error = outcome  # type: ignore[assignment]
-            self._handle(ChunksSpilled(run.number, {chunk: sum(block[2] for block in blocks)}, written))
-            for block in blocks:
+            # The chunk has them still, unless it was freed meanwhile.
+            for block in blocks_of(location):
                 self._drop_block(block)
-            if self._machine.blocked:
-                self._handle(TimePassed())
+            if isinstance(outcome, SpillError):
+                if self._spill_error is None:
+                    logger.warning("chunks stay in memory: %s", outcome)
+                    self._spill_error = outcome
+            elif run.number in self._runs:
+                run.spilled[chunk] = outcome
+            else:
+                self._spiller.remove(outcome)
+            written = not isinstance(outcome, SpillError)
+            self._handle(ChunksSpilled(run.number, {chunk: _block_bytes(location)}, written))
 
         with contextlib.suppress(Exception):
             # The engine may have ended meanwhile.
@@ -884,6 +882,10 @@ def _locks_file() -> int:
         if InterprocessLock.descriptor is None:
             InterprocessLock.descriptor = arenas.create("dask-mars-locks", 4096)
         return InterprocessLock.descriptor
+
+
+def _block_bytes(location: Location) -> int:
+    return sum(size for _, _, size in blocks_of(location))
 
 
 def _can_dump(literals: Any) -> bool:

@@ -167,6 +167,11 @@ class _Graph:
         rank = chunk if self.rank is None else self.rank[0][chunk]
         heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, rank)
 
+    def withdraw(self, chunk: int) -> None:
+        """Take a chunk for workers out of turn."""
+        self.ready.remove(chunk if self.rank is None else self.rank[0][chunk])
+        heapq.heapify(self.ready)
+
     def pop(self, heap: list[int]) -> int:
         rank = heapq.heappop(heap)
         return rank if self.rank is None else self.rank[1][rank]
@@ -254,9 +259,9 @@ class Machine:
         self._dispatch()
         if self._blocked is not None:
             self._make_room_for(*self._blocked)
-        elif self.memory.limited and self.memory.missing_bytes(0):
+        elif self.memory.limited and (missing := self.memory.missing_bytes(0)):
             # Results were larger than was thought.
-            self._spill(self.memory.missing_bytes(0), set())
+            self._spill(missing, set())
         out, self._out = self._out, []
         return out
 
@@ -455,7 +460,7 @@ class Machine:
         self._maybe_forget(graph)
 
     def _chunks_spilled(self, event: ChunksSpilled, now_s: float) -> None:
-        self.memory.written(sum(event.sizes.values()))
+        self.memory.answered(sum(event.sizes.values()))
         if not event.written:
             self.memory.can_spill = False
         graph = self._graphs.get(event.graph)
@@ -693,19 +698,16 @@ class Machine:
         if not free:
             return
         self._blocked = None
+        graph.withdraw(chunk)
+        self._move(graph, chunk, _RUNNING)
         if memory.stored_bytes + need > memory.hard_limit_bytes:
             self._out.append(Refuse(graph.number, chunk, need, memory.hard_limit_bytes - memory.stored_bytes))
-            graph.ready.remove(chunk if graph.rank is None else graph.rank[0][chunk])
-            heapq.heapify(graph.ready)
-            self._move(graph, chunk, _RUNNING)
             self._fail(graph, chunk, worker_lost=False)
             return
-        self._run_alone(graph, chunk, need, self._workers[free[0]], free[0])
+        self._run_alone(graph, chunk, need, free[0])
 
-    def _run_alone(self, graph: _Graph, chunk: int, need: int, worker: _Worker, number: int) -> None:
-        graph.ready.remove(chunk if graph.rank is None else graph.rank[0][chunk])
-        heapq.heapify(graph.ready)
-        self._move(graph, chunk, _RUNNING)
+    def _run_alone(self, graph: _Graph, chunk: int, need: int, number: int) -> None:
+        worker = self._workers[number]
         self.memory.promise(graph.number, chunk, need)
         worker.in_hand[graph.number, chunk] = self.policy.window_s
         worker.load_s += self.policy.window_s

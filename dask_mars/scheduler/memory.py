@@ -209,6 +209,6 @@ class Memory:
             chosen.setdefault(number, []).append(chunk)
         return chosen
 
-    def written(self, sizes: int) -> None:
+    def answered(self, size_bytes: int) -> None:
         """Note that so many bytes are not being written any more."""
-        self.spilling_bytes -= sizes
+        self.spilling_bytes -= size_bytes

@@ -48,7 +48,7 @@ def lz4_codec() -> Codec | None:
     )
 
 
-def blocks_of(views: Iterable[memoryview]) -> Iterator[memoryview]:
+def compression_blocks(views: Iterable[memoryview]) -> Iterator[memoryview]:
     """Cut memory into the blocks that are compressed together."""
     for view in views:
         for start in range(0, len(view), BLOCK_BYTES):
@@ -57,7 +57,7 @@ def blocks_of(views: Iterable[memoryview]) -> Iterator[memoryview]:
 
 def compressed(views: Iterable[memoryview], codec: Codec, sizes: list[int]) -> Iterator[memoryview]:
     """Compress block by block, and note the size of each."""
-    for block in blocks_of(views):
+    for block in compression_blocks(views):
         data = codec.compress(block)
         sizes.append(len(data))
         yield memoryview(data)

@@ -27,9 +27,9 @@ from dask_mars.worker.encoding import (
     BLOCK_BYTES,
     Checksum,
     Codec,
-    blocks_of,
     checksum_kind,
     compressed,
+    compression_blocks,
     worthwhile,
 )
 from dask_mars.worker.owners import claim_directory, clear_abandoned
@@ -223,7 +223,7 @@ class SpillFiles:
         if codec is None or codec.name != file.compression:
             raise _lost(file, f"it was compressed with {file.compression}, which is not at hand")
         memory = memoryview(bytearray(max(file.blocks)))
-        for target, size in zip(blocks_of(views), file.blocks, strict=True):
+        for target, size in zip(compression_blocks(views), file.blocks, strict=True):
             _fill(descriptor, [memory[:size]], checksum, file)
             try:
                 target[:] = codec.decompress(memory[:size], len(target))

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import pickle
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -327,14 +327,7 @@ class Store:
             bases.append(base)
             if owners is not None:
                 owners.append((block, base))
-        if kind == ARRAY:
-            _, _, dtype, shape, strides, position, _ = location
-            return np.ndarray(shape, dtype, buffer=bases[0], offset=position, strides=strides)
-        _, _, header, parts = location
-        views = [memoryview(bases[number])[at : at + size] for number, at, size in parts]
-        if header is None:
-            header = views.pop()
-        return loads(header, buffers=views)
+        return _assembled(location, bases)
 
     def load_copy(self, location: Location) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
@@ -433,13 +426,19 @@ def _unspilled(location: Location) -> Any:
     file = spilled_file(location)
     buffers = SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file)
     original = location[3]
+    value = _assembled(original, buffers)
     if original[0] == ARRAY:
-        _, _, dtype, shape, strides, position, writeable = original
-        array: Any = np.ndarray(shape, dtype, buffer=buffers[0], offset=position, strides=strides)
-        array.flags.writeable = writeable
-        return array
-    _, _, header, parts = original
-    views = [buffers[number][at : at + size] for number, at, size in parts]
+        value.flags.writeable = original[6]
+    return value
+
+
+def _assembled(location: Location, blocks: Sequence[Any]) -> Any:
+    """Return a value, given the memory of each of the blocks that its location names."""
+    if location[0] == ARRAY:
+        _, _, dtype, shape, strides, position, _ = location
+        return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
+    _, _, header, parts = location
+    views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
     if header is None:
         header = views.pop()
     return loads(header, buffers=views)
