@@ -185,7 +185,7 @@ class Surroundings:
 def _left_in_engine(runtime: Runtime) -> dict[str, Any]:
     engine = runtime.engine()
     left = {
-        "blocks": dict(engine._blocks),
+        "blocks": dict(engine._blocks.references),
         "runs": list(engine._runs),
         "graphs": engine._machine.graphs,
         "commands": list(engine._commands),

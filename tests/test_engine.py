@@ -556,7 +556,7 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
         assert eventually(lambda: engine._machine.graphs and engine._runs, 5)
         run = next(iter(engine._runs.values()))
         assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 1, 5)
-        assert eventually(lambda: not engine._blocks, 1)
+        assert eventually(lambda: not engine._blocks.references, 1)
         assert thread.is_alive()
     finally:
         (tmp_path / "go on").touch()
@@ -688,7 +688,7 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
         assert eventually(lambda: engine._runs, 5)
         run = next(iter(engine._runs.values()))
         assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 2, 5)
-        assert eventually(lambda: not engine._blocks, 1)
+        assert eventually(lambda: not engine._blocks.references, 1)
     finally:
         (tmp_path / "go on").touch()
         thread.join(10)
@@ -726,18 +726,18 @@ def test_chunks_that_a_task_keeps_stay_as_they_are(single: Runtime) -> None:
     module = sys.modules[__name__]
     assert dask.delayed(module.keep)(dask.delayed(large_array)(2, 7.0)).compute(scheduler=single.get) == 7
     assert eventually(lambda: not single.engine()._runs)
-    assert len(single.engine()._blocks) == 1
+    assert len(single.engine()._blocks.references) == 1
     for number in range(5):
         source = dask.delayed(large_array)(2, float(number))
         assert dask.delayed(np.sum)(source).compute(scheduler=single.get) == number << 18
     assert dask.delayed(module.kept_value)().compute(scheduler=single.get) == (7, 7)
     assert dask.delayed(module.let_go)().compute(scheduler=single.get) == 1
-    assert eventually(lambda: not single.engine()._blocks)
+    assert eventually(lambda: not single.engine()._blocks.references)
 
 
 def test_persisted_chunks_leave_the_store(runtime: Runtime) -> None:
     persisted = (da.ones(1 << 20, chunks=1 << 18) + 1).persist(scheduler=runtime.get)
-    assert eventually(lambda: not runtime.engine()._blocks)
+    assert eventually(lambda: not runtime.engine()._blocks.references)
     assert persisted.sum().compute(scheduler=runtime.get) == 2 << 20
 
 
@@ -755,7 +755,7 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     graphs, contexts = dask.delayed(sizes)().compute(scheduler=single.get)
     assert graphs == 1
     assert contexts <= 20
-    assert len(single.engine()._contexts) <= 2
+    assert len(single.engine()._sender.contexts) <= 2
 
 
 def test_small_tasks_are_fast(get: Get) -> None:

@@ -250,7 +250,7 @@ def test_chunks_of_a_dead_worker_are_not_overwritten(tmp_path: Path) -> None:
         count = dask.delayed(lambda *values: len({float(value[-1]) for value in values}))(*more)
         last = dask.delayed(lambda kept, count: (float(kept.min()), float(kept.max()), count))(kept, count)
         assert last.compute(scheduler=runtime.get) == (7.0, 7.0, 6)
-        assert eventually(lambda: not runtime.engine()._blocks)
+        assert eventually(lambda: not runtime.engine()._blocks.references)
 
 
 def test_a_task_that_always_kills_its_worker(tmp_path: Path, get: Get) -> None:
@@ -802,7 +802,7 @@ def test_a_store_that_is_too_small() -> None:
         held = [dask.delayed(large_array)(0.5, number) for number in range(8)]
         with pytest.raises(RequestTooLarge):
             dask.delayed(lambda *arrays: len(arrays))(*held).compute(scheduler=runtime.get)
-        assert eventually(lambda: not runtime.engine()._blocks)
+        assert eventually(lambda: not runtime.engine()._blocks.references)
         assert delayed_sum(runtime.get) == 3
 
 

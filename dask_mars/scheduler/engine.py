@@ -12,7 +12,6 @@ import heapq
 import itertools
 import logging
 import os
-import pickle
 import selectors
 import sys
 import threading
@@ -28,7 +27,6 @@ from dask_mars.errors import (
     EngineStopped,
     RequestTooLarge,
     SpillError,
-    StoreFull,
     WorkerDied,
     WorkerStartFailed,
     describe_exit,
@@ -36,8 +34,8 @@ from dask_mars.errors import (
 from dask_mars.graph import ChunkGraph
 from dask_mars.ids import TASK_LIMIT
 from dask_mars.limits import arena_bytes, estimate_memory
-from dask_mars.operands import OperandMapping
 from dask_mars.scheduler import run as messages
+from dask_mars.scheduler.blocks import Blocks, block_bytes
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksSpilled,
@@ -65,6 +63,7 @@ from dask_mars.scheduler.events import (
 )
 from dask_mars.scheduler.machine import Machine, Policy
 from dask_mars.scheduler.run import GraphRun
+from dask_mars.scheduler.sending import Sender
 from dask_mars.scheduler.spiller import Spiller
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import arena as arenas
@@ -72,9 +71,7 @@ from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
-from dask_mars.worker.pickling import dumps, frozen
-from dask_mars.worker.store import SPILLED, Block, Location, Store, blocks_of
-from dask_mars.worker.transport import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
+from dask_mars.worker.store import ARRAY, Block, Location, Store
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +85,6 @@ _PRESSURE = 0.9
 _LEAST_STORE = 0.25
 #: How long worker processes may take to run their exit handlers.
 _EXIT_S = 5.0
-#: Out-of-band buffers of literals at least this large go through shared memory.
-_LITERAL_BUFFER_BYTES = 1 << 14
 
 
 class Engine:
@@ -116,15 +111,9 @@ class Engine:
         )
         self._runs: dict[int, GraphRun] = {}
         self._workers: dict[int, WorkerHandle] = {}
-        #: References and size of every block in use, by (arena, offset).
-        self._blocks: dict[tuple[int, int], list[int]] = {}
-        #: Their sizes added up.
-        self._stored_bytes = 0
         self._watched_s = 0.0
         #: Why chunks cannot be written to disk, if so.
         self._spill_error: SpillError | None = None
-        #: What the workers call the functions of operands.
-        self._mapping = OperandMapping()
         self._commands: deque[Callable[[], None]] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
@@ -152,6 +141,8 @@ class Engine:
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
         self._spiller = Spiller(self.store, settings.spill_directory)
+        self._blocks = Blocks(self._release_block, self._spiller.remove)
+        self._sender = Sender(self.store, self._blocks)
 
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -179,7 +170,7 @@ class Engine:
         run.context = context[0]
 
         def command() -> None:
-            self._contexts[context[0]] = context[1].payload
+            self._sender.contexts[context[0]] = context[1].payload
             self._runs[run.number] = run
             self._handle(GraphSubmitted(run.number, run.plan))
 
@@ -249,7 +240,6 @@ class Engine:
     # -- the thread -------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        self._contexts: dict[int, bytes] = {}
         reason: BaseException = EngineStopped()
         try:
             for number in range(self.settings.num_workers):
@@ -330,10 +320,10 @@ class Engine:
             while self._events:
                 now = time.monotonic()
                 machine = self._machine
-                stored = machine.memory.stored_bytes = self._stored_bytes
+                stored = machine.memory.stored_bytes = self._blocks.stored_bytes
                 for instruction in machine.handle(self._events.popleft(), now):
                     self._carry_out[type(instruction)](self, instruction)
-                if machine.blocked and not self._events and self._stored_bytes < stored:
+                if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
                     # What was freed just now may be what something waits for.
                     self._events.append(TimePassed())
         finally:
@@ -342,7 +332,6 @@ class Engine:
     # -- workers ----------------------------------------------------------------------------------------------
 
     def _start_worker(self, number: int) -> None:
-        live = [(offset, entry[1]) for (arena, offset), entry in self._blocks.items() if arena == number]
         self._control.clear(number)
         start = channel.Start(
             parent=self.pid,
@@ -350,7 +339,7 @@ class Engine:
             arguments=list(sys.argv),
             arenas=self._arena_files,
             capacity_bytes=self.settings.memory_limit,
-            live=live,
+            live=self._blocks.live(number),
             control=self._control_file,
             control_bytes=self._control_bytes,
             locks=self._locks_file,
@@ -393,7 +382,7 @@ class Engine:
                 raise WorkerStartFailed(self._start_failures, describe_exit(code))
         running = self._blame(number, code)
         for block in handle.held:
-            self._drop_block(block)
+            self._blocks.drop(block)
         self._handle(WorkerLost(number, running))
         self._start_worker(number)
 
@@ -448,13 +437,11 @@ class Engine:
         fresh: dict[int, int] = {}
         for chunk, location in zip(chunks, locations, strict=True):
             run.locations[chunk] = location
-            blocks = blocks_of(location)
-            if blocks:
-                before = self._stored_bytes
-                for block in blocks:
-                    self._keep_block(block)
-                sizes[chunk] = _block_bytes(location)
-                fresh[chunk] = self._stored_bytes - before
+            if location[0] >= ARRAY:
+                before = self._blocks.stored_bytes
+                self._blocks.keep_location(location)
+                sizes[chunk] = block_bytes(location)
+                fresh[chunk] = self._blocks.stored_bytes - before
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
@@ -491,13 +478,13 @@ class Engine:
 
     def _on_held(self, handle: WorkerHandle, blocks: list[Block]) -> None:
         for block in blocks:
-            self._keep_block(block)
+            self._blocks.keep(block)
         handle.held += blocks
 
     def _on_unheld(self, handle: WorkerHandle, blocks: list[Block]) -> None:
         for block in blocks:
             handle.held.remove(block)
-            self._drop_block(block)
+            self._blocks.drop(block)
 
     def _on_output(self, handle: WorkerHandle, number: int, stream: str, text: str) -> None:
         run = self._runs.get(number)
@@ -533,128 +520,13 @@ class Engine:
             run.inbox.put(messages.RunHere(instruction.chunks))
             return
         handle = self._workers[instruction.worker]
-        if run.one_by_one:
-            for chunk in instruction.chunks:
-                self._send_run(handle, run, [chunk])
-        else:
-            self._send_run(handle, run, instruction.chunks)
-
-    def _send_run(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> None:
-        graph, number = run.graph, run.number
-        known = handle.known.setdefault(number, set())
-        sent = handle.operands.setdefault(number, set())
-        operand_of, literals, inputs = graph.operand_of, graph.literals, graph.inputs
-        locations: dict[int, Location] = {}
-        operands: dict[int, PackedOperand] = {}
-        unsendable: list[int] = []
-        for chunk in chunks:
-            operand = operand_of[chunk]
-            if operand not in sent:
-                packed = self._pack_operand(run, operand)
-                if packed is None:
-                    unsendable.append(chunk)
-                    continue
-                sent.add(operand)
-                operands[operand] = packed
-            for source in inputs[chunk]:
-                if source not in known:
-                    location = run.locations[source]
-                    if location is None:
-                        try:
-                            location = self._seal_here(run, source)
-                        except StoreFull as error:
-                            run.errors[chunk] = error
-                            self._handle(OperandFailed(handle.number, number, chunk, final=True))
-                            unsendable.append(-1 - chunk)
-                            break
-                        except Exception:
-                            unsendable.append(chunk)
-                            break
-                    known.add(source)
-                    locations[source] = location
-        if unsendable:
-            gone = {chunk if chunk >= 0 else -1 - chunk for chunk in unsendable}
-            chunks = [chunk for chunk in chunks if chunk not in gone]
-            self._to_client(handle, run, [chunk for chunk in unsendable if chunk >= 0])
-        try:
-            records = self._pack_chunks(run, chunks)
-        except Exception:
-            good: list[int] = []
-            bad: list[int] = []
-            for chunk in chunks:
-                (good if _can_dump(literals[chunk]) else bad).append(chunk)
-            self._to_client(handle, run, bad)
-            chunks = good
-            records = self._pack_chunks(run, chunks)
-        if run.context not in handle.contexts:
-            handle.contexts.add(run.context)
-            handle.send((channel.CONTEXT, run.context, self._contexts[run.context]))
-        paths = self._new_paths(handle, operands.values())
-        handle.send((channel.RUN, number, run.context, pack_numbers(chunks), records, locations, operands, paths))
-
-    def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
-        """Return the paths of the operands' functions that a worker has not been told yet."""
-        new = {op_id for operand in operands for op_id in operand[1] if op_id is not None} - handle.op_ids
-        handle.op_ids |= new
-        return {op_id: self._mapping.path(op_id) for op_id in new}
-
-    def _to_client(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> None:
-        if chunks:
-            self._handle(OperandsReturned(handle.number, run.number, chunks, to_client=True))
-
-    def _pack_operand(self, run: GraphRun, number: int) -> PackedOperand | None:
-        if number not in run.packed:
-            operand = run.graph.operands[number]
-            try:
-                run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
-            except Exception as error:
-                logger.debug("%s runs in the user's process: %s", operand, error)
-                run.packed[number] = None
-        return run.packed[number]
-
-    def _pack_chunks(self, run: GraphRun, chunks: list[int]) -> PackedChunks:
-        graph = run.graph
-        operand_of, inputs, literals = graph.operand_of, graph.inputs, graph.literals
-        return pack_chunks(
-            [operand_of[chunk] for chunk in chunks],
-            [inputs[chunk] for chunk in chunks],
-            [literals[chunk] for chunk in chunks],
-            partial(self._dumps, run),
-        )
-
-    def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
-        """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
-        parts: list[Block] = []
-
-        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
-            try:
-                raw = buffer.raw()
-            except BufferError:
-                return True
-            if raw.nbytes < _LITERAL_BUFFER_BYTES:
-                return True
-            try:
-                parts.append(self.store.put(raw))
-            except StoreFull:
-                # Then it travels in the message.
-                return True
-            return False
-
-        try:
-            payload = dumps(value, out_of_band, frozen)
-        finally:
-            for block in parts:
-                self._keep_block(block)
-            run.kept += parts
-        return payload, tuple(parts)
-
-    def _seal_here(self, run: GraphRun, chunk: int) -> Location:
-        """Put a value of the user's process into the client's arena."""
-        location = self.store.seal(run.values[chunk], freeze=True)
-        for block in blocks_of(location):
-            self._keep_block(block)
-        run.locations[chunk] = location
-        return location
+        chunks = instruction.chunks
+        for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
+            unsent = self._sender.send(handle, run, part)
+            for chunk in unsent.refused:
+                self._handle(OperandFailed(handle.number, run.number, chunk, final=True))
+            if unsent.unsendable:
+                self._handle(OperandsReturned(handle.number, run.number, unsent.unsendable, to_client=True))
 
     def _free(self, instruction: Free) -> None:
         run = self._runs[instruction.graph]
@@ -662,7 +534,7 @@ class Engine:
             location = run.locations[chunk]
             if location is not None:
                 run.locations[chunk] = None
-                self._drop_location(location)
+                self._blocks.drop_location(location)
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
@@ -689,8 +561,7 @@ class Engine:
         for chunk in instruction.chunks:
             location = run.locations[chunk]
             assert location is not None
-            for block in blocks_of(location):
-                self._keep_block(block)
+            self._blocks.keep_location(location)
             answer = partial(self._on_spilled, run, chunk, location)
             self._spiller.write(f"{run.number}-{chunk}", location, answer)
 
@@ -699,18 +570,18 @@ class Engine:
 
         def command() -> None:
             # The chunk has them still, unless it was freed meanwhile.
-            for block in blocks_of(location):
-                self._drop_block(block)
+            self._blocks.drop_location(location)
             if isinstance(outcome, SpillError):
                 if self._spill_error is None:
                     logger.warning("chunks stay in memory: %s", outcome)
                     self._spill_error = outcome
             elif run.number in self._runs:
+                self._blocks.keep_location(outcome)
                 run.spilled[chunk] = outcome
             else:
                 self._spiller.remove(outcome)
             written = not isinstance(outcome, SpillError)
-            self._handle(ChunksSpilled(run.number, {chunk: _block_bytes(location)}, written))
+            self._handle(ChunksSpilled(run.number, {chunk: block_bytes(location)}, written))
 
         with contextlib.suppress(Exception):
             # The engine may have ended meanwhile.
@@ -722,13 +593,13 @@ class Engine:
             location = run.locations[chunk]
             run.locations[chunk] = run.spilled.pop(chunk)
             if location is not None:
-                self._drop_location(location)
+                self._blocks.drop_location(location)
         self._forget_locations(run, instruction.chunks)
 
     def _drop_spilled(self, instruction: DropSpilled) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            self._spiller.remove(run.spilled.pop(chunk))
+            self._blocks.drop_location(run.spilled.pop(chunk))
 
     def _refuse(self, instruction: Refuse) -> None:
         run = self._runs[instruction.graph]
@@ -750,20 +621,18 @@ class Engine:
         run = self._runs.pop(instruction.graph)
         for location in run.locations:
             if location is not None:
-                self._drop_location(location)
+                self._blocks.drop_location(location)
         for block in run.kept:
-            self._drop_block(block)
+            self._blocks.drop(block)
         for handle in self._workers.values():
             if handle.known.pop(run.number, None) is not None:
                 handle.operands.pop(run.number, None)
                 handle.to_free.pop(run.number, None)
                 handle.send((channel.FORGET, run.number))
         if not self._runs:
-            self._contexts = {
-                number: payload
-                for number, payload in self._contexts.items()
-                if self._context is not None and number == self._context[0]
-            }
+            contexts = self._sender.contexts
+            for number in [number for number in contexts if self._context is None or number != self._context[0]]:
+                del contexts[number]
 
     _carry_out: ClassVar[dict[type, Callable[[Engine, Any], None]]] = {
         Run: _run,
@@ -778,36 +647,12 @@ class Engine:
         ForgetGraph: _forget_graph,
     }
 
-    # -- blocks -----------------------------------------------------------------------------------------------
-
-    def _keep_block(self, block: Block) -> None:
-        entry = self._blocks.get((block[0], block[1]))
-        if entry is None:
-            self._blocks[block[0], block[1]] = [1, block[2]]
-            self._stored_bytes += block[2]
-        else:
-            entry[0] += 1
-
-    def _drop_block(self, block: Block) -> None:
-        arena, offset, _ = block
-        entry = self._blocks[arena, offset]
-        entry[0] -= 1
-        if entry[0]:
-            return
-        del self._blocks[arena, offset]
-        self._stored_bytes -= entry[1]
+    def _release_block(self, arena: int, offset: int) -> None:
+        """Give a block that nobody refers to any more back to its allocator."""
         if arena == self.store.own:
             self.store.release(offset)
         elif arena in self._workers:
             self._workers[arena].to_release.append(offset)
-
-    def _drop_location(self, location: Location) -> None:
-        """Release what a value takes, in memory or on disk."""
-        if location[0] == SPILLED:
-            self._spiller.remove(location)
-            return
-        for block in blocks_of(location):
-            self._drop_block(block)
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -882,18 +727,6 @@ def _locks_file() -> int:
         if InterprocessLock.descriptor is None:
             InterprocessLock.descriptor = arenas.create("dask-mars-locks", 4096)
         return InterprocessLock.descriptor
-
-
-def _block_bytes(location: Location) -> int:
-    return sum(size for _, _, size in blocks_of(location))
-
-
-def _can_dump(literals: Any) -> bool:
-    try:
-        dumps(literals)
-    except Exception:
-        return False
-    return True
 
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()

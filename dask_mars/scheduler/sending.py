@@ -1,0 +1,165 @@
+"""Work on its way to the workers: operands, literals and the user's values, each sent to a worker once."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from dask_mars.errors import StoreFull
+from dask_mars.operands import OperandMapping
+from dask_mars.scheduler.blocks import Blocks
+from dask_mars.scheduler.run import GraphRun
+from dask_mars.scheduler.workers import WorkerHandle
+from dask_mars.worker import channel
+from dask_mars.worker.pickling import dumps, frozen
+from dask_mars.worker.store import Block, Location, Store
+from dask_mars.worker.transport import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
+
+logger = logging.getLogger(__name__)
+
+#: Out-of-band buffers of literals at least this large go through shared memory.
+_LITERAL_BUFFER_BYTES = 1 << 14
+
+
+class Unsent(NamedTuple):
+    """Chunks that could not be sent: what cannot be pickled, and what there is no room for."""
+
+    unsendable: list[int]
+    refused: list[int]
+
+
+class Sender:
+    """Sends chunks to workers.
+
+    Parameters
+    ----------
+    store : Store
+        The client's view of the shared store.
+    blocks : Blocks
+        The references to its blocks.
+    """
+
+    def __init__(self, store: Store, blocks: Blocks) -> None:
+        self._store = store
+        self._blocks = blocks
+        #: What the workers call the functions of operands.
+        self._mapping = OperandMapping()
+        #: What tasks find around them, by number.
+        self.contexts: dict[int, bytes] = {}
+
+    def send(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> Unsent:
+        """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent."""
+        unsent = Unsent([], [])
+        operand_of, inputs = run.graph.operand_of, run.graph.inputs
+        sent = handle.operands.setdefault(run.number, set())
+        known = handle.known.setdefault(run.number, set())
+        operands: dict[int, PackedOperand] = {}
+        locations: dict[int, Location] = {}
+        good = []
+        for chunk in chunks:
+            try:
+                operand = operand_of[chunk]
+                if operand not in sent:
+                    operands[operand] = self._packed_operand(run, operand)
+                    sent.add(operand)
+                for source in inputs[chunk]:
+                    if source not in known:
+                        locations[source] = self._location(run, source)
+                        known.add(source)
+            except StoreFull as error:
+                run.errors[chunk] = error
+                unsent.refused.append(chunk)
+            except Exception:
+                unsent.unsendable.append(chunk)
+            else:
+                good.append(chunk)
+        try:
+            records = self._pack_chunks(run, good)
+        except Exception:
+            literals = run.graph.literals
+            unsent.unsendable.extend(chunk for chunk in good if not _can_dump(literals[chunk]))
+            good = [chunk for chunk in good if chunk not in unsent.unsendable]
+            records = self._pack_chunks(run, good)
+        if run.context not in handle.contexts:
+            handle.contexts.add(run.context)
+            handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
+        paths = self._new_paths(handle, operands.values())
+        handle.send(
+            (channel.RUN, run.number, run.context, pack_numbers(good), records, locations, operands, paths)
+        )
+        return unsent
+
+    def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
+        if number not in run.packed:
+            operand = run.graph.operands[number]
+            try:
+                run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
+            except Exception as error:
+                logger.debug("%s runs in the user's process: %s", operand, error)
+                run.packed[number] = None
+        packed = run.packed[number]
+        if packed is None:
+            raise pickle.PicklingError
+        return packed
+
+    def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
+        """Return the paths of the operands' functions that a worker has not been told yet."""
+        new = {op_id for operand in operands for op_id in operand[1] if op_id is not None} - handle.op_ids
+        handle.op_ids |= new
+        return {op_id: self._mapping.path(op_id) for op_id in new}
+
+    def _pack_chunks(self, run: GraphRun, chunks: list[int]) -> PackedChunks:
+        graph = run.graph
+        operand_of, inputs, literals = graph.operand_of, graph.inputs, graph.literals
+        return pack_chunks(
+            [operand_of[chunk] for chunk in chunks],
+            [inputs[chunk] for chunk in chunks],
+            [literals[chunk] for chunk in chunks],
+            partial(self._dumps, run),
+        )
+
+    def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
+        """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
+        parts: list[Block] = []
+
+        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                raw = buffer.raw()
+            except BufferError:
+                return True
+            if raw.nbytes < _LITERAL_BUFFER_BYTES:
+                return True
+            try:
+                parts.append(self._store.put(raw))
+            except StoreFull:
+                # Then it travels in the message.
+                return True
+            return False
+
+        try:
+            payload = dumps(value, out_of_band, frozen)
+        finally:
+            for block in parts:
+                self._blocks.keep(block)
+            run.kept += parts
+        return payload, tuple(parts)
+
+    def _location(self, run: GraphRun, chunk: int) -> Location:
+        """Return where a value is. One of the user's process is put into the client's arena now."""
+        location = run.locations[chunk]
+        if location is None:
+            location = self._store.seal(run.values[chunk], freeze=True)
+            self._blocks.keep_location(location)
+            run.locations[chunk] = location
+        return location
+
+
+def _can_dump(literals: Any) -> bool:
+    try:
+        dumps(literals)
+    except Exception:
+        return False
+    return True
