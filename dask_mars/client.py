@@ -171,6 +171,8 @@ class _Computation:
             priorities=graph.priorities,
             # As with Dask's own schedulers, 0 is no limit.
             worker_limit=num_workers or None,
+            # Callbacks are told of a task once its inputs are there.
+            run_ahead=observer is None or isinstance(observer, CountingObserver),
             declared_bytes=partial(_stored_bytes, graph, engine.settings.inline_bytes),
         )
         # With one such task at a time the calling thread itself will do.

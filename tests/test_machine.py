@@ -613,3 +613,86 @@ def test_validate_notices_a_ready_chunk_that_nobody_would_run():
     machine._graphs[1].ready.clear()
     with pytest.raises(AssertionError, match="never run"):
         machine.validate()
+
+
+# -- chains that wait in a worker's queue -----------------------------------------------------------------------
+
+
+def quick(*inputs, **options):
+    """Submit a plan to a machine that knows how long its operands take: next to nothing.
+
+    The chunks are counted from 1.
+    """
+    checked = CheckedMachine()
+    options["operand_of"] = [0] * (len(inputs) + 1)
+    shifted = [tuple(source + 1 for source in sources) for sources in inputs]
+    run = checked.submit((), *shifted, **options)
+    assert run == [Run(0, 1, [0])]
+    return checked, checked.finish(0, 0, seconds=1e-6)
+
+
+def test_a_chain_is_queued_behind_itself():
+    _, instructions = quick((), (0,), (1,))
+    assert instructions == [Run(0, 1, [1, 2, 3])]
+
+
+def test_what_follows_comes_in_the_order_of_the_graph():
+    checked, instructions = quick((), (0,), (), (2,), (1, 3))
+    assert instructions[-1] == Run(0, 1, [1, 2, 3, 4, 5])
+    assert checked.states()[1:] == ["RUNNING"] * 5
+
+
+def test_inputs_on_two_workers_are_waited_for():
+    checked = CheckedMachine(workers=2)
+    checked.submit((), (), (0, 1))
+    checked.finish(0, 0, seconds=1e-6)
+    assert checked.states() == ["FINISHED", "RUNNING", "UNSCHEDULED"]
+    assert checked.finish(1, 1, seconds=1e-6)[-1] == Run(0, 1, [2])
+
+
+def test_what_follows_a_failure_is_not_computed():
+    checked, _ = quick((), (0,), (1,))
+    instructions = checked.post(OperandFailed(0, 1, 1))
+    assert instructions == [FailGraph(1, 1, False), Interrupt(0, 1, False)]
+    assert checked.states()[1:] == ["FATAL", "CANCELLING", "CANCELLING"]
+    checked.post(OperandsReturned(0, 1, [2, 3]))
+    assert checked.machine.graphs == []
+
+
+def test_what_follows_a_retry_is_given_once_more():
+    checked, _ = quick((), (0,), default_retries=1)
+    checked.post(OperandFailed(0, 1, 1))
+    checked.post(OperandsReturned(0, 1, [2]))
+    assert checked.states()[1:] == ["READY", "UNSCHEDULED"]
+    assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [1, 2])]
+
+
+def test_what_follows_is_lost_with_its_worker():
+    checked, _ = quick((), (0,), (1,))
+    checked.post(WorkerLost(0, None))
+    assert checked.states()[1:] == ["READY", "UNSCHEDULED", "UNSCHEDULED"]
+    assert checked.post(WorkerStarted(0)) == [Run(0, 1, [1, 2, 3])]
+
+
+def test_the_running_one_may_have_inputs_that_nobody_has_heard_of():
+    checked, _ = quick((), (0,))
+    checked.post(WorkerLost(0, (1, 2)))
+    assert checked.states()[1:] == ["READY", "UNSCHEDULED"]
+    assert checked.post(WorkerStarted(0)) == [Run(0, 1, [1, 2])]
+
+
+def test_chunks_of_the_client_do_not_follow():
+    checked, instructions = quick((), (0,), in_client=frozenset({2}))
+    assert instructions[-1] == Run(0, 1, [1])
+    assert checked.finish(0, 1)[-1] == Run(CLIENT, 1, [2])
+
+
+def test_nothing_follows_where_the_plan_says_so():
+    _, instructions = quick((), (0,), run_ahead=False)
+    assert instructions[-1] == Run(0, 1, [1])
+
+
+def test_slow_operands_do_not_queue_behind_each_other():
+    checked = CheckedMachine()
+    assert checked.submit((), (0,)) == [Run(0, 1, [0])]
+    assert checked.finish(0, 0, seconds=10.0)[-1] == Run(0, 1, [1])

@@ -159,10 +159,23 @@ class World:
         for chunk in chunks:
             assert all((graph, chunk) not in hand for hand in self.hands.values())
             assert chunk not in computation.computed
-            assert computation.stored.issuperset(plan.inputs[chunk])
+            assert not self.missing(worker, graph, chunk, [source for _, source in self.hands[worker]])
             assert (worker == CLIENT) == (chunk in computation.for_client)
             assert computation.not_before_s.get(chunk, 0.0) <= self.now_s
             self.hands[worker].append((graph, chunk))
+
+    def missing(self, worker: int, graph: int, chunk: int, computed: Iterable[int] = ()) -> list[int]:
+        """Return the inputs of a chunk that are not there, for a worker that has computed some by itself."""
+        known = self.graphs[graph].stored | (set() if worker == CLIENT else set(computed))
+        return [source for source in self.graphs[graph].plan.inputs[chunk] if source not in known]
+
+    def doable(self, worker: int, graph: int) -> list[int]:
+        """Return what a worker could come to if all before it succeeded."""
+        chunks: list[int] = []
+        for number, chunk in self.hands[worker]:
+            if number == graph and not self.missing(worker, graph, chunk, chunks):
+                chunks.append(chunk)
+        return chunks
 
     def free(self, graph: int, chunks: list[int]) -> None:
         computation = self.graphs[graph]
@@ -191,6 +204,8 @@ class World:
 
     def finish(self, worker: int, graph: int, chunks: list[int], durations_s: list[float]) -> None:
         computation = self.put_down(worker, graph, chunks)
+        for position, chunk in enumerate(chunks):
+            assert not self.missing(worker, graph, chunk, chunks[:position])
         computation.stored.update(chunks)
         computation.computed.update(chunks)
         self.post(OperandsFinished(worker, graph, chunks, durations_s))
@@ -225,7 +240,7 @@ class World:
                 losses = computation.losses[chunk] = computation.losses.get(chunk, 0) + 1
                 if losses > POLICY.lost_limit:
                     self.may_fail = (graph, chunk, True)
-                else:
+                elif not self.missing(worker, graph, chunk):
                     self.delay(computation, chunk, losses)
         self.post(WorkerLost(worker, running))
 
@@ -253,6 +268,14 @@ class World:
     def finished_graphs(self) -> list[int]:
         return [graph for graph, it in self.graphs.items() if it.outcome == "finished" and not it.over]
 
+    def work(self, worker: int, duration_s: float) -> None:
+        """Let a worker do what it has been given first, or give it back if an input is missing."""
+        graph, chunk = self.hands[worker][0]
+        if self.missing(worker, graph, chunk):
+            self.give_back(worker, graph, [chunk], to_client=False)
+        else:
+            self.finish(worker, graph, [chunk], [duration_s])
+
     def run_to_the_end(self) -> None:
         """Let all work succeed and all users take their results: everything has to come to an end."""
         for worker in range(WORKERS):
@@ -260,8 +283,7 @@ class World:
                 self.start(worker)
         while self.forgotten != set(self.graphs):
             if busy := self.busy():
-                graph, chunk = self.hands[busy[0]][0]
-                self.finish(busy[0], graph, [chunk], [1e-3])
+                self.work(busy[0], 1e-3)
             elif finished := self.finished_graphs():
                 self.take_results(finished[0])
             else:
@@ -275,8 +297,8 @@ class World:
         while (due_s := self.machine.next_due_s()) is not None:
             self.pass_time(max(due_s - self.now_s, 0.0))
         for worker in range(WORKERS):
-            assert self.machine._workers[worker].load_s == 0.0
-        assert not self.machine._estimates
+            assert self.machine._dispatcher.workers[worker].load_s == 0.0
+        assert not self.machine._dispatcher._estimates
 
 
 class RandomWorld(RuleBasedStateMachine):
@@ -294,27 +316,41 @@ class RandomWorld(RuleBasedStateMachine):
         self.world.submit(plan)
 
     def draw_chunks(
-        self, data: st.DataObject, most: int = CHUNKS, client: bool = True
+        self, data: st.DataObject, client: bool = True, doable: bool = False
     ) -> tuple[int, int, list[int]]:
         busy = [worker for worker in self.world.busy() if client or worker != CLIENT]
         worker = data.draw(st.sampled_from(busy))
         hand = self.world.hands[worker]
         graph = data.draw(st.sampled_from(sorted({graph for graph, _ in hand})))
         chunks = [chunk for number, chunk in hand if number == graph]
-        return worker, graph, data.draw(st.lists(st.sampled_from(chunks), min_size=1, max_size=most, unique=True))
+        if doable:
+            chunks = self.world.doable(worker, graph)
+        if not chunks:
+            return worker, graph, []
+        return worker, graph, data.draw(st.lists(st.sampled_from(chunks), min_size=1, unique=True))
 
     @precondition(lambda self: self.world.busy())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        worker, graph, chunks = self.draw_chunks(data)
+        worker, graph, drawn = self.draw_chunks(data, doable=True)
+        # A worker computes them in the order in which it got them; those drawn are the ones that succeed.
+        chunks: list[int] = []
+        for chunk in self.world.doable(worker, graph):
+            if chunk in drawn and not self.world.missing(worker, graph, chunk, chunks):
+                chunks.append(chunk)
+        if not chunks:
+            return
         seconds = data.draw(st.sampled_from(DURATIONS_S))
         self.world.finish(worker, graph, chunks, [seconds] * len(chunks))
 
     @precondition(lambda self: self.world.busy())
     @rule(data=st.data(), final=st.sampled_from([False, False, False, True]))
     def fail(self, data: st.DataObject, final: bool) -> None:
-        worker, graph, chunks = self.draw_chunks(data, most=1)
-        self.world.fail(worker, graph, chunks[0], final)
+        worker, graph, chunks = self.draw_chunks(data, doable=True)
+        # What it has computed before that is reported first.
+        chunks = [chunk for chunk in chunks if not self.world.missing(worker, graph, chunk)]
+        if chunks:
+            self.world.fail(worker, graph, chunks[0], final)
 
     @precondition(lambda self: any(worker != CLIENT for worker in self.world.busy()))
     @rule(data=st.data(), to_client=st.booleans())
@@ -326,7 +362,9 @@ class RandomWorld(RuleBasedStateMachine):
     @rule(data=st.data(), restart=st.booleans())
     def lose_worker(self, data: st.DataObject, restart: bool) -> None:
         worker = data.draw(st.sampled_from(sorted(self.world.hands.keys() - {CLIENT})))
-        running = data.draw(st.sampled_from([None, *self.world.hands[worker]]))
+        graphs = {graph for graph, _ in self.world.hands[worker]}
+        could_run = [(graph, chunk) for graph in sorted(graphs) for chunk in self.world.doable(worker, graph)]
+        running = data.draw(st.sampled_from([None, *could_run]))
         self.world.lose(worker, running)
         if restart:
             self.world.start(worker)
@@ -357,8 +395,7 @@ class RandomWorld(RuleBasedStateMachine):
         """Let work succeed for a while, that graphs may come to their ends."""
         for _ in range(steps):
             if busy := self.world.busy():
-                graph, chunk = self.world.hands[busy[-1]][0]
-                self.world.finish(busy[-1], graph, [chunk], [1e-4])
+                self.world.work(busy[-1], 1e-4)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

@@ -61,11 +61,11 @@ def test_machine_makes_legal_moves_and_refuses_all_others(source, target):
     graph = machine._graphs[1]
     graph.state[0] = source
     if target in MOVES[source]:
-        machine._move(graph, 0, target)
+        graph.move(0, target)
         assert machine.state_of(1, 0) is target
         return
     with pytest.raises(StateError) as caught:
-        machine._move(graph, 0, target)
+        graph.move(0, target)
     error = caught.value
     assert (error.graph, error.chunk, error.state, error.target) == (1, 0, source.name, target.name)
     assert machine.state_of(1, 0) is source

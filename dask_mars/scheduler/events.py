@@ -34,6 +34,8 @@ class GraphPlan:
         User's priority of a chunk, 0 where absent; larger runs first.
     worker_limit : int or None
         Most workers to use at the same time.
+    run_ahead : bool
+        Whether a chunk may be handed to a worker that is still to compute inputs of it.
     declared_bytes : callable or None
         Returns the bytes that a chunk's result is declared to take in the store, or None where nothing is said.
     """
@@ -46,6 +48,7 @@ class GraphPlan:
     default_retries: int = 0
     priorities: dict[int, float] = field(default_factory=dict)
     worker_limit: int | None = None
+    run_ahead: bool = True
     declared_bytes: Callable[[int], int | None] | None = None
 
 

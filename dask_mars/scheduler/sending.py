@@ -66,8 +66,8 @@ class Sender:
                     operands[operand] = self._packed_operand(run, operand)
                     sent.add(operand)
                 for source in inputs[chunk]:
-                    if source not in known:
-                        locations[source] = self._location(run, source)
+                    if source not in known and (location := self._location(run, source)) is not None:
+                        locations[source] = location
                         known.add(source)
             except StoreFull as error:
                 run.errors[chunk] = error
@@ -147,10 +147,13 @@ class Sender:
             run.kept += parts
         return payload, tuple(parts)
 
-    def _location(self, run: GraphRun, chunk: int) -> Location:
-        """Return where a value is. One of the user's process is put into the client's arena now."""
+    def _location(self, run: GraphRun, chunk: int) -> Location | None:
+        """Return where a value is; None if the worker itself is still to compute it.
+
+        A value of the user's process is put into the client's arena now.
+        """
         location = run.locations[chunk]
-        if location is None:
+        if location is None and chunk in run.values:
             location = self._store.seal(run.values[chunk], freeze=True)
             self._blocks.keep_location(location)
             run.locations[chunk] = location

@@ -12,7 +12,7 @@ class State(IntEnum):
     UNSCHEDULED = 0
     #: All inputs are there; it waits for a worker, or for the delay before a retry.
     READY = 1
-    #: Handed to a worker.
+    #: Handed to a worker, maybe behind inputs that the same worker is still to compute.
     RUNNING = 2
     #: Computed; its data are kept for those that need them.
     FINISHED = 3
@@ -28,9 +28,9 @@ class State(IntEnum):
 
 #: ``MOVES[state]`` holds the states that may follow it. Everything else is a bug of ours.
 MOVES: dict[State, frozenset[State]] = {
-    State.UNSCHEDULED: frozenset({State.READY, State.FATAL, State.CANCELLED}),
+    State.UNSCHEDULED: frozenset({State.READY, State.RUNNING, State.FATAL, State.CANCELLED}),
     State.READY: frozenset({State.RUNNING, State.FATAL, State.CANCELLED}),
-    State.RUNNING: frozenset({State.FINISHED, State.READY, State.FATAL, State.CANCELLING}),
+    State.RUNNING: frozenset({State.UNSCHEDULED, State.READY, State.FINISHED, State.FATAL, State.CANCELLING}),
     State.FINISHED: frozenset({State.FREED}),
     State.FREED: frozenset(),
     State.FATAL: frozenset(),

@@ -51,8 +51,9 @@ OUTPUT = 26
 #: (WARNING, graph, payload): a task warned.
 WARNING = 27
 
-#: Reasons of `RETURNED`.
-DROPPED, UNREADABLE, UNSENDABLE = "dropped", "unreadable", "unsendable"
+#: Reasons of `RETURNED`: its graph was dropped, an input was not computed, it could not be unpickled, its result
+#: could not be pickled.
+DROPPED, MISSING, UNREADABLE, UNSENDABLE = "dropped", "missing", "unreadable", "unsendable"
 
 
 @dataclass(frozen=True, slots=True)

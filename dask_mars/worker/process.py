@@ -279,8 +279,8 @@ class WorkerProcess:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
             results = [self._compute(graph, operand_number, inputs, literals, owners)]
         except _SendBack as reason:
-            self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
             self._linger(owners)
+            self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
             return
         except BaseException as error:
             self._failed(number, chunk, error, owners)
@@ -324,6 +324,8 @@ class WorkerProcess:
         while True:
             try:
                 values = self._load_inputs(graph, inputs, owners, copies)
+            except _SendBack:
+                raise
             except BaseException:
                 # Of a class, say, that only the user's own process can import.
                 raise _SendBack(channel.UNREADABLE) from None
@@ -353,6 +355,9 @@ class WorkerProcess:
         users_arena = len(store.arenas) - 1
         values = []
         for source in inputs:
+            if source not in graph.values:
+                # It was to be computed here before this.
+                raise _SendBack(channel.MISSING)
             value, location = graph.values[source]
             if location is not None:
                 blocks = blocks_of(location)
@@ -392,8 +397,8 @@ class WorkerProcess:
         except BaseException:
             # It cannot be pickled: only the user's own process can make it and use it.
             result = None
-            self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             self._linger(owners)
+            self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
             return
         if owners:
             self._linger(owners)
@@ -420,16 +425,21 @@ class WorkerProcess:
         record = pack_error(error.with_traceback(traceback))
         # SystemExit and its like mean to leave: trying again would not.
         final = final or not isinstance(error, Exception)
-        self._outgoing.append((channel.FAILED, number, chunk, record, final))
         del traceback
         error.__traceback__ = None
         del error
+        # What it was computed from may be freed when the engine hears of the failure.
         self._linger(owners)
+        self._report_finished()
+        self._outgoing.append((channel.FAILED, number, chunk, record, final))
 
     # -- blocks that outlive their task -------------------------------------------------------------------------
 
     def _linger(self, owners: list[tuple[Block, Bytes]]) -> None:
-        """Tell the engine of blocks that something still refers to after their task, such as a cache."""
+        """Tell the engine of blocks that something still refers to after their task, such as a cache.
+
+        It has to know before it hears of the task's end, which may free them.
+        """
         used = still_used(owners)
         if used:
             self._lingering += used
@@ -449,16 +459,18 @@ class WorkerProcess:
         self._last_flush = now
         if self._lingering:
             self._check_lingering()
+        self._report_finished()
         outgoing = self._outgoing
-        if self._finished:
-            for number, (chunks, locations, durations) in self._finished.items():
-                outgoing.append((channel.FINISHED, number, chunks, locations, durations))
-            self._finished.clear()
         if outgoing:
             payload = channel.frame(pickle.dumps(outgoing, protocol=5))
             outgoing.clear()
             with self._send_lock:
                 self._connection.sendall(payload)
+
+    def _report_finished(self) -> None:
+        for number, (chunks, locations, durations) in self._finished.items():
+            self._outgoing.append((channel.FINISHED, number, chunks, locations, durations))
+        self._finished.clear()
 
     def send_output(self, stream: str, text: str) -> None:
         """Send what a task printed."""

@@ -1,0 +1,251 @@
+"""What the state machine knows of each graph and each worker."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from dask_mars.errors import StateError
+from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.memory import GraphMemory
+from dask_mars.scheduler.states import ENDED, LEGAL, State
+
+_STATES = len(State)
+# Plain integers: an IntEnum member costs a look-up and a comparison through its class on the hot path.
+UNSCHEDULED, READY, RUNNING, FINISHED, FREED, FATAL, CANCELLING, CANCELLED = (int(state) for state in State)
+
+
+class Graph:
+    """One graph's bookkeeping; lists are indexed by chunk.
+
+    Parameters
+    ----------
+    number : int
+        The graph's number.
+    plan : GraphPlan
+        What is to be computed.
+    """
+
+    __slots__ = (
+        "client_ready",
+        "consumers",
+        "failures",
+        "finished_outputs",
+        "followers",
+        "in_client",
+        "in_hand",
+        "losses",
+        "mean_s",
+        "memory",
+        "number",
+        "output",
+        "passes",
+        "plan",
+        "rank",
+        "ready",
+        "state",
+        "stopping",
+        "successors",
+        "taken",
+        "unfinished_outputs",
+        "ungiven",
+        "waiting",
+    )
+
+    def __init__(self, number: int, plan: GraphPlan) -> None:
+        count = len(plan.inputs)
+        self.number = number
+        self.plan = plan
+        #: State of each chunk.
+        self.state = bytearray(count)
+        #: Inputs that are not FINISHED yet.
+        self.waiting = [len(inputs) for inputs in plan.inputs]
+        #: Inputs that nobody has in hand or has computed yet.
+        self.ungiven = list(self.waiting)
+        self.successors: list[list[int]] = [[] for _ in range(count)]
+        #: Successors that have not FINISHED: when none is left a chunk is FREED, unless it is an output.
+        self.consumers = [0] * count
+        for chunk, inputs in enumerate(plan.inputs):
+            for source in inputs:
+                self.successors[source].append(chunk)
+                self.consumers[source] += 1
+        self.output = bytearray(count)
+        for chunk in plan.outputs:
+            self.output[chunk] = 1
+        self.unfinished_outputs = sum(self.output)
+        #: Heaps of the ranks of READY chunks, for workers and for the user's process.
+        self.ready: list[int] = []
+        self.client_ready: list[int] = []
+        #: By worker, the heap of the ranks of chunks whose missing inputs that worker had all in hand.
+        self.followers: dict[int, list[int]] = {}
+        self.in_client = bytearray(count)
+        for chunk in plan.in_client:
+            self.in_client[chunk] = 1
+        #: Position of each chunk in the order of priority, and its inverse; None where it is the id itself.
+        self.rank = _ranks(plan)
+        self.failures: dict[int, int] = {}
+        self.losses: dict[int, int] = {}
+        #: Chunks that are RUNNING or CANCELLING.
+        self.in_hand = 0
+        #: Failed or cancelled: nothing new is started.
+        self.stopping = False
+        #: The user has the results, or never will.
+        self.taken = False
+        #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
+        self.mean_s: float | None = None
+        self.memory = GraphMemory(plan.operand_of, plan.declared_bytes)
+        #: How often in a row others have passed the chunk that is next and has no room.
+        self.passes = 0
+
+    def inputs(self, chunk: int) -> tuple[int, ...]:
+        """Return the inputs of a chunk."""
+        return self.plan.inputs[chunk]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the user has been told that the results are there, and has not taken them yet."""
+        return not self.unfinished_outputs and not self.taken
+
+    def next_use(self, chunk: int) -> float:
+        """Return the rank of the first chunk that will need another's data; infinite if only the user does."""
+        waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= READY]
+        if not waiting:
+            return math.inf
+        return min(waiting) if self.rank is None else min(self.rank[0][successor] for successor in waiting)
+
+    # -- queues -----------------------------------------------------------------------------------------------
+
+    def rank_of(self, chunk: int) -> int:
+        """Return a chunk's place in the order in which chunks should run."""
+        return chunk if self.rank is None else self.rank[0][chunk]
+
+    def chunk_at(self, rank: int) -> int:
+        """Return the chunk that has a place in that order."""
+        return rank if self.rank is None else self.rank[1][rank]
+
+    def push(self, chunk: int) -> None:
+        """Queue a READY chunk."""
+        heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, self.rank_of(chunk))
+
+    def withdraw(self, chunk: int) -> None:
+        """Take a chunk for workers out of turn."""
+        self.ready.remove(self.rank_of(chunk))
+        heapq.heapify(self.ready)
+
+    # -- moves ------------------------------------------------------------------------------------------------
+
+    def move(self, chunk: int, target: int) -> None:
+        """Change a chunk's state.
+
+        Raises
+        ------
+        StateError
+            There is no such move.
+        """
+        state = self.state
+        if not LEGAL[state[chunk] * _STATES + target]:
+            raise StateError(self.number, chunk, State(state[chunk]).name, State(target).name)
+        state[chunk] = target
+
+    def give(self, chunk: int) -> list[int]:
+        """Put a chunk into somebody's hands; return the successors of which all inputs are given now."""
+        self.move(chunk, RUNNING)
+        self.in_hand += 1
+        return self.mark_given(chunk)
+
+    def is_given(self, chunk: int) -> bool:
+        """Whether a chunk is in somebody's hands."""
+        return self.state[chunk] in (RUNNING, CANCELLING)
+
+    def mark_given(self, chunk: int) -> list[int]:
+        """Count a chunk as given, and return the successors of which all inputs are given now."""
+        ungiven = self.ungiven
+        complete = []
+        for successor in self.successors[chunk]:
+            ungiven[successor] -= 1
+            if not ungiven[successor]:
+                complete.append(successor)
+        return complete
+
+    def give_back(self, chunk: int) -> bool:
+        """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
+        for successor in self.successors[chunk]:
+            self.ungiven[successor] += 1
+        self.move(chunk, UNSCHEDULED if self.waiting[chunk] else READY)
+        return not self.waiting[chunk]
+
+    def after_finish(self, chunk: int) -> None:
+        """Count a chunk that has just FINISHED, and ready those that waited for it alone."""
+        if self.output[chunk]:
+            self.unfinished_outputs -= 1
+        waiting, state = self.waiting, self.state
+        for successor in self.successors[chunk]:
+            waiting[successor] -= 1
+            if not waiting[successor] and state[successor] == UNSCHEDULED:
+                state[successor] = READY
+                self.push(successor)
+
+    # -- proof ------------------------------------------------------------------------------------------------
+
+    def validate(self, delayed: set[int]) -> None:
+        """Check every invariant; raise AssertionError where one does not hold.
+
+        Parameters
+        ----------
+        delayed : set of int
+            Chunks that are READY once the delay before their retry has passed.
+        """
+        state, plan = self.state, self.plan
+        done = {FINISHED, FREED}
+        ready = {chunk for chunk, current in enumerate(state) if current == READY}
+        queued = [self.chunk_at(rank) for rank in [*self.ready, *self.client_ready]]
+        assert len(queued) == len(set(queued)), "a chunk is queued twice"
+        assert ready <= set(queued) | delayed, "a READY chunk would never run"
+        assert set(queued) <= ready, "a chunk that is not READY is queued"
+        assert self.in_hand == state.count(RUNNING) + state.count(CANCELLING)
+        unfinished_outputs = 0
+        for chunk, inputs in enumerate(plan.inputs):
+            current = state[chunk]
+            unfinished_outputs += bool(self.output[chunk]) and current not in done
+            if current in (UNSCHEDULED, READY):
+                missing = sum(state[source] not in done for source in inputs)
+                assert self.waiting[chunk] == missing, (chunk, self.waiting[chunk], missing)
+                assert (current == READY) == (missing == 0)
+            if not self.stopping:
+                assert self.ungiven[chunk] == sum(state[source] in (UNSCHEDULED, READY) for source in inputs)
+            if current == READY:
+                assert all(state[source] == FINISHED for source in inputs), "an input is gone"
+            if current == RUNNING:
+                assert FREED not in [state[source] for source in inputs], "an input is gone"
+            consumers = sum(state[successor] not in done for successor in self.successors[chunk])
+            if not self.stopping:
+                assert self.consumers[chunk] == consumers
+                if current == FINISHED:
+                    assert consumers or self.output[chunk], "data kept for nobody"
+        assert self.unfinished_outputs == unfinished_outputs
+        if self.stopping:
+            assert not ready, "a stopped graph has work"
+            assert all(State(current) in ENDED or current == CANCELLING for current in state)
+
+
+def _ranks(plan: GraphPlan) -> tuple[list[int], list[int]] | None:
+    if not any(plan.priorities.values()):
+        return None
+    priorities = plan.priorities
+    order = sorted(range(len(plan.inputs)), key=lambda chunk: (-priorities.get(chunk, 0.0), chunk))
+    rank = [0] * len(order)
+    for position, chunk in enumerate(order):
+        rank[chunk] = position
+    return rank, order
+
+
+class Worker:
+    """What one worker has in hand."""
+
+    __slots__ = ("in_hand", "load_s")
+
+    def __init__(self) -> None:
+        #: (graph, chunk) to the estimated duration that it adds to `load_s`.
+        self.in_hand: dict[tuple[int, int], float] = {}
+        #: Estimated seconds of work in hand.
+        self.load_s = 0.0
