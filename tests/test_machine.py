@@ -696,3 +696,45 @@ def test_slow_operands_do_not_queue_behind_each_other():
     checked = CheckedMachine()
     assert checked.submit((), (0,)) == [Run(0, 1, [0])]
     assert checked.finish(0, 0, seconds=10.0)[-1] == Run(0, 1, [1])
+
+
+# -- order ------------------------------------------------------------------------------------------------------
+
+
+def order_of(*inputs, sizes=None, **options):
+    """Return the order in which one worker runs a graph, one chunk after the other."""
+    checked = CheckedMachine(store_limit=10**6, memory_limit=10**6)
+    instructions = checked.submit(*inputs, **options)
+    order = []
+    while True:
+        run = [instruction for instruction in instructions if isinstance(instruction, Run)]
+        if not run:
+            return order
+        ((chunk,),) = [instruction.chunks for instruction in run]
+        order.append(chunk)
+        size = {chunk: sizes[chunk]} if sizes else {}
+        instructions = checked.post(OperandsFinished(0, 1, [chunk], [1.0], size, size))
+
+
+#: Two columns of two chunks, each standardised by what is known of its column; by rows.
+COLUMNS = ((), (), (0, 1), (0, 2), (), (), (4, 5), (4, 6), (1, 2), (5, 6))
+
+
+def test_what_frees_memory_comes_right_behind_its_inputs():
+    assert order_of(*COLUMNS) == [0, 1, 2, 3, 8, 4, 5, 6, 7, 9]
+
+
+def test_what_takes_more_than_it_frees_waits_for_its_turn():
+    sizes = [1 if chunk in (0, 1, 2, 4, 5, 6) else 100 for chunk in range(10)]
+    operand_of = [min(size, 2) for size in sizes]
+    order = order_of(*COLUMNS, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
+    assert order == list(range(10))
+
+
+def test_priorities_of_the_user_come_first():
+    assert order_of(*COLUMNS, priorities={5: 1.0})[0] == 5
+    assert order_of(*COLUMNS, priorities=dict.fromkeys((4, 5, 6, 7, 9), 1.0))[:5] == [4, 5, 6, 7, 9]
+
+
+def test_what_the_user_wants_frees_nothing():
+    assert order_of(*COLUMNS, outputs=list(range(10))) == list(range(10))

@@ -49,6 +49,7 @@ class Graph:
         "taken",
         "unfinished_outputs",
         "ungiven",
+        "untaken",
         "waiting",
     )
 
@@ -62,6 +63,8 @@ class Graph:
         self.waiting = [len(inputs) for inputs in plan.inputs]
         #: Inputs that nobody has in hand or has computed yet.
         self.ungiven = list(self.waiting)
+        #: Successors that nobody has in hand or has computed yet.
+        self.untaken = [0] * count
         self.successors: list[list[int]] = [[] for _ in range(count)]
         #: Successors that have not FINISHED: when none is left a chunk is FREED, unless it is an output.
         self.consumers = [0] * count
@@ -69,14 +72,15 @@ class Graph:
             for source in inputs:
                 self.successors[source].append(chunk)
                 self.consumers[source] += 1
+                self.untaken[source] += 1
         self.output = bytearray(count)
         for chunk in plan.outputs:
             self.output[chunk] = 1
         self.unfinished_outputs = sum(self.output)
-        #: Heaps of the ranks of READY chunks, for workers and for the user's process.
+        #: Heaps of the keys of READY chunks, for workers and for the user's process.
         self.ready: list[int] = []
         self.client_ready: list[int] = []
-        #: By worker, the heap of the ranks of chunks whose missing inputs that worker had all in hand.
+        #: By worker, the heap of the keys of chunks whose missing inputs that worker had all in hand.
         self.followers: dict[int, list[int]] = {}
         self.in_client = bytearray(count)
         for chunk in plan.in_client:
@@ -107,29 +111,41 @@ class Graph:
         return not self.unfinished_outputs and not self.taken
 
     def next_use(self, chunk: int) -> float:
-        """Return the rank of the first chunk that will need another's data; infinite if only the user does."""
+        """Return the key of the first chunk that will need another's data; infinite if only the user does."""
         waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= READY]
-        if not waiting:
-            return math.inf
-        return min(waiting) if self.rank is None else min(self.rank[0][successor] for successor in waiting)
+        return min(map(self.key_of, waiting), default=math.inf)
 
     # -- queues -----------------------------------------------------------------------------------------------
 
-    def rank_of(self, chunk: int) -> int:
-        """Return a chunk's place in the order in which chunks should run."""
-        return chunk if self.rank is None else self.rank[0][chunk]
+    def key_of(self, chunk: int) -> int:
+        """Return the key of a chunk as matters stand: those with small keys are to run first.
 
-    def chunk_at(self, rank: int) -> int:
-        """Return the chunk that has a place in that order."""
-        return rank if self.rank is None else self.rank[1][rank]
+        Where the user has set no priorities that is the graph's order, but for chunks that free at least as much
+        memory as they take. These come right behind their inputs.
+        """
+        if self.rank is not None:
+            return self.rank[0][chunk]
+        inputs = self.plan.inputs[chunk]
+        place = max(inputs) if inputs and self._relieves(chunk) else chunk
+        return place * len(self.state) + chunk
+
+    def chunk_of(self, key: int) -> int:
+        """Return the chunk that a key belongs to."""
+        return key % len(self.state) if self.rank is None else self.rank[1][key]
+
+    def _relieves(self, chunk: int) -> bool:
+        """Say whether memory is free, once a chunk was computed, that was not before."""
+        untaken, output, memory = self.untaken, self.output, self.memory
+        last = [source for source in self.plan.inputs[chunk] if untaken[source] == 1 and not output[source]]
+        return bool(last) and sum(map(memory.bytes_of, last)) >= memory.expected(chunk)
 
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
-        heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, self.rank_of(chunk))
+        heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, self.key_of(chunk))
 
     def withdraw(self, chunk: int) -> None:
         """Take a chunk for workers out of turn."""
-        self.ready.remove(self.rank_of(chunk))
+        self.ready = [key for key in self.ready if self.chunk_of(key) != chunk]
         heapq.heapify(self.ready)
 
     # -- moves ------------------------------------------------------------------------------------------------
@@ -159,6 +175,9 @@ class Graph:
 
     def mark_given(self, chunk: int) -> list[int]:
         """Count a chunk as given, and return the successors of which all inputs are given now."""
+        untaken = self.untaken
+        for source in self.plan.inputs[chunk]:
+            untaken[source] -= 1
         ungiven = self.ungiven
         complete = []
         for successor in self.successors[chunk]:
@@ -169,6 +188,8 @@ class Graph:
 
     def give_back(self, chunk: int) -> bool:
         """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
+        for source in self.plan.inputs[chunk]:
+            self.untaken[source] += 1
         for successor in self.successors[chunk]:
             self.ungiven[successor] += 1
         self.move(chunk, UNSCHEDULED if self.waiting[chunk] else READY)
@@ -198,7 +219,7 @@ class Graph:
         state, plan = self.state, self.plan
         done = {FINISHED, FREED}
         ready = {chunk for chunk, current in enumerate(state) if current == READY}
-        queued = [self.chunk_at(rank) for rank in [*self.ready, *self.client_ready]]
+        queued = [self.chunk_of(key) for key in [*self.ready, *self.client_ready]]
         assert len(queued) == len(set(queued)), "a chunk is queued twice"
         assert ready <= set(queued) | delayed, "a READY chunk would never run"
         assert set(queued) <= ready, "a chunk that is not READY is queued"
@@ -213,6 +234,8 @@ class Graph:
                 assert (current == READY) == (missing == 0)
             if not self.stopping:
                 assert self.ungiven[chunk] == sum(state[source] in (UNSCHEDULED, READY) for source in inputs)
+                untaken = sum(state[successor] in (UNSCHEDULED, READY) for successor in self.successors[chunk])
+                assert self.untaken[chunk] == untaken
             if current == READY:
                 assert all(state[source] == FINISHED for source in inputs), "an input is gone"
             if current == RUNNING:

@@ -181,7 +181,7 @@ class Dispatcher:
     def _give_to_client(self, graph: Graph) -> None:
         chunks = []
         while graph.client_ready:
-            chunk = graph.chunk_at(heapq.heappop(graph.client_ready))
+            chunk = graph.chunk_of(heapq.heappop(graph.client_ready))
             graph.give(chunk)
             self.client_hand.add((graph.number, chunk))
             chunks.append(chunk)
@@ -224,7 +224,7 @@ class Dispatcher:
             if not follows and not (share and ready):
                 break
             queue = followers if follows else ready
-            chunk = graph.chunk_at(queue[0])
+            chunk = graph.chunk_of(queue[0])
             if follows and not self._can_follow(graph, worker, chunk):
                 heapq.heappop(followers)
                 continue
@@ -252,9 +252,9 @@ class Dispatcher:
             chunks.append(chunk)
             if complete and graph.plan.run_ahead:
                 for successor in complete:
-                    heapq.heappush(followers, graph.rank_of(successor))
-        for rank in passed:
-            heapq.heappush(ready, rank)
+                    heapq.heappush(followers, graph.key_of(successor))
+        for key in passed:
+            heapq.heappush(ready, key)
         if followers:
             graph.followers[number] = followers
         worker.load_s = load_s

@@ -66,6 +66,11 @@ class GraphMemory:
             known = self._expected[operand] = declared
         return known
 
+    def bytes_of(self, chunk: int) -> int:
+        """Return the bytes that a chunk takes, or is thought to take once it is computed."""
+        size = self.sizes.get(chunk)
+        return self.expected(chunk) if size is None else size
+
     def learn(self, chunks: Sequence[int], sizes: Mapping[int, int], fresh: Mapping[int, int]) -> set[int]:
         """Note what results have taken in the store.
 
