@@ -96,6 +96,7 @@ class Model(RuleBasedStateMachine):
         #: What the store holds, by offset.
         self.sealed: dict[int, bytes] = {}
         self.count = 0
+        self.marked_bytes = self.peak_bytes = 0
 
     def fill(self, array: np.ndarray) -> None:
         self.count += 1
@@ -177,6 +178,12 @@ class Model(RuleBasedStateMachine):
     def trim(self) -> None:
         self.heap.trim()
 
+    @rule()
+    def mark(self) -> None:
+        self.heap.mark()
+        assert self.heap.peak_bytes == 0
+        self.peak_bytes = self.marked_bytes = self.heap.used_bytes
+
     @invariant()
     def agrees(self) -> None:
         if not hasattr(self, "arrays"):
@@ -192,6 +199,8 @@ class Model(RuleBasedStateMachine):
             offset: max(-(-size // PAGE_BYTES), 1) * PAGE_BYTES for offset, size in used.items()
         }
         assert self.heap.used_bytes == sum(self.heap.used.values())
+        self.peak_bytes = max(self.peak_bytes, self.heap.used_bytes)
+        assert self.heap.peak_bytes >= self.peak_bytes - self.marked_bytes
         ranges = sorted([*self.heap.used.items(), *self.heap.free_ranges()])
         assert sum(size for _, size in ranges) == CAPACITY_BYTES
         assert all(offset + size == after for (offset, size), (after, _) in itertools.pairwise(ranges))
@@ -207,6 +216,23 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_the_peak_is_what_was_in_use_at_once(room):
+    kept = room.make(np.ones, PAGE_BYTES, "u1")
+    room.heap.mark()
+    assert room.heap.peak_bytes == 0
+    for _ in range(3):
+        room.make(np.ones, 2 * PAGE_BYTES, "u1")
+    assert room.heap.peak_bytes == 2 * PAGE_BYTES
+    result = room.make(np.ones, PAGE_BYTES, "u1")
+    del kept
+    assert room.heap.peak_bytes == 2 * PAGE_BYTES
+    more = room.make(np.ones, 3 * PAGE_BYTES, "u1")
+    assert room.heap.peak_bytes == 3 * PAGE_BYTES
+    room.heap.mark()
+    assert room.heap.peak_bytes == 0
+    del result, more
 
 
 # -- which arrays -----------------------------------------------------------------------------------------------

@@ -240,6 +240,30 @@ def test_declared_bytes_hold_back_what_was_never_seen():
     assert host.peak_bytes <= 100
 
 
+def test_what_operands_take_while_they_run_is_learnt():
+    graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
+    machine = Machine(Policy(store_limit=100, memory_limit=100))
+    for worker in range(4):
+        machine.handle(WorkerStarted(worker), 0.0)
+    runs = machine.handle(GraphSubmitted(1, graph_plan), 0.0)
+    assert len(runs) == 4
+    # Three are running without a promise; what they are promised now leaves no room for another.
+    assert machine.handle(OperandsFinished(0, 1, [0], [0.1], {}, {}, {0: 40}), 1.0) == []
+    assert machine.memory.promised_bytes == 120
+    assert machine.handle(OperandsFinished(1, 1, [1], [0.1]), 1.0) == []
+    assert machine.handle(OperandsFinished(2, 1, [2], [0.1]), 1.0) == [Run(0, 1, [4])]
+    machine.validate()
+
+
+def test_results_count_where_they_take_more_than_the_operand_was_seen_to_take():
+    memory = GraphMemory([0, 0], None)
+    assert memory.learn([0], {0: 50}, {0: 50}, {0: 20}) == {0}
+    assert memory.need(1) == 50
+    assert memory.learn([], {}, {}, {0: 10}) == set()
+    assert memory.learn([], {}, {}, {0: 70}) == {0}
+    assert (memory.need(1), memory.expected(1)) == (70, 50)
+
+
 def test_what_results_take_is_learnt():
     graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
     host = Host([40] * 6 + [0], limit=100, workers=4)
@@ -323,7 +347,7 @@ def test_what_is_needed_last_leaves_first():
     memory = Memory(100, 1000)
     first, second = Group(1, {0: 7, 1: 4, 2: math.inf}), Group(2, {3: 9, 4: 5})
     for group in (first, second):
-        group.memory.learn([*group.next_uses], dict.fromkeys(group.next_uses, 10), {})
+        group.memory.learn([*group.next_uses], dict.fromkeys(group.next_uses, 10), {}, {})
     assert memory.choose([first, second], 25, {(1, 0)}) == {1: [2], 2: [3, 4]}
     assert memory.spilling_bytes == 30
     assert memory.choose([first, second], 5, set()) == {1: [0]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -51,6 +52,30 @@ def values(side: int = 2000) -> da.Array:
 
 def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+# -- what operands need -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
+def test_temporaries_count(small):
+    pytest.importorskip("dask_mars.worker._arena")
+    needs = []
+
+    def total(seed: int) -> float:
+        return float((np.full(MIB // 8, seed) * 2.0).sum())
+
+    graph = {("x", number): (total, number) for number in range(4)}
+    machine = small.engine()._machine
+    handle = machine.handle
+
+    def note(event, now_s):
+        needs.extend(getattr(event, "peaks", {}).values())
+        return handle(event, now_s)
+
+    machine.handle = note
+    small.get(graph, list(graph))
+    assert max(needs) == 2 * MIB
 
 
 # -- results ------------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ A part of the state machine, and pure.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
-from dask_mars.scheduler.events import CLIENT, Instruction, Run, Spill
+from dask_mars.scheduler.events import CLIENT, Instruction, OperandsFinished, Run, Spill
 from dask_mars.scheduler.memory import Memory
 
 
@@ -144,11 +144,9 @@ class Dispatcher:
             mean_s = graph.mean_s
             graph.mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
 
-    def learn_sizes(
-        self, graph: Graph, chunks: Sequence[int], sizes: Mapping[int, int], fresh: Mapping[int, int]
-    ) -> None:
-        """Note what results have taken in the store, as `GraphMemory.learn`."""
-        new = graph.memory.learn(chunks, sizes, fresh)
+    def learn_sizes(self, graph: Graph, event: OperandsFinished) -> None:
+        """Note what operands and their results have taken in the store."""
+        new = graph.memory.learn(event.chunks, event.sizes, event.fresh, event.peaks)
         if not new:
             return
         # Chunks of these operands may be in hand without a promise.

@@ -431,6 +431,7 @@ class Engine:
         chunks: list[int],
         locations: list[Location],
         durations_s: list[float],
+        peaks: dict[int, int],
     ) -> None:
         run = self._runs[number]
         sizes: dict[int, int] = {}
@@ -446,7 +447,7 @@ class Engine:
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
-        self._handle(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh))
+        self._handle(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks))
 
     def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""

@@ -68,7 +68,8 @@ class OperandsFinished:
     """A worker computed chunks; `durations_s` are in the order of `chunks`.
 
     `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
-    there before: a slice is a view of what it was cut from.
+    there before: a slice is a view of what it was cut from. `peaks` has the bytes of shared memory that operands
+    took while they ran, of those of which that is news.
     """
 
     worker: int
@@ -77,6 +78,7 @@ class OperandsFinished:
     durations_s: Sequence[float]
     sizes: Mapping[int, int] = field(default_factory=dict)
     fresh: Mapping[int, int] = field(default_factory=dict)
+    peaks: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -166,7 +166,7 @@ class Machine:
         if event.worker != CLIENT:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
             if self.memory.limited:
-                self._dispatcher.learn_sizes(graph, event.chunks, event.sizes, event.fresh)
+                self._dispatcher.learn_sizes(graph, event)
         freed: list[int] = []
         all_inputs, consumers, output = graph.plan.inputs, graph.consumers, graph.output
         outputs_before = graph.unfinished_outputs

@@ -31,6 +31,7 @@ class GraphMemory:
         "_expected",
         "_learned",
         "_operand_of",
+        "_peaks",
         "_total_bytes",
         "sizes",
         "spilled",
@@ -43,6 +44,8 @@ class GraphMemory:
         self._expected: dict[int, int] = {}
         #: Operands of which a result has been seen.
         self._learned: set[int] = set()
+        #: Most bytes that operands were seen to take while they ran.
+        self._peaks: dict[int, int] = {}
         #: Number of results that have been seen, and what they have added to the store.
         self._count = 0
         self._total_bytes = 0
@@ -66,13 +69,23 @@ class GraphMemory:
             known = self._expected[operand] = declared
         return known
 
+    def need(self, chunk: int) -> int:
+        """Return the bytes that a chunk is thought to take while it is computed, its result included."""
+        return max(self.expected(chunk), self._peaks.get(self._operand_of[chunk], 0))
+
     def bytes_of(self, chunk: int) -> int:
         """Return the bytes that a chunk takes, or is thought to take once it is computed."""
         size = self.sizes.get(chunk)
         return self.expected(chunk) if size is None else size
 
-    def learn(self, chunks: Sequence[int], sizes: Mapping[int, int], fresh: Mapping[int, int]) -> set[int]:
-        """Note what results have taken in the store.
+    def learn(
+        self,
+        chunks: Sequence[int],
+        sizes: Mapping[int, int],
+        fresh: Mapping[int, int],
+        peaks: Mapping[int, int],
+    ) -> set[int]:
+        """Note what results have taken in the store, and operands while they ran.
 
         Parameters
         ----------
@@ -81,11 +94,13 @@ class GraphMemory:
         sizes, fresh : mapping
             Bytes of those of them that are in the store, and how many of these were not there before; none of a
             chunk that is not among the keys.
+        peaks : mapping
+            Bytes of shared memory that operands took while they ran; of those only that took more than before.
 
         Returns
         -------
         set of int
-            Operands of which this is the first that is known: chunks of theirs may be in hand without a promise.
+            Operands of which more is known than before: what was promised to chunks of theirs may not be enough.
         """
         operand_of = self._operand_of
         self.sizes.update(sizes)
@@ -99,7 +114,12 @@ class GraphMemory:
             operand = operand_of[chunk]
             if size > self._expected[operand]:
                 self._expected[operand] = size
-        return {operand for operand in new if self._expected[operand]}
+        known = {operand for operand in new if self._expected[operand]}
+        for operand, peak in peaks.items():
+            if peak > self._peaks.get(operand, 0):
+                self._peaks[operand] = peak
+                known.add(operand)
+        return known
 
     def forget(self, chunk: int) -> None:
         """Note that a chunk is needed no more."""
@@ -149,7 +169,7 @@ class Memory:
     def need(self, graph: _Graph, chunk: int) -> int:
         """Return the bytes that have to be free before a chunk is computed."""
         memory = graph.memory
-        need = memory.expected(chunk)
+        need = memory.need(chunk)
         if memory.spilled:
             need += sum(memory.spilled.get(source, 0) for source in graph.inputs(chunk))
         return need

@@ -178,6 +178,12 @@ static PyObject *method_trim(PyObject *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static PyObject *method_mark(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    heap_mark(((Heap *)self)->heap);
+    Py_RETURN_NONE;
+}
+
 static PyObject *method_free_ranges(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     size_t count;
@@ -220,6 +226,11 @@ static PyObject *get_used_bytes(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromSize_t(heap_used_bytes(((Heap *)self)->heap));
 }
 
+static PyObject *get_peak_bytes(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(heap_peak_bytes(((Heap *)self)->heap));
+}
+
 static PyObject *get_capacity_bytes(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromSize_t(heap_capacity(((Heap *)self)->heap));
@@ -240,6 +251,7 @@ static PyMethodDef heap_methods[] = {
     {"seal", method_seal, METH_O,
      "Make the store a holder of a block that an array owns. Raises KeyError if it cannot be, or is already."},
     {"trim", method_trim, METH_NOARGS, "Give the pages of all free blocks back to the system."},
+    {"mark", method_mark, METH_NOARGS, "Start to watch how much is in use."},
     {"free_ranges", method_free_ranges, METH_NOARGS,
      "Return offset and size of every free block, in order of their offsets."},
     {NULL, NULL, 0, NULL},
@@ -248,6 +260,7 @@ static PyMethodDef heap_methods[] = {
 static PyGetSetDef heap_attributes[] = {
     {"used", get_used, NULL, "Size in bytes of each block in use, by its offset.", NULL},
     {"used_bytes", get_used_bytes, NULL, "Bytes of all blocks in use.", NULL},
+    {"peak_bytes", get_peak_bytes, NULL, "By how many bytes what is in use has grown at most since the mark.", NULL},
     {"capacity_bytes", get_capacity_bytes, NULL, "Bytes of all blocks, free or not.", NULL},
     {"largest_free_bytes", get_largest_free_bytes, NULL, "Size of the largest block that could be had now.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

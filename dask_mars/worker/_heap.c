@@ -127,6 +127,9 @@ struct heap {
     char *memory;
     size_t pages;
     size_t used_pages;
+    /* Most pages in use since the mark was set, and those in use then. */
+    size_t peak_pages;
+    size_t marked_pages;
     /* Pages from here on have not been written to since the system gave them, whatever their block says. */
     size_t fresh_page;
     struct block *blocks;
@@ -189,6 +192,8 @@ static void hold(struct heap *heap, size_t start, size_t size, enum heap_holder 
     block->holders = (uint8_t)holder;
     block->slack = (uint16_t)(block->pages * HEAP_PAGE_BYTES - size);
     heap->used_pages += block->pages;
+    if (heap->used_pages > heap->peak_pages)
+        heap->peak_pages = heap->used_pages;
     if (end > heap->fresh_page)
         heap->fresh_page = end;
 }
@@ -515,6 +520,21 @@ size_t heap_used_bytes(struct heap *heap)
 {
     pthread_mutex_lock(&heap->lock);
     size_t pages = heap->used_pages;
+    pthread_mutex_unlock(&heap->lock);
+    return pages * HEAP_PAGE_BYTES;
+}
+
+void heap_mark(struct heap *heap)
+{
+    pthread_mutex_lock(&heap->lock);
+    heap->peak_pages = heap->marked_pages = heap->used_pages;
+    pthread_mutex_unlock(&heap->lock);
+}
+
+size_t heap_peak_bytes(struct heap *heap)
+{
+    pthread_mutex_lock(&heap->lock);
+    size_t pages = heap->peak_pages - heap->marked_pages;
     pthread_mutex_unlock(&heap->lock);
     return pages * HEAP_PAGE_BYTES;
 }

@@ -56,6 +56,11 @@ void heap_trim(struct heap *heap);
 
 size_t heap_capacity(const struct heap *heap);
 size_t heap_used_bytes(struct heap *heap);
+
+/* Start to watch how much is in use, and tell how much it has grown at most since then. */
+void heap_mark(struct heap *heap);
+size_t heap_peak_bytes(struct heap *heap);
+
 size_t heap_largest_free(struct heap *heap);
 
 /* Return a new array of the used or the free blocks by offset, their sizes in whole pages; NULL without memory. */

@@ -36,7 +36,8 @@ TRIM = 8
 # -- worker to engine -----------------------------------------------------------------------------------------
 #: (READY, pid)
 READY = 20
-#: (FINISHED, graph, chunks, locations, durations_s)
+#: (FINISHED, graph, chunks, locations, durations_s, peaks): `peaks` has the bytes that operands took while
+#: they ran, of those of which that is news.
 FINISHED = 21
 #: (FAILED, graph, chunk, record, final)
 FAILED = 22

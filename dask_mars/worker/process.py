@@ -66,13 +66,15 @@ _READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 class _Graph:
     """What a worker keeps of one graph."""
 
-    __slots__ = ("needs_client", "needs_copies", "operands", "values")
+    __slots__ = ("needs_client", "needs_copies", "operands", "peaks", "values")
 
     def __init__(self) -> None:
         #: Operands by number; as they came until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, location).
         self.values: dict[int, tuple[Any, Location | None]] = {}
+        #: Most bytes of the arena that an operand was seen to take while it ran.
+        self.peaks: dict[int, int] = {}
         #: Operands that were seen to write into their inputs.
         self.needs_copies: set[int] = set()
         #: Operands that were seen to write into arrays of the user's.
@@ -113,7 +115,8 @@ class WorkerProcess:
         #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
         self._outgoing: list[tuple[Any, ...]] = []
-        self._finished: dict[int, tuple[list[int], list[Location], list[float]]] = {}
+        #: By graph, of what has been computed: chunks, locations, durations, and what operands took if it is news.
+        self._finished: dict[int, tuple[list[int], list[Location], list[float], dict[int, int]]] = {}
         # Threads that a task has started may print.
         self._send_lock = threading.Lock()
         self._last_flush = 0.0
@@ -290,7 +293,11 @@ class WorkerProcess:
                 stream.flush()
             self._control[:] = NO_SUBTASK
             self._running = (-1, -1)
-        self._seal(number, graph, chunk, results, owners, start)
+        peak_bytes = self._store.peak_bytes
+        sealed = self._seal(number, graph, chunk, results, owners, start)
+        # It is told anew if it has grown, but not for every few bytes.
+        if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
+            self._finished[number][3][operand_number] = graph.peaks[operand_number] = peak_bytes
 
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
@@ -329,6 +336,7 @@ class WorkerProcess:
             except BaseException:
                 # Of a class, say, that only the user's own process can import.
                 raise _SendBack(channel.UNREADABLE) from None
+            self._store.mark()
             try:
                 return operand.run(values, literals)
             except (BufferError, TypeError, ValueError) as error:
@@ -376,7 +384,8 @@ class WorkerProcess:
         results: list[Any],
         owners: list[tuple[Block, Bytes]],
         start_s: float,
-    ) -> None:
+    ) -> bool:
+        """Put a result into the store and note that it is there; False if that could not be done."""
         inputs = [block for block, _ in owners]
         try:
             result = results.pop()
@@ -393,22 +402,23 @@ class WorkerProcess:
                 graph.values[chunk] = (None, location)
         except (StoreFull, MemoryError) as error:
             self._failed(number, chunk, error, owners, final=True)
-            return
+            return False
         except BaseException:
             # It cannot be pickled: only the user's own process can make it and use it.
             result = None
             self._linger(owners)
             self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
-            return
+            return False
         if owners:
             self._linger(owners)
         batch = self._finished.get(number)
         if batch is None:
-            batch = self._finished[number] = ([], [], [])
+            batch = self._finished[number] = ([], [], [], {})
         batch[0].append(chunk)
         batch[1].append(location)
         # Sealing is part of it: what the worker's queue is worth in time is judged by this.
         batch[2].append(time.perf_counter() - start_s)
+        return True
 
     def _failed(
         self,
@@ -468,8 +478,8 @@ class WorkerProcess:
                 self._connection.sendall(payload)
 
     def _report_finished(self) -> None:
-        for number, (chunks, locations, durations) in self._finished.items():
-            self._outgoing.append((channel.FINISHED, number, chunks, locations, durations))
+        for number, finished in self._finished.items():
+            self._outgoing.append((channel.FINISHED, number, *finished))
         self._finished.clear()
 
     def send_output(self, stream: str, text: str) -> None:

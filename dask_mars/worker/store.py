@@ -378,6 +378,18 @@ class Store:
         blocks = [self.arenas[arena].view(offset, size) for arena, offset, size in blocks_of(location)]
         return (SPILLED, (), files.write(name, blocks), location)
 
+    # -- what operands need -----------------------------------------------------------------------------------
+
+    def mark(self) -> None:
+        """Start to watch how much of the own arena is in use."""
+        if self._heap is not None:
+            self._heap.mark()
+
+    @property
+    def peak_bytes(self) -> int:
+        """By how much what is in use has grown at most since the mark; 0 where arrays are not built there."""
+        return 0 if self._heap is None else self._heap.peak_bytes
+
     # -- freeing ----------------------------------------------------------------------------------------------
 
     def release(self, offset: int) -> None:
