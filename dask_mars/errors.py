@@ -39,6 +39,26 @@ class StateError(MarsError):
         )
 
 
+class Stalled(MarsError):
+    """A computation waits for nothing: a bug of dask_mars, please report it.
+
+    Attributes
+    ----------
+    explanation : str
+        What `Runtime.explain` said.
+    """
+
+    def __init__(self, explanation: str) -> None:
+        super().__init__(explanation)
+        self.explanation = explanation
+
+    def _message(self) -> str:
+        return (
+            "the computation waits although nothing is under way that it could wait for; this is a bug in "
+            f"dask_mars, please report it\n{self.explanation}"
+        )
+
+
 class UnsupportedPlatform(MarsError, ImportError):
     """The operating system cannot run dask_mars."""
 

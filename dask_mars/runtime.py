@@ -98,6 +98,26 @@ class Runtime:
             return compute_in_worker(dsk, keys, **options)
         return compute(self.engine, dsk, keys, **_known(options))
 
+    def explain(self, key: Any = None) -> str:
+        """Say in words what is being computed and what waits for what, from any thread.
+
+        Parameters
+        ----------
+        key : key, optional
+            A Dask key: why this one is not being computed. By default all graphs, workers and the store.
+
+        Raises
+        ------
+        KeyError
+            No graph that is being computed has the key; chunks of a chain that runs as one have the key of the
+            last.
+        """
+        with self._lock:
+            engine = self._engine
+        if engine is None or not engine.alive:
+            return "no workers are running"
+        return engine.explain(key)
+
     def close(self) -> None:
         """End the workers and free all memory. Computations that are running raise `EngineStopped`."""
         with self._lock:

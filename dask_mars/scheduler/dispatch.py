@@ -91,9 +91,12 @@ class Dispatcher:
         self._blocked: tuple[Graph, int, int] | None = None
 
     @property
-    def blocked(self) -> bool:
-        """Whether something waits for memory."""
-        return self._blocked is not None
+    def blocked(self) -> tuple[int, int, int] | None:
+        """Graph and chunk of what is next and waits for memory, and the bytes that it needs."""
+        if self._blocked is None:
+            return None
+        graph, chunk, need_bytes = self._blocked
+        return graph.number, chunk, need_bytes
 
     def dispatch(self) -> Refusal | None:
         """Hand out what can be; return what can never be."""

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from dask_mars.errors import (
     EngineStopped,
     RequestTooLarge,
     SpillError,
+    Stalled,
     WorkerDied,
     WorkerStartFailed,
     describe_exit,
@@ -61,6 +63,7 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerStarted,
 )
+from dask_mars.scheduler.explain import explain, explain_key
 from dask_mars.scheduler.machine import Machine, Policy
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.sending import Sender
@@ -83,6 +86,8 @@ _WATCH_S = 0.1
 _PRESSURE = 0.9
 #: Of the store's limit: what it may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
+#: How often is looked whether there is anything that could happen.
+_LIVENESS_S = 2.0
 #: How long worker processes may take to run their exit handlers.
 _EXIT_S = 5.0
 
@@ -217,6 +222,43 @@ class Engine:
         """Return the process ids of the workers."""
         return [handle.process.pid for handle in list(self._workers.values())]
 
+    def explain(self, key: Any = None) -> str:
+        """Say what waits for what.
+
+        Parameters
+        ----------
+        key : key, optional
+            Why this one is not being computed; by default how far each graph is.
+
+        Raises
+        ------
+        KeyError
+            No graph that is being computed has the key.
+        EngineStopped
+            The engine has ended.
+        """
+        answer: Future[str] = Future()
+
+        def command() -> None:
+            try:
+                answer.set_result(self._explain(key))
+            except KeyError as error:
+                answer.set_exception(error)
+
+        self._command(command)
+        while True:
+            try:
+                return answer.result(timeout=_LIVENESS_S)
+            except TimeoutError:
+                if not self.alive:
+                    raise self.why_stopped() from None
+
+    def _explain(self, key: Any = None) -> str:
+        if key is not None:
+            return explain_key(self._machine, self._runs, key, time.monotonic())
+        pids = {number: handle.process.pid for number, handle in self._workers.items()}
+        return explain(self._machine, self._runs, pids)
+
     def close(self) -> None:
         """End the workers and release everything. Running computations raise `EngineStopped`."""
         if self.pid != os.getpid():
@@ -261,7 +303,8 @@ class Engine:
 
     def _turn(self) -> None:
         """Wait for something to happen, and see to it."""
-        for key, mask in self._selector.select(self._timeout_s()):
+        ready = self._selector.select(self._timeout_s())
+        for key, mask in ready:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     while os.read(self._wake_reader, 4096):
@@ -279,6 +322,8 @@ class Engine:
         if due is not None and due <= now:
             self._handle(TimePassed())
         self._enforce_deadlines(now)
+        if not ready and self._runs:
+            self._end_stalled()
         if self._runs and now - self._watched_s > _WATCH_S:
             self._watched_s = now
             self._watch_memory()
@@ -298,10 +343,18 @@ class Engine:
                 handle.send((channel.TRIM,))
 
     def _timeout_s(self) -> float | None:
+        if not (self._runs or self._deadlines):
+            return None
         times = [due for due in (self._machine.next_due_s(),) if due is not None]
         if self._deadlines:
             times.append(self._deadlines[0][0])
-        return max(min(times) - time.monotonic(), 0.0) if times else None
+        return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
+
+    def _end_stalled(self) -> None:
+        """Let computations fail that would wait for ever."""
+        for number in self._machine.stalled():
+            self._runs[number].inbox.put(messages.Stopped(Stalled(self._explain())))
+            self._handle(GraphCancelled(number))
 
     def _write(self, handle: WorkerHandle) -> None:
         events = selectors.EVENT_READ

@@ -122,8 +122,8 @@ class Machine:
         return {member.name: state.count(member) for member in State}
 
     @property
-    def blocked(self) -> bool:
-        """Whether something waits for memory."""
+    def blocked(self) -> tuple[int, int, int] | None:
+        """Graph and chunk of what is next and waits for memory, and the bytes that it needs."""
         return self._dispatcher.blocked
 
     @property
@@ -134,6 +134,41 @@ class Machine:
     def in_hand(self, worker: int) -> list[tuple[int, int]]:
         """Return the (graph, chunk) pairs that a worker has, in the order in which it got them."""
         return list(self._dispatcher.workers[worker].in_hand)
+
+    @property
+    def client_hand(self) -> list[tuple[int, int]]:
+        """Graph and chunk of what the user's process is computing."""
+        return sorted(self._dispatcher.client_hand)
+
+    def holder_of(self, graph: int, chunk: int) -> int | None:
+        """Return the worker that has a chunk in hand, if one does."""
+        for number, worker in self._dispatcher.workers.items():
+            if (graph, chunk) in worker.in_hand:
+                return number
+        return None
+
+    def missing_inputs(self, graph: int, chunk: int) -> list[int]:
+        """Return the inputs of a chunk that are not computed."""
+        record = self._graphs[graph]
+        return [source for source in record.inputs(chunk) if record.state[source] not in (FINISHED, FREED)]
+
+    def retry_due_s(self, graph: int, chunk: int) -> float | None:
+        """Return when a chunk is to be tried again, if it waits for that."""
+        return next((due_s for due_s, *what in self._delayed if what == [graph, chunk]), None)
+
+    def stalled(self) -> list[int]:
+        """Return the graphs that wait although nothing is under way that they could wait for: a bug.
+
+        Time alone, a disk, a worker that starts and a user who takes results are such things.
+        """
+        dispatcher = self._dispatcher
+        if self._delayed or dispatcher.memory.spilling_bytes or not dispatcher.workers:
+            return []
+        if any(graph.in_hand or graph.is_read for graph in self._graphs.values()):
+            return []
+        return [
+            number for number, graph in self._graphs.items() if graph.unfinished_outputs and not graph.stopping
+        ]
 
     # -- events -----------------------------------------------------------------------------------------------
 

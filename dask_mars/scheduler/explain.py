@@ -1,0 +1,113 @@
+"""What waits for what, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dask.utils import format_bytes
+
+from dask_mars.scheduler.machine import Machine
+from dask_mars.scheduler.run import GraphRun
+from dask_mars.scheduler.states import State
+
+#: Longer lists of keys are cut.
+_KEYS_SHOWN = 3
+_ENDS = {
+    State.FINISHED: "is computed",
+    State.FREED: "was computed, and its memory is free again",
+    State.FATAL: "failed, or an input of it did",
+    State.CANCELLING: "is cancelled and still running",
+    State.CANCELLED: "is cancelled",
+}
+
+
+def explain(machine: Machine, runs: Mapping[int, GraphRun], running: Mapping[int, int]) -> str:
+    """Say of each graph how far it is and what it waits for.
+
+    Parameters
+    ----------
+    machine : Machine
+        The state machine.
+    runs : mapping
+        The computations by graph number.
+    running : mapping
+        Process ids of the workers, by number.
+    """
+    memory = machine.memory
+    lines = [
+        f"{len(running)} workers; the store holds {format_bytes(memory.stored_bytes)} of "
+        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.promised_bytes)} are promised to what is in "
+        f"hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
+    ]
+    if not runs:
+        lines.append("nothing is being computed")
+    for number in runs:
+        counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
+        lines.append(f"graph {number}: {counts}")
+    for worker, pid in running.items():
+        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.in_hand(worker)]
+        lines.append(f"worker {worker} (process {pid}) has {_listed(in_hand)}")
+    if machine.client_hand:
+        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.client_hand]
+        lines.append(f"the user's process has {_listed(in_hand)}")
+    blocked = machine.blocked
+    if blocked is not None:
+        graph, chunk, need = blocked
+        lines.append(f"{runs[graph].graph.keys[chunk]!r} is next and waits for {format_bytes(need)} of memory")
+    return "\n".join(lines)
+
+
+def explain_key(machine: Machine, runs: Mapping[int, GraphRun], key: Any, now_s: float) -> str:
+    """Say why a key is not being computed, and if that is because of another, why that one is not.
+
+    Raises
+    ------
+    KeyError
+        No graph that is being computed has the key, or it was merged with others.
+    """
+    for number, run in runs.items():
+        chunk = run.graph.ids.get(key)
+        if chunk is not None:
+            return "\n".join(_reasons(machine, run, number, chunk, now_s))
+    raise KeyError(key)
+
+
+def _reasons(machine: Machine, run: GraphRun, number: int, chunk: int, now_s: float) -> Iterator[str]:
+    name = repr(run.graph.keys[chunk])
+    state = machine.state_of(number, chunk)
+    if state in _ENDS:
+        yield f"{name} {_ENDS[state]}"
+        return
+    missing = machine.missing_inputs(number, chunk)
+    if state is State.RUNNING:
+        holder = machine.holder_of(number, chunk)
+        where = "the user's process" if holder is None else f"worker {holder}"
+        before = "" if holder is None else _position(machine, number, chunk, holder)
+        yield f"{name} is in the hands of {where}{before}"
+    elif missing:
+        yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
+        yield from _reasons(machine, run, number, missing[0], now_s)
+    else:
+        yield f"{name} is ready and {_why_ready(machine, number, chunk, now_s)}"
+
+
+def _position(machine: Machine, number: int, chunk: int, worker: int) -> str:
+    position = machine.in_hand(worker).index((number, chunk))
+    return f", behind {position} others" if position else ", and next or running"
+
+
+def _why_ready(machine: Machine, number: int, chunk: int, now_s: float) -> str:
+    due_s = machine.retry_due_s(number, chunk)
+    if due_s is not None:
+        return f"will be tried again in {max(due_s - now_s, 0):.1f} s"
+    if machine.blocked is not None and machine.blocked[:2] == (number, chunk):
+        return f"waits for {format_bytes(machine.blocked[2])} of memory"
+    return "waits for a worker"
+
+
+def _listed(keys: Sequence[str]) -> str:
+    if not keys:
+        return "nothing"
+    more = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+    return ", ".join(keys[:_KEYS_SHOWN]) + more

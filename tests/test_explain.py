@@ -1,0 +1,178 @@
+"""What waits for what, in words; and computations that would wait for ever."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from machines import CheckedMachine
+from tasks import wait_for
+
+import dask_mars
+from dask_mars.errors import EngineStopped, Stalled
+from dask_mars.scheduler.events import CLIENT, OperandFailed, OperandsFinished, TimePassed
+from dask_mars.scheduler.explain import explain, explain_key
+from dask_mars.scheduler.run import GraphRun
+
+NAMES = ["a", "b", "c", "d"]
+
+
+class _Graph:
+    """As much of a chunk graph as an explanation needs."""
+
+    def __init__(self, *inputs: tuple[int, ...]) -> None:
+        self.inputs = inputs
+        self.keys = NAMES[: len(inputs)]
+        self.ids = {key: chunk for chunk, key in enumerate(self.keys)}
+        self.values: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def told(checked: CheckedMachine, key: str, *inputs: tuple[int, ...]) -> list[str]:
+    run = GraphRun(1, _Graph(*inputs), None, 0)
+    return explain_key(checked.machine, {1: run}, key, checked.now_s).splitlines()
+
+
+CHAIN = ((), (0,), (1,))
+
+
+def test_what_runs_is_in_somebodys_hands():
+    checked = CheckedMachine()
+    checked.submit(*CHAIN)
+    assert told(checked, "a", *CHAIN) == ["'a' is in the hands of worker 0, and next or running"]
+
+
+def test_what_waits_leads_to_what_it_waits_for():
+    checked = CheckedMachine()
+    checked.submit(*CHAIN)
+    assert told(checked, "c", *CHAIN) == [
+        "'c' waits for 1 of its 1 inputs",
+        "'b' waits for 1 of its 1 inputs",
+        "'a' is in the hands of worker 0, and next or running",
+    ]
+
+
+def test_queues_have_positions():
+    checked = CheckedMachine()
+    inputs = ((), (), (), ())
+    checked.submit(*inputs)
+    checked.finish(0, 0, seconds=1e-6)
+    assert told(checked, "d", *inputs) == ["'d' is in the hands of worker 0, behind 2 others"]
+    assert told(checked, "a", *inputs) == ["'a' is computed"]
+
+
+def test_retries_have_a_time():
+    checked = CheckedMachine()
+    checked.submit((), default_retries=1)
+    checked.post(OperandFailed(0, 1, 0))
+    assert told(checked, "a", ()) == ["'a' is ready and will be tried again in 0.1 s"]
+
+
+def test_without_workers_they_are_waited_for():
+    checked = CheckedMachine(workers=0)
+    checked.submit(())
+    assert told(checked, "a", ()) == ["'a' is ready and waits for a worker"]
+
+
+def test_the_users_process_has_hands_too():
+    checked = CheckedMachine()
+    checked.submit((), in_client=frozenset({0}))
+    assert told(checked, "a", ()) == ["'a' is in the hands of the user's process"]
+    run = GraphRun(1, _Graph(()), None, 0)
+    assert "the user's process has 'a'" in explain(checked.machine, {1: run}, {0: 77})
+
+
+def test_memory_is_waited_for():
+    checked = CheckedMachine(store_limit=100, memory_limit=200)
+    inputs = ((), ())
+    checked.submit(*inputs, declared_bytes=lambda chunk: 60)
+    checked.machine._dispatcher.workers[1] = type(checked.machine._dispatcher.workers[0])()
+    checked.post(TimePassed())
+    assert told(checked, "b", *inputs) == ["'b' is ready and waits for 60 B of memory"]
+    run = GraphRun(1, _Graph(*inputs), None, 0)
+    text = explain(checked.machine, {1: run}, {0: 77, 1: 78})
+    assert text.splitlines() == [
+        "2 workers; the store holds 0 B of 100 B, 60 B are promised to what is in hand, "
+        "0 B are being written to disk",
+        "graph 1: 1 READY, 1 RUNNING",
+        "worker 0 (process 77) has 'a'",
+        "worker 1 (process 78) has nothing",
+        "'b' is next and waits for 60 B of memory",
+    ]
+
+
+def test_a_running_computation_explains_itself(tmp_path: Path):
+    first = dask.delayed(wait_for)(tmp_path / "go on", 1, dask_key_name="first")
+    second = dask.delayed(lambda value: value + 1)(first, dask_key_name="second")
+    with dask_mars.Runtime(num_workers=1) as runtime:
+        assert "nothing is being computed" in runtime.explain()
+        outcome = []
+        thread = threading.Thread(target=lambda: outcome.append(second.compute(scheduler=runtime.get)))
+        thread.start()
+        try:
+            while "'first'" not in runtime.explain():
+                assert thread.is_alive()
+            assert "worker 0" in runtime.explain("second")
+            with pytest.raises(KeyError, match="third"):
+                runtime.explain("third")
+        finally:
+            (tmp_path / "go on").touch()
+            thread.join(10)
+        assert outcome == [2]
+    assert runtime.explain() == "no workers are running"
+
+
+def test_engines_that_have_ended_do_not_answer():
+    with dask_mars.Runtime(num_workers=1) as runtime:
+        engine = runtime.engine()
+    with pytest.raises(EngineStopped):
+        engine.explain()
+
+
+# -- stalls -----------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_nobody_would_run_is_a_stall():
+    checked = CheckedMachine()
+    checked.submit(*CHAIN)
+    assert checked.machine.stalled() == []
+    graph = checked.machine._graphs[1]
+    graph.in_client[1] = 1
+    checked.machine.handle(OperandsFinished(0, 1, [0], [1.0]), checked.now_s)
+    assert checked.machine.stalled() == []
+    checked.machine._dispatcher.take_back(CLIENT, graph, [1])
+    assert checked.machine.stalled() == [1]
+
+
+def test_what_waits_for_time_is_no_stall():
+    checked = CheckedMachine()
+    checked.submit((), default_retries=1)
+    checked.post(OperandFailed(0, 1, 0))
+    assert checked.machine.stalled() == []
+
+
+def test_results_that_nobody_takes_are_no_stall():
+    checked = CheckedMachine()
+    checked.submit(())
+    checked.finish(0, 0)
+    assert checked.machine.stalled() == []
+
+
+def test_stalled_computations_fail_and_say_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dask_mars.scheduler.engine._LIVENESS_S", 0.05)
+    with dask_mars.Runtime(num_workers=1) as runtime:
+        machine = runtime.engine()._machine
+        monkeypatch.setattr(machine, "stalled", lambda: [graph for graph in machine.graphs if not found])
+        found: list[Exception] = []
+        with pytest.raises(Stalled, match="'waiting'") as caught:
+            dask.delayed(wait_for)(tmp_path / "go on", dask_key_name="waiting").compute(scheduler=runtime.get)
+        found.append(caught.value)
+        (tmp_path / "go on").touch()
+        assert pickle.loads(pickle.dumps(caught.value)).explanation == caught.value.explanation
+        assert dask.delayed(len)("abc").compute(scheduler=runtime.get) == 3
