@@ -721,7 +721,7 @@ COLUMNS = ((), (), (0, 1), (0, 2), (), (), (4, 5), (4, 6), (1, 2), (5, 6))
 
 
 def test_what_frees_memory_comes_right_behind_its_inputs():
-    assert order_of(*COLUMNS) == [0, 1, 2, 3, 8, 4, 5, 6, 7, 9]
+    assert order_of(*COLUMNS) == [0, 1, 2, 8, 3, 4, 5, 6, 9, 7]
 
 
 def test_what_takes_more_than_it_frees_waits_for_its_turn():
@@ -738,3 +738,29 @@ def test_priorities_of_the_user_come_first():
 
 def test_what_the_user_wants_frees_nothing():
     assert order_of(*COLUMNS, outputs=list(range(10))) == list(range(10))
+
+
+#: Means of squares and of products of two arrays of two chunks each: u, u², u, u², mean; v, v², ..; uv, uv, mean.
+QUADRATIC = ((), (0,), (), (2,), (1, 3), (), (5,), (), (7,), (6, 8), (0, 5), (2, 7), (10, 11))
+
+
+def test_an_input_is_brought_forward_for_what_frees_memory_with_it():
+    operand_of = [0 if not inputs else 1 for inputs in QUADRATIC]
+    sizes = [0 if operand else 10 for operand in operand_of]
+    order = order_of(*QUADRATIC, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
+    assert order == [0, 1, 5, 10, 6, 2, 3, 7, 11, 8, 9, 12, 4]
+
+
+def test_what_was_brought_forward_and_failed_waits_for_its_retry():
+    checked = CheckedMachine()
+    checked.submit(*COLUMNS, default_retries=1)
+    for chunk in (0, 1, 2):
+        checked.finish(0, chunk)
+    assert checked.machine.in_hand(0) == [(1, 8)]
+    checked.post(OperandFailed(0, 1, 8))
+    started = []
+    while hand := checked.machine.in_hand(0):
+        started.append(hand[0][1])
+        checked.finish(0, hand[0][1])
+    assert started == [3, 4, 5, 6, 9, 7]
+    assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [8])]

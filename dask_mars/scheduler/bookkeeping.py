@@ -15,6 +15,10 @@ _STATES = len(State)
 UNSCHEDULED, READY, RUNNING, FINISHED, FREED, FATAL, CANCELLING, CANCELLED = (int(state) for state in State)
 
 
+#: By how much a chunk that frees memory may take more than it frees.
+_TOLERANCE = 1.1
+
+
 class Graph:
     """One graph's bookkeeping; lists are indexed by chunk.
 
@@ -27,8 +31,10 @@ class Graph:
     """
 
     __slots__ = (
+        "_places",
         "client_ready",
         "consumers",
+        "delayed",
         "failures",
         "finished_outputs",
         "followers",
@@ -80,6 +86,8 @@ class Graph:
         #: Heaps of the keys of READY chunks, for workers and for the user's process.
         self.ready: list[int] = []
         self.client_ready: list[int] = []
+        #: Where chunks come that were brought forward.
+        self._places: dict[int, int] = {}
         #: By worker, the heap of the keys of chunks whose missing inputs that worker had all in hand.
         self.followers: dict[int, list[int]] = {}
         self.in_client = bytearray(count)
@@ -87,6 +95,8 @@ class Graph:
             self.in_client[chunk] = 1
         #: Position of each chunk in the order of priority, and its inverse; None where it is the id itself.
         self.rank = _ranks(plan)
+        #: READY chunks that wait for the delay before their retry to pass, and are in no queue.
+        self.delayed: set[int] = set()
         self.failures: dict[int, int] = {}
         self.losses: dict[int, int] = {}
         #: Chunks that are RUNNING or CANCELLING.
@@ -118,30 +128,45 @@ class Graph:
     # -- queues -----------------------------------------------------------------------------------------------
 
     def key_of(self, chunk: int) -> int:
-        """Return the key of a chunk as matters stand: those with small keys are to run first.
-
-        Where the user has set no priorities that is the graph's order, but for chunks that free at least as much
-        memory as they take. These come right behind their inputs.
-        """
+        """Return the key under which a chunk is queued: those with small keys are to run first."""
         if self.rank is not None:
             return self.rank[0][chunk]
-        inputs = self.plan.inputs[chunk]
-        place = max(inputs) if inputs and self._relieves(chunk) else chunk
-        return place * len(self.state) + chunk
+        return self._places.get(chunk, chunk) * len(self.state) + chunk
 
     def chunk_of(self, key: int) -> int:
         """Return the chunk that a key belongs to."""
         return key % len(self.state) if self.rank is None else self.rank[1][key]
 
-    def _relieves(self, chunk: int) -> bool:
-        """Say whether memory is free, once a chunk was computed, that was not before."""
+    def place(self, chunk: int) -> None:
+        """Settle where a chunk of which all inputs are given comes, where the user has set no priorities.
+
+        That is the graph's order, but for chunks that free as much memory as they take: these come right behind
+        their inputs.
+        """
+        inputs = self.plan.inputs[chunk]
+        if self.rank is None and inputs:
+            places = self._places
+            behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
+            # Most come there anyway.
+            if behind < chunk - 1 and self._relieves(chunk):
+                places[chunk] = behind
+
+    def _relieves(self, chunk: int, missing: int | None = None) -> bool:
+        """Say whether hardly more memory is needed once a chunk, and an input that it lacks, was computed."""
         untaken, output, memory = self.untaken, self.output, self.memory
         last = [source for source in self.plan.inputs[chunk] if untaken[source] == 1 and not output[source]]
-        return bool(last) and sum(map(memory.bytes_of, last)) >= memory.expected(chunk)
+        if not last:
+            return False
+        need = memory.expected(chunk) + (0 if missing is None else memory.expected(missing))
+        return _TOLERANCE * sum(map(memory.bytes_of, last)) >= need
 
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
         heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, self.key_of(chunk))
+
+    def is_next(self, chunk: int) -> bool:
+        """Say whether a chunk that is in the queues may be given to somebody now."""
+        return self.state[chunk] == READY and chunk not in self.delayed
 
     def withdraw(self, chunk: int) -> None:
         """Take a chunk for workers out of turn."""
@@ -175,16 +200,39 @@ class Graph:
 
     def mark_given(self, chunk: int) -> list[int]:
         """Count a chunk as given, and return the successors of which all inputs are given now."""
-        untaken = self.untaken
-        for source in self.plan.inputs[chunk]:
-            untaken[source] -= 1
-        ungiven = self.ungiven
+        ungiven, untaken, successors = self.ungiven, self.untaken, self.successors
         complete = []
-        for successor in self.successors[chunk]:
+        for successor in successors[chunk]:
             ungiven[successor] -= 1
             if not ungiven[successor]:
                 complete.append(successor)
+        for source in self.plan.inputs[chunk]:
+            untaken[source] -= 1
+            if untaken[source] == 1:
+                self._hasten([other for other in successors[source] if self.state[other] <= READY], chunk)
         return complete
+
+    def _hasten(self, last: list[int], now: int) -> None:
+        """Bring the chunk forward that is the last to need an input since another was given.
+
+        If all that it lacks is one input, and that can be computed, that one is brought forward for it. What was
+        queued already is queued again; what is left of it is passed over when its turn comes.
+        """
+        # There is none if the other needs the input twice.
+        if not last or self.rank is not None:
+            return
+        chunk = last[0]
+        if self.is_next(chunk):
+            before = self.key_of(chunk)
+            self.place(chunk)
+            if self.key_of(chunk) < before:
+                self.push(chunk)
+        elif self.ungiven[chunk] == 1:
+            missing = next(source for source in self.plan.inputs[chunk] if self.state[source] <= READY)
+            place = self._places.get(now, now)
+            if self.is_next(missing) and place < missing - 1 and self._relieves(chunk, missing):
+                self._places[missing] = place
+                self.push(missing)
 
     def give_back(self, chunk: int) -> bool:
         """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
@@ -204,25 +252,19 @@ class Graph:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
                 state[successor] = READY
+                self.place(successor)
                 self.push(successor)
 
     # -- proof ------------------------------------------------------------------------------------------------
 
-    def validate(self, delayed: set[int]) -> None:
-        """Check every invariant; raise AssertionError where one does not hold.
-
-        Parameters
-        ----------
-        delayed : set of int
-            Chunks that are READY once the delay before their retry has passed.
-        """
+    def validate(self) -> None:
+        """Check every invariant; raise AssertionError where one does not hold."""
         state, plan = self.state, self.plan
         done = {FINISHED, FREED}
         ready = {chunk for chunk, current in enumerate(state) if current == READY}
         queued = [self.chunk_of(key) for key in [*self.ready, *self.client_ready]]
-        assert len(queued) == len(set(queued)), "a chunk is queued twice"
-        assert ready <= set(queued) | delayed, "a READY chunk would never run"
-        assert set(queued) <= ready, "a chunk that is not READY is queued"
+        assert ready <= set(queued) | self.delayed, "a READY chunk would never run"
+        assert self.stopping or self.delayed <= ready
         assert self.in_hand == state.count(RUNNING) + state.count(CANCELLING)
         unfinished_outputs = 0
         for chunk, inputs in enumerate(plan.inputs):

@@ -183,10 +183,12 @@ class Dispatcher:
         chunks = []
         while graph.client_ready:
             chunk = graph.chunk_of(heapq.heappop(graph.client_ready))
-            graph.give(chunk)
-            self.client_hand.add((graph.number, chunk))
-            chunks.append(chunk)
-        self._emit(Run(CLIENT, graph.number, chunks))
+            if graph.is_next(chunk):
+                graph.give(chunk)
+                self.client_hand.add((graph.number, chunk))
+                chunks.append(chunk)
+        if chunks:
+            self._emit(Run(CLIENT, graph.number, chunks))
 
     def _dispatch_graph(self, graph: Graph) -> bool:
         """Give each worker with room a share of the graph's READY chunks, and what follows them."""
@@ -226,8 +228,8 @@ class Dispatcher:
                 break
             queue = followers if follows else ready
             chunk = graph.chunk_of(queue[0])
-            if follows and not self._can_follow(graph, worker, chunk):
-                heapq.heappop(followers)
+            if not (self._can_follow(graph, worker, chunk) if follows else graph.is_next(chunk)):
+                heapq.heappop(queue)
                 continue
             estimate = estimates.get((graph.number, operand_of[chunk]))
             cost_s = unknown_s if estimate is None else estimate
@@ -253,6 +255,7 @@ class Dispatcher:
             chunks.append(chunk)
             if complete and graph.plan.run_ahead:
                 for successor in complete:
+                    graph.place(successor)
                     heapq.heappush(followers, graph.key_of(successor))
         for key in passed:
             heapq.heappush(ready, key)

@@ -252,6 +252,7 @@ class Machine:
             # An input that the same worker had computed is to come once more.
             return
         # The exponent is bounded before it is used: a thousand retries must not overflow a float.
+        graph.delayed.add(chunk)
         delay = min(policy.retry_delay_s * 2.0 ** min(attempt - 1, 60), policy.retry_delay_limit_s)
         heapq.heappush(self._delayed, (now_s + delay, graph.number, chunk))
 
@@ -395,15 +396,19 @@ class Machine:
         while self._delayed and self._delayed[0][0] <= now_s:
             _, number, chunk = heapq.heappop(self._delayed)
             graph = self._graphs.get(number)
-            if graph is not None and graph.state[chunk] == READY:
-                graph.push(chunk)
+            if graph is not None:
+                graph.delayed.discard(chunk)
+                if graph.state[chunk] == READY:
+                    graph.push(chunk)
 
     # -- proof ------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Check every invariant; raise AssertionError where one does not hold. For tests and debugging."""
         for graph in self._graphs.values():
-            graph.validate({chunk for _, number, chunk in self._delayed if number == graph.number})
+            graph.validate()
+            delayed = {chunk for _, number, chunk in self._delayed if number == graph.number}
+            assert graph.stopping or graph.delayed == delayed
         self._dispatcher.validate()
 
 
