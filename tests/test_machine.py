@@ -703,6 +703,7 @@ def test_slow_operands_do_not_queue_behind_each_other():
 
 def order_of(*inputs, sizes=None, **options):
     """Return the order in which one worker runs a graph, one chunk after the other."""
+    sizes = sizes or [1] * len(inputs)
     checked = CheckedMachine(store_limit=10**6, memory_limit=10**6)
     instructions = checked.submit(*inputs, **options)
     order = []
@@ -712,7 +713,7 @@ def order_of(*inputs, sizes=None, **options):
             return order
         ((chunk,),) = [instruction.chunks for instruction in run]
         order.append(chunk)
-        size = {chunk: sizes[chunk]} if sizes else {}
+        size = {chunk: sizes[chunk]}
         instructions = checked.post(OperandsFinished(0, 1, [chunk], [1.0], size, size))
 
 
@@ -748,14 +749,14 @@ def test_an_input_is_brought_forward_for_what_frees_memory_with_it():
     operand_of = [0 if not inputs else 1 for inputs in QUADRATIC]
     sizes = [0 if operand else 10 for operand in operand_of]
     order = order_of(*QUADRATIC, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
-    assert order == [0, 1, 5, 10, 6, 2, 3, 7, 11, 8, 9, 12, 4]
+    assert order == [0, 1, 5, 10, 6, 2, 3, 7, 11, 8, 4, 9, 12]
 
 
 def test_what_was_brought_forward_and_failed_waits_for_its_retry():
-    checked = CheckedMachine()
-    checked.submit(*COLUMNS, default_retries=1)
+    checked = CheckedMachine(store_limit=10**6, memory_limit=10**6)
+    checked.submit(*COLUMNS, default_retries=1, declared_bytes=lambda chunk: 1)
     for chunk in (0, 1, 2):
-        checked.finish(0, chunk)
+        checked.post(OperandsFinished(0, 1, [chunk], [1.0], {chunk: 1}, {chunk: 1}))
     assert checked.machine.in_hand(0) == [(1, 8)]
     checked.post(OperandFailed(0, 1, 8))
     started = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable, Sequence
 
 from dask_mars.errors import StateError
 from dask_mars.scheduler.events import GraphPlan
@@ -155,14 +156,22 @@ class Graph:
         """Say whether hardly more memory is needed once a chunk, and an input that it lacks, was computed."""
         untaken, output, memory = self.untaken, self.output, self.memory
         last = [source for source in self.plan.inputs[chunk] if untaken[source] == 1 and not output[source]]
-        if not last:
+        freed_bytes = sum(map(memory.bytes_of, last))
+        if not freed_bytes:
             return False
         need = memory.expected(chunk) + (0 if missing is None else memory.expected(missing))
-        return _TOLERANCE * sum(map(memory.bytes_of, last)) >= need
+        return _TOLERANCE * freed_bytes >= need
 
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
         heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, self.key_of(chunk))
+
+    def push_all(self, chunks: Iterable[int]) -> None:
+        """Queue the first READY chunks."""
+        for chunk in chunks:
+            (self.client_ready if self.in_client[chunk] else self.ready).append(self.key_of(chunk))
+        heapq.heapify(self.ready)
+        heapq.heapify(self.client_ready)
 
     def is_next(self, chunk: int) -> bool:
         """Say whether a chunk that is in the queues may be given to somebody now."""
@@ -188,9 +197,9 @@ class Graph:
             raise StateError(self.number, chunk, State(state[chunk]).name, State(target).name)
         state[chunk] = target
 
-    def give(self, chunk: int) -> list[int]:
+    def give(self, chunk: int) -> Sequence[int]:
         """Put a chunk into somebody's hands; return the successors of which all inputs are given now."""
-        self.move(chunk, RUNNING)
+        self.state[chunk] = RUNNING
         self.in_hand += 1
         return self.mark_given(chunk)
 
@@ -198,18 +207,19 @@ class Graph:
         """Whether a chunk is in somebody's hands."""
         return self.state[chunk] in (RUNNING, CANCELLING)
 
-    def mark_given(self, chunk: int) -> list[int]:
+    def mark_given(self, chunk: int) -> Sequence[int]:
         """Count a chunk as given, and return the successors of which all inputs are given now."""
-        ungiven, untaken, successors = self.ungiven, self.untaken, self.successors
-        complete = []
-        for successor in successors[chunk]:
-            ungiven[successor] -= 1
-            if not ungiven[successor]:
-                complete.append(successor)
+        complete: Sequence[int] = ()
+        if self.successors[chunk]:
+            ungiven = self.ungiven
+            for successor in self.successors[chunk]:
+                ungiven[successor] -= 1
+            complete = [successor for successor in self.successors[chunk] if not ungiven[successor]]
+        untaken = self.untaken
         for source in self.plan.inputs[chunk]:
             untaken[source] -= 1
             if untaken[source] == 1:
-                self._hasten([other for other in successors[source] if self.state[other] <= READY], chunk)
+                self._hasten([other for other in self.successors[source] if self.state[other] <= READY], chunk)
         return complete
 
     def _hasten(self, last: list[int], now: int) -> None:
@@ -252,7 +262,9 @@ class Graph:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
                 state[successor] = READY
-                self.place(successor)
+                # Right behind its last input it is already.
+                if chunk != successor - 1:
+                    self.place(successor)
                 self.push(successor)
 
     # -- proof ------------------------------------------------------------------------------------------------

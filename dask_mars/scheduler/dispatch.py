@@ -213,12 +213,10 @@ class Dispatcher:
 
     def _fill(self, graph: Graph, number: int, share: int) -> list[int]:
         """Move chunks into a worker's hands until its window is full: so many READY ones, and what follows."""
-        policy, estimates, operand_of = self._policy, self._estimates, graph.plan.operand_of
-        memory, worker = self.memory, self.workers[number]
-        in_hand, load_s = worker.in_hand, worker.load_s
-        # An operand never seen may be slow. Before anything is known of the graph it goes to a worker with nothing
-        # else to do; after that a few at a time may stand in a queue.
-        unknown_s = policy.window_s if graph.mean_s is None else max(graph.mean_s, policy.window_s / 8)
+        policy, memory, worker = self._policy, self.memory, self.workers[number]
+        in_hand, load_s, operand_of = worker.in_hand, worker.load_s, graph.plan.operand_of
+        #: What chunks of an operand cost and need.
+        demands: dict[int, tuple[float, int]] = {}
         ready, followers = graph.ready, graph.followers.pop(number, [])
         chunks: list[int] = []
         passed: list[int] = []
@@ -231,11 +229,15 @@ class Dispatcher:
             if not (self._can_follow(graph, worker, chunk) if follows else graph.is_next(chunk)):
                 heapq.heappop(queue)
                 continue
-            estimate = estimates.get((graph.number, operand_of[chunk]))
-            cost_s = unknown_s if estimate is None else estimate
+            operand = operand_of[chunk]
+            if operand not in demands:
+                demands[operand] = self._demand(graph, chunk)
+            cost_s, need = demands[operand]
             if in_hand and load_s + cost_s > policy.window_s:
                 break
-            if memory.limited and (need := memory.need(graph, chunk)):
+            if graph.memory.spilled:
+                need += graph.memory.spilled_bytes(graph.inputs(chunk))
+            if need:
                 if not memory.admits(need):
                     if follows or len(passed) > policy.look_ahead:
                         break
@@ -255,7 +257,8 @@ class Dispatcher:
             chunks.append(chunk)
             if complete and graph.plan.run_ahead:
                 for successor in complete:
-                    graph.place(successor)
+                    if chunk != successor - 1:
+                        graph.place(successor)
                     heapq.heappush(followers, graph.key_of(successor))
         for key in passed:
             heapq.heappush(ready, key)
@@ -263,6 +266,17 @@ class Dispatcher:
             graph.followers[number] = followers
         worker.load_s = load_s
         return chunks
+
+    def _demand(self, graph: Graph, chunk: int) -> tuple[float, int]:
+        """Return the seconds that a chunk is thought to take, and the bytes that it needs besides its inputs."""
+        need = graph.memory.need(chunk) if self.memory.limited else 0
+        estimate = self._estimates.get((graph.number, graph.plan.operand_of[chunk]))
+        if estimate is not None:
+            return estimate, need
+        # An operand never seen may be slow. Before anything is known of the graph it goes to a worker with nothing
+        # else to do; after that a few at a time may stand in a queue.
+        window_s = self._policy.window_s
+        return window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8), need
 
     @staticmethod
     def _can_follow(graph: Graph, worker: Worker, chunk: int) -> bool:

@@ -177,12 +177,14 @@ class Machine:
         graph = self._graphs[event.graph] = Graph(event.graph, plan)
         state = graph.state
         finished = []
+        initial = []
         for chunk, operand in enumerate(plan.operand_of):
             if operand < 0:
                 finished.append(chunk)
             elif not plan.inputs[chunk]:
                 state[chunk] = READY
-                graph.push(chunk)
+                initial.append(chunk)
+        graph.push_all(initial)
         for chunk in finished:
             # Values that came with the graph were never computed: they start where others end.
             state[chunk] = FINISHED

@@ -73,6 +73,10 @@ class GraphMemory:
         """Return the bytes that a chunk is thought to take while it is computed, its result included."""
         return max(self.expected(chunk), self._peaks.get(self._operand_of[chunk], 0))
 
+    def spilled_bytes(self, chunks: Iterable[int]) -> int:
+        """Return the bytes of those of the chunks that are on disk."""
+        return sum(self.spilled.get(chunk, 0) for chunk in chunks) if self.spilled else 0
+
     def bytes_of(self, chunk: int) -> int:
         """Return the bytes that a chunk takes, or is thought to take once it is computed."""
         size = self.sizes.get(chunk)
@@ -169,10 +173,7 @@ class Memory:
     def need(self, graph: _Graph, chunk: int) -> int:
         """Return the bytes that have to be free before a chunk is computed."""
         memory = graph.memory
-        need = memory.need(chunk)
-        if memory.spilled:
-            need += sum(memory.spilled.get(source, 0) for source in graph.inputs(chunk))
-        return need
+        return memory.need(chunk) + memory.spilled_bytes(graph.inputs(chunk))
 
     def admits(self, need_bytes: int) -> bool:
         """Tell whether so many bytes may be promised now."""
