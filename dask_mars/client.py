@@ -10,7 +10,7 @@ import queue
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar
@@ -26,13 +26,14 @@ from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
 from dask_mars.optimize.prepare import prepare
+from dask_mars.persisted import Persisted, as_node, value_of
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.worker.locks import interprocess
 from dask_mars.worker.pickling import FailureRecord, unpack_error
-from dask_mars.worker.store import Location
+from dask_mars.worker.store import ARRAY, Location
 
 #: How often a waiting thread makes sure that the engine still lives.
 _LIVENESS_S = 2.0
@@ -48,6 +49,7 @@ def compute(
     callbacks: Any = None,
     cache: Mapping[Key, Any] | None = None,
     rerun_exceptions_locally: bool | None = None,
+    keep: bool = False,
 ) -> Any:
     """Compute keys of a Dask graph.
 
@@ -67,6 +69,8 @@ def compute(
         Values of keys that are known already.
     rerun_exceptions_locally : bool, optional
         Run a task that raises once more in this process, for a debugger.
+    keep : bool, optional
+        Leave values in the engine's store, and return nodes for graphs in their place.
 
     Returns
     -------
@@ -108,17 +112,44 @@ def compute(
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
                 # Nothing to run: the values are in the graph.
                 values = {chunk: graph.values[chunk] for chunk in graph.outputs}
+                if not keep:
+                    values = {chunk: value_of(value) for chunk, value in values.items()}
             else:
                 computation = _Computation(
                     engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
                 )
-                values = computation.results()
+                values = computation.results(keep)
             failed = False
         finally:
             if observer:
                 observer.finish(failed)
     ids = graph.ids
+    if keep:
+        return nested_get(keys, {key: as_node(key, values[ids[key]]) for key in wanted})
     return nested_get(keys, {key: values[ids[key]] for key in wanted})
+
+
+def persist(
+    get: Callable[..., Any], collections: Iterable[Any], optimize_graph: bool, options: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Return collections whose chunks are computed, and stay where they are.
+
+    Parameters
+    ----------
+    get : callable
+        A scheduler that returns nodes in place of values.
+    collections : iterable
+        Dask collections.
+    optimize_graph, options
+        As Dask passes them on.
+    """
+
+    def keeping(dsk: Any, keys: Any, **options: Any) -> Any:
+        # A function of its own: a scheduler that has `persist`, or belongs to what has it, would be asked again.
+        return get(dsk, keys, **options)
+
+    kept = dask.persist(*collections, traverse=False, optimize_graph=optimize_graph, scheduler=keeping, **options)
+    return tuple(kept)
 
 
 def _fold_from(num_workers: int | None) -> int | None:
@@ -152,6 +183,13 @@ class _Computation:
         self._pool: ThreadPoolExecutor | None = None
         self._pool_size = num_workers or engine.settings.num_workers
         operands = graph.operands
+        borrowed = {}
+        for chunk, value in graph.values.items():
+            if type(value) is Persisted:
+                if value.engine is engine:
+                    borrowed[chunk] = value.graph, value.chunk
+                else:
+                    graph.values[chunk] = value.result()
         in_client = (
             {
                 chunk
@@ -171,6 +209,7 @@ class _Computation:
             priorities=graph.priorities,
             # As with Dask's own schedulers, 0 is no limit.
             worker_limit=num_workers or None,
+            borrowed=borrowed,
             # Callbacks are told of a task once its inputs are there.
             run_ahead=observer is None or isinstance(observer, CountingObserver),
             declared_bytes=partial(_stored_bytes, graph, engine.settings.inline_bytes),
@@ -178,8 +217,8 @@ class _Computation:
         # With one such task at a time the calling thread itself will do.
         self._single = len(in_client) <= 1
 
-    def results(self) -> dict[int, Any]:
-        """Compute, and return the value of each output chunk."""
+    def results(self, keep: bool) -> dict[int, Any]:
+        """Compute, and return the value of each output chunk, or what stands for it in the store."""
         observer = self._observer
         engine = self._engine
         run = engine.prepare(
@@ -192,6 +231,8 @@ class _Computation:
         try:
             engine.submit(run)
             self._serve(run)
+            if keep:
+                return self._kept(run)
             values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}
             with contextlib.suppress(Exception):
                 engine.results_taken(run)
@@ -202,6 +243,20 @@ class _Computation:
         finally:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
+        return values
+
+    def _kept(self, run: GraphRun) -> dict[int, Any]:
+        """Have the engine keep what is in its arenas and files; small values are kept here."""
+        outputs = self._graph.outputs
+        values = {chunk: run.values[chunk] for chunk in outputs if chunk in run.values}
+        stored = [chunk for chunk in outputs if chunk not in values and _location(run, chunk)[0] >= ARRAY]
+        for chunk in outputs:
+            if chunk not in values and chunk not in stored:
+                values[chunk] = self._value(run, chunk)
+        if stored:
+            values.update(zip(stored, self._engine.keep(run, stored), strict=True))
+        else:
+            self._engine.results_taken(run)
         return values
 
     # -- while it runs ----------------------------------------------------------------------------------------
@@ -239,9 +294,10 @@ class _Computation:
             operand = graph.operands[graph.operand_of[chunk]]
             # Dask's own assembly of arrays copies its inputs and keeps none of them.
             in_place = operand.functions[-1] is finalize_array
-            inputs = [self._input(run, source, in_place) for source in graph.inputs[chunk]]
-            literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
-            value = operand.run(inputs, literals)
+            with contextlib.ExitStack() as lent:
+                inputs = [self._input(run, source, lent if in_place else None) for source in graph.inputs[chunk]]
+                literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
+                value = operand.run(inputs, literals)
         except Exception as error:
             engine.client_failed(run, chunk, error)
         except BaseException as error:
@@ -253,16 +309,20 @@ class _Computation:
                 run.inbox.put(messages.Done([chunk], os.getpid(), {chunk: value}))
             engine.client_finished(run, chunk, value, time.perf_counter() - start)
 
-    def _input(self, run: GraphRun, chunk: int, in_place: bool) -> Any:
-        if chunk in run.values:
-            return run.values[chunk]
-        location = _location(run, chunk)
-        store = self._engine.store
-        return store.load(location) if in_place else store.load_copy(location)
+    def _input(self, run: GraphRun, chunk: int, lent: contextlib.ExitStack | None) -> Any:
+        """Return an input: in place, as long as all that is `lent` is not given back, or a copy."""
+        value = run.values.get(chunk, run)
+        if value is run:
+            location, store = _location(run, chunk), self._engine.store
+            return store.load_copy(location) if lent is None else store.load(location)
+        if type(value) is Persisted and lent is not None:
+            store, location = lent.enter_context(value.lent())
+            return store.load(location)
+        return value_of(value)
 
     def _value(self, run: GraphRun, chunk: int) -> Any:
         if chunk in run.values:
-            return run.values[chunk]
+            return value_of(run.values[chunk])
         return self._engine.store.load_copy(_location(run, chunk))
 
     def _on_started(self, run: GraphRun, message: messages.Started) -> None:
@@ -290,7 +350,7 @@ class _Computation:
         key = self._graph.keys[message.chunk]
         if self._rerun_locally:
             operand = self._graph.operands[self._graph.operand_of[message.chunk]]
-            inputs = [self._input(run, source, False) for source in self._graph.inputs[message.chunk]]
+            inputs = [self._input(run, source, None) for source in self._graph.inputs[message.chunk]]
             operand.run(inputs, self._graph.literals[message.chunk])
         error = message.error
         if isinstance(error, FailureRecord):
@@ -329,4 +389,4 @@ def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
     return partial(dask.local.get_sync, **known)(dsk, keys)
 
 
-__all__ = ["compute", "compute_in_worker"]
+__all__ = ["compute", "compute_in_worker", "persist"]

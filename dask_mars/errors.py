@@ -81,6 +81,29 @@ class EngineStopped(MarsError):
         self.reason = reason
 
 
+class PersistedLost(MarsError):
+    """Persisted data are gone, because the engine that kept them is.
+
+    Attributes
+    ----------
+    key : str
+        Dask's key of the chunk that was asked for.
+    reason : str
+        What has become of it.
+    """
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def _message(self) -> str:
+        return (
+            f"the persisted data of {self.key} are gone: {self.reason}. They live no longer than the Runtime that "
+            "computed them; persist the original collection again."
+        )
+
+
 class WorkerStartFailed(MarsError):
     """Worker processes end before they can work."""
 

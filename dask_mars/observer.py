@@ -10,6 +10,7 @@ from dask.local import start_state_from_dask
 
 from dask_mars.graph import DATA, ChunkGraph, Key
 from dask_mars.optimize.expression import alias_targets
+from dask_mars.persisted import as_data
 
 Callbacks = tuple[Callable[..., None] | None, ...]
 
@@ -171,7 +172,7 @@ def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     """Return a graph of Dask's task objects that callbacks may change."""
     from dask._task_spec import convert_legacy_graph
 
-    return dict(convert_legacy_graph(dsk))
+    return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
 
 
 __all__ = ["CountingObserver", "Observer", "as_tasks", "only_count"]

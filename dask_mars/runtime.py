@@ -6,6 +6,8 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +15,7 @@ import dask
 
 from dask_mars import config, mode
 from dask_mars.client import compute, compute_in_worker
+from dask_mars.client import persist as persist_with
 from dask_mars.errors import EngineStopped
 from dask_mars.scheduler.engine import Engine
 
@@ -81,6 +84,12 @@ class Runtime:
                 atexit.register(self._engine.close)
             return self._engine
 
+    @property
+    def keeps_data(self) -> bool:
+        """Whether there are persisted data in its store."""
+        engine = self._engine
+        return engine is not None and engine.alive and engine.keeps_data
+
     def get(self, dsk: Any, keys: Any, **options: Any) -> Any:
         """Compute keys of a Dask graph: a Dask scheduler, as in ``x.compute(scheduler=runtime.get)``.
 
@@ -97,6 +106,30 @@ class Runtime:
         if mode.in_worker:
             return compute_in_worker(dsk, keys, **options)
         return compute(self.engine, dsk, keys, **_known(options))
+
+    def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
+        """Compute collections and keep their chunks in the store: what `dask.persist` calls.
+
+        Later computations by this runtime read the chunks in place. They are freed when nothing refers to them any
+        more, and at the latest when the runtime is closed; then `PersistedLost` is raised where they are needed.
+
+        Parameters
+        ----------
+        collections : iterable
+            Dask collections.
+        optimize_graph : bool, optional
+            As for `dask.persist`.
+        **options
+            As for `get`.
+
+        Returns
+        -------
+        tuple
+            Collections like those given.
+        """
+        if mode.in_worker:
+            return persist_with(compute_in_worker, collections, optimize_graph, options)
+        return persist_with(partial(compute, self.engine, keep=True), collections, optimize_graph, _known(options))
 
     def explain(self, key: Any = None) -> str:
         """Say in words what is being computed and what waits for what, from any thread.
@@ -161,6 +194,8 @@ class _Default:
         self._runtime: Runtime | None = None
         #: One more, for calls that want more workers than the default has.
         self._larger: Runtime | None = None
+        #: Those that a larger one has replaced, and that persisted data are in.
+        self._replaced: list[Runtime] = []
 
     def engine(self, num_workers: int | None) -> Engine:
         with self._lock:
@@ -170,17 +205,21 @@ class _Default:
             if num_workers is not None and num_workers > runtime.settings.num_workers:
                 if self._larger is None or self._larger.settings.num_workers < num_workers:
                     if self._larger is not None:
-                        self._larger.close()
+                        self._replaced.append(self._larger)
                     self._larger = Runtime(num_workers)
                 runtime = self._larger
+            for replaced in [other for other in self._replaced if not other.keeps_data]:
+                replaced.close()
+                self._replaced.remove(replaced)
             return runtime.engine()
 
     def close(self) -> None:
         with self._lock:
-            for runtime in (self._runtime, self._larger):
+            for runtime in (self._runtime, self._larger, *self._replaced):
                 if runtime is not None:
                     runtime.close()
             self._runtime = self._larger = None
+            self._replaced = []
 
 
 _default = _Default()
@@ -253,6 +292,20 @@ def get(
     if num_workers is None:
         num_workers = dask.config.get("num_workers", None)
     return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))
+
+
+def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
+    """Compute collections and keep their chunks in the default runtime's store, as `Runtime.persist` does."""
+    if mode.in_worker:
+        return persist_with(compute_in_worker, collections, optimize_graph, options)
+    getter = partial(compute, _default.engine, keep=True)
+    if options.get("num_workers") is None:
+        options["num_workers"] = dask.config.get("num_workers", None)
+    return persist_with(getter, collections, optimize_graph, _known(options))
+
+
+# Where `dask.persist` looks for it.
+get.persist = persist  # type: ignore[attr-defined]
 
 
 def close() -> None:

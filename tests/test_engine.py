@@ -735,12 +735,6 @@ def test_chunks_that_a_task_keeps_stay_as_they_are(single: Runtime) -> None:
     assert eventually(lambda: not single.engine()._blocks.references)
 
 
-def test_persisted_chunks_leave_the_store(runtime: Runtime) -> None:
-    persisted = (da.ones(1 << 20, chunks=1 << 18) + 1).persist(scheduler=runtime.get)
-    assert eventually(lambda: not runtime.engine()._blocks.references)
-    assert persisted.sum().compute(scheduler=runtime.get) == 2 << 20
-
-
 def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     def sizes() -> tuple[int, int]:
         from dask_mars.worker import process

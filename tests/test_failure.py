@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 import pytest
 from conftest import eventually
+from dask._task_spec import DataNode
 from dask.utils import SerializableLock
 from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 
@@ -679,7 +680,8 @@ def test_store_and_load(tmp_path: Path, request: pytest.FixtureRequest, get: Get
         target = make_target("numpy", tmp_path, request)
         stored = da.store(array, target, return_stored=True, load_stored=True, scheduler=scheduler)
         assert target.sum() == 40_000
-        blocks = [value for value in dict(stored.dask).values() if isinstance(value, np.ndarray)]
+        values = [value.value if isinstance(value, DataNode) else value for value in dict(stored.dask).values()]
+        blocks = [value for value in values if isinstance(value, np.ndarray)]
         persisted.append([(block.shape, float(block.sum())) for block in blocks])
     assert persisted[0] == persisted[1]
 

@@ -421,7 +421,7 @@ def test_persisted_chunks_may_be_written_to_as_under_threads(get: Get) -> None:
     ours = array.persist(scheduler=get).__dask_graph__()
     theirs = array.persist(scheduler="threads").__dask_graph__()
     for key in theirs:
-        assert ours[key].flags.writeable == theirs[key].flags.writeable
+        assert ours[key]().flags.writeable == theirs[key].flags.writeable
 
 
 def test_store(get: Get) -> None:

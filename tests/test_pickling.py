@@ -364,6 +364,8 @@ OURS = {
     errors.StateError: (7, 3, "FREED", "RUNNING"),
     errors.UnsupportedPlatform: ("win32",),
     errors.EngineStopped: ("closed",),
+    errors.PersistedLost: ("x", "the Runtime is closed"),
+    errors.Stalled: ("graph 1: 1 READY",),
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),

@@ -5,6 +5,8 @@ Tasks that do the same with other inputs and literals come to the same program, 
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from types import MethodType
@@ -48,6 +50,7 @@ from dask_mars.optimize.programs import (
     make_tuple,
     name_of,
 )
+from dask_mars.persisted import Persisted, as_data, holds_persisted
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
@@ -69,6 +72,10 @@ _CONTAINERS: dict[type, Callable[..., Any]] = {
     Set: make_set,
     Dict: make_dict,
 }
+
+
+# Python's own containers as Dask passes them on, and what makes them.
+_MAY_HOLD: dict[type, Callable[..., Any]] = {list: make_list, tuple: make_tuple, set: make_set, dict: make_dict}
 
 
 class _Pattern:
@@ -105,7 +112,8 @@ class Compiler:
 
     def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = ()) -> None:
         layers = list(layers)
-        self.layers = LazyLayers(layers, self)
+        # Not a circle: what the graph holds, and be it all of somebody's memory, is to go with the compiler.
+        self.layers = LazyLayers(layers, weakref.proxy(self))
         self.operands: list[Operand] = []
         self.extra: dict[Key, Any] = {}
         self.targets: set[Key | None] = set()
@@ -167,12 +175,25 @@ class Compiler:
             key = ("mars-literal", id(value))
             self.extra[key] = DataNode(key, value)
             return program.input(key)
+        if type(value) is Persisted:
+            key = ("mars-persisted", id(value))
+            self.extra[key] = DataNode(key, value)
+            return program.input(key)
+        if type(value) in _MAY_HOLD:
+            # Not for the next one of its type: that may hold what has to be read.
+            return self._emit_held(program, value) if holds_persisted(value) else program.literal(value)
         if not callable(value):
             if not isinstance(value, np.ndarray):
                 self._literal_types.add(type(value))
             return program.literal(value)
         held = self._held_callable(value)
         return program.literal(value) if held is None else program.step(held, ())
+
+    def _emit_held(self, program: Program, value: Any) -> int:
+        """Emit a container that holds kept chunks: its items become values of their own."""
+        kind = type(value)
+        items = itertools.chain.from_iterable(value.items()) if kind is dict else value
+        return program.step(_MAY_HOLD[kind], tuple([self._emit_literal(program, item) for item in items]))
 
     def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function that stands for all that do the same, which some layers make anew for each block."""
@@ -300,6 +321,7 @@ class Compiler:
             node = convert_legacy_task(key, value, self._known_keys)
             if not isinstance(node, GraphNode):
                 return DataNode(key, node)
+        node = as_data(key, node)
         if isinstance(node, (DataNode, Alias)):
             return node
         if type(node) is Task:

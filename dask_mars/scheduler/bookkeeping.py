@@ -41,6 +41,7 @@ class Graph:
         "followers",
         "in_client",
         "in_hand",
+        "lent",
         "losses",
         "mean_s",
         "memory",
@@ -109,6 +110,8 @@ class Graph:
         #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
         self.mean_s: float | None = None
         self.memory = GraphMemory(plan.operand_of, plan.declared_bytes)
+        #: Of kept chunks: the graphs that have borrowed them, and the chunks that they are there.
+        self.lent: dict[int, list[tuple[Graph, int]]] = {}
         #: How often in a row others have passed the chunk that is next and has no room.
         self.passes = 0
 
@@ -124,7 +127,12 @@ class Graph:
     def next_use(self, chunk: int) -> float:
         """Return the key of the first chunk that will need another's data; infinite if only the user does."""
         waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= READY]
-        return min(map(self.key_of, waiting), default=math.inf)
+        elsewhere = [user.next_use(its) for user, its in self.lent.get(chunk, ())]
+        return min([*map(self.key_of, waiting), *elsewhere], default=math.inf)
+
+    def owner(self, chunk: int) -> tuple[int, int]:
+        """Return graph and chunk that answer for a chunk's memory."""
+        return self.plan.borrowed.get(chunk) or (self.number, chunk)
 
     # -- queues -----------------------------------------------------------------------------------------------
 

@@ -292,7 +292,7 @@ class Dispatcher:
         """Return what is being read, by graph and chunk: inputs of what is in hand, and results the user takes."""
         hands = [self.client_hand, *[worker.in_hand for worker in self.workers.values()]]
         pinned = {
-            (number, source)
+            self._graphs[number].owner(source)
             for hand in hands
             for number, chunk in hand
             for source in self._graphs[number].inputs(chunk)
@@ -314,7 +314,7 @@ class Dispatcher:
         memory = self.memory
         missing = memory.missing_bytes(need)
         if missing:
-            self._spill(missing, {(graph.number, source) for source in graph.inputs(chunk)})
+            self._spill(missing, {graph.owner(source) for source in graph.inputs(chunk)})
         if memory.spilling_bytes or any(other.in_hand or other.is_read for other in self._graphs.values()):
             return None
         limit = graph.plan.worker_limit

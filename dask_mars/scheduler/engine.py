@@ -12,6 +12,7 @@ import heapq
 import itertools
 import logging
 import os
+import queue
 import selectors
 import sys
 import threading
@@ -33,13 +34,15 @@ from dask_mars.errors import (
     WorkerStartFailed,
     describe_exit,
 )
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph import DATA, ChunkGraph
 from dask_mars.ids import TASK_LIMIT
 from dask_mars.limits import arena_bytes, estimate_memory
+from dask_mars.persisted import Persisted, Reference, watch
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.blocks import Blocks, block_bytes
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksReleased,
     ChunksSpilled,
     DropSpilled,
     Event,
@@ -55,6 +58,7 @@ from dask_mars.scheduler.events import (
     OperandsFinished,
     OperandsReturned,
     Refuse,
+    ResultsKept,
     ResultsTaken,
     Run,
     Spill,
@@ -74,7 +78,7 @@ from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
-from dask_mars.worker.store import ARRAY, Block, Location, Store
+from dask_mars.worker.store import ARRAY, Block, Location, Store, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +90,10 @@ _WATCH_S = 0.1
 _PRESSURE = 0.9
 #: Of the store's limit: what it may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
+#: How often is looked for kept chunks that nobody wants any more, if nothing else happens.
+_KEPT_S = 0.05
+#: How often a thread that waits for an answer looks whether the engine still lives.
+_ANSWER_S = 0.5
 #: How often is looked whether there is anything that could happen.
 _LIVENESS_S = 2.0
 #: How long worker processes may take to run their exit handlers.
@@ -120,6 +128,10 @@ class Engine:
         #: Why chunks cannot be written to disk, if so.
         self._spill_error: SpillError | None = None
         self._commands: deque[Callable[[], None]] = deque()
+        #: Of graphs that are nothing but kept chunks: references to what the user has of them.
+        self._kept: dict[int, list[Reference]] = {}
+        #: Those whose object is gone.
+        self._gone: deque[Reference] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
         self._lock = threading.Lock()
@@ -189,6 +201,82 @@ class Engine:
         """Release a finished graph's data."""
         self._command(lambda: self._handle(ResultsTaken(run.number)))
 
+    def keep(self, run: GraphRun, chunks: list[int]) -> list[Persisted]:
+        """Release a finished graph's data but for some chunks, which stay until nobody refers to them any more.
+
+        Parameters
+        ----------
+        run : GraphRun
+            Of a graph that has finished.
+        chunks : list of int
+            Those to keep; their values are in the shared store.
+        """
+        count, keys = len(chunks), [run.graph.keys[chunk] for chunk in chunks]
+        graph = ChunkGraph(keys=keys, operand_of=[DATA] * count, outputs=[*range(count)])
+        kept = self.prepare(graph, GraphPlan([()] * count, range(count), [DATA] * count), False, False)
+        # The engine pins a finished graph's results until it hears more.
+        kept.locations = [run.locations[chunk] for chunk in chunks]
+        persisted = [
+            Persisted(self, kept.number, number, key, size_of(location))
+            for number, (key, location) in enumerate(zip(keys, kept.locations, strict=True))
+            if location is not None
+        ]
+
+        self._kept[kept.number] = [watch(chunk, self._gone.append) for chunk in persisted]
+
+        def command() -> None:
+            if run.number not in self._runs:
+                self._kept.pop(kept.number, None)
+            else:
+                for chunk in chunks:
+                    run.locations[chunk] = None
+                self._runs[kept.number] = kept
+                self._handle(ResultsKept(run.number, kept.number, chunks))
+
+        self._command(command)
+        return persisted
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether there are persisted data."""
+        return bool(self._kept)
+
+    def location_of(self, graph: int, chunk: int) -> Location | None:
+        """Return where a kept chunk is at the moment, None before `keep` has been seen to and after the end."""
+        run = self._runs.get(graph)
+        return None if run is None else run.locations[chunk]
+
+    def borrow(self, graph: int, chunk: int) -> Location:
+        """Return the location of a kept chunk, which stays there until it is given back."""
+        answer: queue.SimpleQueue[Location | None] = queue.SimpleQueue()
+
+        def command() -> None:
+            location = self.location_of(graph, chunk)
+            if location is not None:
+                self._blocks.keep_location(location)
+            answer.put(location)
+
+        if threading.current_thread() is self._thread:
+            command()
+        elif any(engine._thread is threading.current_thread() for engine in _engines):
+            raise RuntimeError("engines do not wait for each other")
+        else:
+            self._command(command)
+        while True:
+            try:
+                location = answer.get(timeout=_ANSWER_S)
+            except queue.Empty:
+                if self.alive:
+                    continue
+                location = None
+            if location is None:
+                raise self.why_stopped()
+            return location
+
+    def give_back(self, location: Location) -> None:
+        """Let go of a location that was borrowed."""
+        self._command(lambda: self._blocks.drop_location(location))
+
     def client_finished(self, run: GraphRun, chunk: int, value: Any, duration_s: float) -> None:
         """Take the value of a chunk that was computed in the user's process."""
 
@@ -257,7 +345,7 @@ class Engine:
         if key is not None:
             return explain_key(self._machine, self._runs, key, time.monotonic())
         pids = {number: handle.process.pid for number, handle in self._workers.items()}
-        return explain(self._machine, self._runs, pids)
+        return explain(self._machine, self._runs, pids, set(self._kept))
 
     def close(self) -> None:
         """End the workers and release everything. Running computations raise `EngineStopped`."""
@@ -315,8 +403,12 @@ class Engine:
                     continue
                 if key.fileobj is handle.exit_descriptor or mask & selectors.EVENT_READ:
                     self._read(handle, ended=key.fileobj is handle.exit_descriptor)
+        # Those whose graph is not known after the commands that have come before belong to no graph at all.
+        gone = len(self._gone)
         while self._commands:
             self._commands.popleft()()
+        if gone:
+            self._release_kept([self._gone.popleft() for _ in range(gone)])
         now = time.monotonic()
         due = self._machine.next_due_s()
         if due is not None and due <= now:
@@ -324,12 +416,19 @@ class Engine:
         self._enforce_deadlines(now)
         if not ready and self._runs:
             self._end_stalled()
-        if self._runs and now - self._watched_s > _WATCH_S:
+        if len(self._runs) > len(self._kept) and now - self._watched_s > _WATCH_S:
             self._watched_s = now
             self._watch_memory()
         for handle in self._workers.values():
             handle.flush_frees()
             self._write(handle)
+
+    def _release_kept(self, gone: list[Reference]) -> None:
+        chunks: dict[int, list[int]] = {}
+        for reference in gone:
+            chunks.setdefault(reference.graph, []).append(reference.chunk)
+        for graph, released in chunks.items():
+            self._handle(ChunksReleased(graph, released))
 
     def _watch_memory(self) -> None:
         """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
@@ -346,6 +445,8 @@ class Engine:
         if not (self._runs or self._deadlines):
             return None
         times = [due for due in (self._machine.next_due_s(),) if due is not None]
+        if self._kept:
+            times.append(time.monotonic() + _KEPT_S)
         if self._deadlines:
             times.append(self._deadlines[0][0])
         return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
@@ -644,11 +745,20 @@ class Engine:
     def _use_spilled(self, instruction: UseSpilled) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            location = run.locations[chunk]
-            run.locations[chunk] = run.spilled.pop(chunk)
-            if location is not None:
-                self._blocks.drop_location(location)
+            self._replace_location(run, chunk, run.spilled.pop(chunk))
         self._forget_locations(run, instruction.chunks)
+        for number, its, chunk in instruction.borrowed:
+            user, location = self._runs[number], run.locations[chunk]
+            if location is not None and user.locations[its] is not None:
+                self._blocks.keep_location(location)
+                self._replace_location(user, its, location)
+                self._forget_locations(user, [its])
+
+    def _replace_location(self, run: GraphRun, chunk: int, new: Location) -> None:
+        location = run.locations[chunk]
+        run.locations[chunk] = new
+        if location is not None:
+            self._blocks.drop_location(location)
 
     def _drop_spilled(self, instruction: DropSpilled) -> None:
         run = self._runs[instruction.graph]
@@ -673,6 +783,7 @@ class Engine:
 
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         run = self._runs.pop(instruction.graph)
+        self._kept.pop(run.number, None)
         for location in run.locations:
             if location is not None:
                 self._blocks.drop_location(location)
@@ -683,9 +794,9 @@ class Engine:
                 handle.operands.pop(run.number, None)
                 handle.to_free.pop(run.number, None)
                 handle.send((channel.FORGET, run.number))
-        if not self._runs:
-            contexts = self._sender.contexts
-            for number in [number for number in contexts if self._context is None or number != self._context[0]]:
+        contexts, used = self._sender.contexts, {run.context for run in self._runs.values()}
+        for number in contexts.keys() - used:
+            if self._context is None or number != self._context[0]:
                 del contexts[number]
 
     _carry_out: ClassVar[dict[type, Callable[[Engine, Any], None]]] = {

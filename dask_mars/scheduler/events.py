@@ -34,6 +34,8 @@ class GraphPlan:
         User's priority of a chunk, 0 where absent; larger runs first.
     worker_limit : int or None
         Most workers to use at the same time.
+    borrowed : dict
+        Of chunks whose value was kept by `ResultsKept`: number of the graph that has it, and the chunk there.
     run_ahead : bool
         Whether a chunk may be handed to a worker that is still to compute inputs of it.
     declared_bytes : callable or None
@@ -48,6 +50,7 @@ class GraphPlan:
     default_retries: int = 0
     priorities: dict[int, float] = field(default_factory=dict)
     worker_limit: int | None = None
+    borrowed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     run_ahead: bool = True
     declared_bytes: Callable[[int], int | None] | None = None
 
@@ -134,6 +137,23 @@ class ResultsTaken:
 
 
 @dataclass(slots=True)
+class ResultsKept:
+    """The user wants chunks of a finished graph to stay; they go on as graph `kept`, in the order of `chunks`."""
+
+    graph: int
+    kept: int
+    chunks: Sequence[int]
+
+
+@dataclass(slots=True)
+class ChunksReleased:
+    """The user has no use for kept chunks any more."""
+
+    graph: int
+    chunks: Sequence[int]
+
+
+@dataclass(slots=True)
 class ChunksSpilled:
     """Chunks were written to disk, or, unless `written`, could not be; they are still in memory.
 
@@ -159,6 +179,8 @@ Event = (
     | WorkerLost
     | GraphCancelled
     | ResultsTaken
+    | ResultsKept
+    | ChunksReleased
     | ChunksSpilled
     | TimePassed
 )
@@ -203,10 +225,14 @@ class Spill:
 
 @dataclass(slots=True)
 class UseSpilled:
-    """Release the memory of chunks: from now on they are read from disk."""
+    """Release the memory of chunks: from now on they are read from disk.
+
+    `borrowed` has those of them that other graphs have borrowed: the graph, what the chunk is there, and here.
+    """
 
     graph: int
     chunks: list[int]
+    borrowed: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from dask.utils import format_bytes
@@ -22,7 +22,9 @@ _ENDS = {
 }
 
 
-def explain(machine: Machine, runs: Mapping[int, GraphRun], running: Mapping[int, int]) -> str:
+def explain(
+    machine: Machine, runs: Mapping[int, GraphRun], running: Mapping[int, int], kept: Set[int] = frozenset()
+) -> str:
     """Say of each graph how far it is and what it waits for.
 
     Parameters
@@ -33,6 +35,8 @@ def explain(machine: Machine, runs: Mapping[int, GraphRun], running: Mapping[int
         The computations by graph number.
     running : mapping
         Process ids of the workers, by number.
+    kept : set of int, optional
+        Numbers of the graphs that are nothing but persisted chunks.
     """
     memory = machine.memory
     lines = [
@@ -40,9 +44,12 @@ def explain(machine: Machine, runs: Mapping[int, GraphRun], running: Mapping[int
         f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.promised_bytes)} are promised to what is in "
         f"hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
-    if not runs:
+    if not runs.keys() - kept:
         lines.append("nothing is being computed")
-    for number in runs:
+    for number, run in runs.items():
+        if number in kept:
+            lines.append(f"graph {number}: persisted, {len(run.graph)} chunks")
+            continue
         counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
         lines.append(f"graph {number}: {counts}")
     for worker, pid in running.items():

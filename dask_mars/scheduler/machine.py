@@ -25,6 +25,7 @@ from dask_mars.scheduler.bookkeeping import (
 from dask_mars.scheduler.dispatch import Dispatcher, Policy
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksReleased,
     ChunksSpilled,
     DropSpilled,
     Event,
@@ -33,6 +34,7 @@ from dask_mars.scheduler.events import (
     ForgetGraph,
     Free,
     GraphCancelled,
+    GraphPlan,
     GraphSubmitted,
     Instruction,
     Interrupt,
@@ -40,6 +42,7 @@ from dask_mars.scheduler.events import (
     OperandsFinished,
     OperandsReturned,
     Refuse,
+    ResultsKept,
     ResultsTaken,
     TimePassed,
     UseSpilled,
@@ -75,6 +78,8 @@ class Machine:
             WorkerLost: self._worker_lost,
             GraphCancelled: self._graph_cancelled,
             ResultsTaken: self._results_taken,
+            ResultsKept: self._results_kept,
+            ChunksReleased: self._chunks_released,
             ChunksSpilled: self._chunks_spilled,
             TimePassed: self._time_passed,
         }
@@ -189,6 +194,8 @@ class Machine:
             # Values that came with the graph were never computed: they start where others end.
             state[chunk] = FINISHED
             graph.mark_given(chunk)
+        for chunk, (number, source) in plan.borrowed.items():
+            self._lend(graph, chunk, self._graphs[number], source)
         for chunk in finished:
             graph.after_finish(chunk)
         if not graph.unfinished_outputs:
@@ -315,6 +322,45 @@ class Machine:
             self._stop(graph, force=False)
         self._maybe_forget(graph)
 
+    def _results_kept(self, event: ResultsKept, now_s: float) -> None:
+        graph = self._graphs[event.graph]
+        count = len(event.chunks)
+        kept = self._graphs[event.kept] = Graph(event.kept, GraphPlan([()] * count, range(count), [-1] * count))
+        kept.state[:] = bytes([FINISHED]) * count
+        kept.unfinished_outputs = 0
+        # Idle data: nobody reads them, but for the graphs that borrow them.
+        kept.taken = True
+        for number, chunk in enumerate(event.chunks):
+            graph.memory.hand_over(chunk, kept.memory, number)
+        self._results_taken(ResultsTaken(event.graph), now_s)
+
+    def _chunks_released(self, event: ChunksReleased, now_s: float) -> None:
+        graph = self._graphs.get(event.graph)
+        if graph is None:
+            return
+        released = [chunk for chunk in event.chunks if graph.state[chunk] == FINISHED]
+        for chunk in released:
+            graph.move(chunk, FREED)
+            graph.memory.forget(chunk)
+        self._out.append(Free(graph.number, released))
+        if not graph.state.count(FINISHED):
+            self._stop(graph, force=False)
+            self._maybe_forget(graph)
+
+    def _lend(self, graph: Graph, chunk: int, kept: Graph, source: int) -> None:
+        kept.lent.setdefault(source, []).append((graph, chunk))
+        if source in kept.memory.spilled:
+            graph.memory.spilled[chunk] = kept.memory.spilled[source]
+
+    def _take_home(self, graph: Graph) -> None:
+        """Note that a graph needs nothing of what it has borrowed any more."""
+        for chunk, (number, source) in graph.plan.borrowed.items():
+            kept = self._graphs.get(number)
+            if kept is not None:
+                kept.lent[source].remove((graph, chunk))
+                if not kept.lent[source]:
+                    del kept.lent[source]
+
     def _chunks_spilled(self, event: ChunksSpilled, now_s: float) -> None:
         self.memory.answered(sum(event.sizes.values()))
         if not event.written:
@@ -326,18 +372,22 @@ class Machine:
         if not event.written:
             return
         pinned = self._dispatcher.pinned()
-        used, useless = [], []
+        used, useless, borrowed = [], [], []
         for chunk, size in event.sizes.items():
             if chunk in graph.memory.sizes and (graph.number, chunk) not in pinned:
                 del graph.memory.sizes[chunk]
                 graph.memory.spilled[chunk] = size
+                for user, its in graph.lent.get(chunk, ()):
+                    if user.state[its] == FINISHED:
+                        user.memory.spilled[its] = size
+                        borrowed.append((user.number, its, chunk))
                 # The instruction below makes it so; until the next event this is what is known.
                 self.memory.stored_bytes -= size
                 used.append(chunk)
             else:
                 useless.append(chunk)
         if used:
-            self._out.append(UseSpilled(graph.number, used))
+            self._out.append(UseSpilled(graph.number, used, borrowed))
         if useless:
             self._out.append(DropSpilled(graph.number, useless))
 
@@ -389,6 +439,7 @@ class Machine:
         """Forget a graph that the user is done with once nothing of it is in any worker's hands."""
         if graph.taken and graph.stopping and not graph.in_hand and graph.number in self._graphs:
             del self._graphs[graph.number]
+            self._take_home(graph)
             self._dispatcher.forget(graph)
             self._out.append(ForgetGraph(graph.number))
 

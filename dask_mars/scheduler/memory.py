@@ -125,6 +125,13 @@ class GraphMemory:
                 known.add(operand)
         return known
 
+    def hand_over(self, chunk: int, other: GraphMemory, number: int) -> None:
+        """Have another graph answer for a chunk, under another number."""
+        if chunk in self.sizes:
+            other.sizes[number] = self.sizes.pop(chunk)
+        if chunk in self.spilled:
+            other.spilled[number] = self.spilled.pop(chunk)
+
     def forget(self, chunk: int) -> None:
         """Note that a chunk is needed no more."""
         self.sizes.pop(chunk, None)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from dask_mars.errors import StoreFull
 from dask_mars.operands import OperandMapping
+from dask_mars.persisted import Persisted
 from dask_mars.scheduler.blocks import Blocks
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.workers import WorkerHandle
@@ -154,7 +155,9 @@ class Sender:
         """
         location = run.locations[chunk]
         if location is None and chunk in run.values:
-            location = self._store.seal(run.values[chunk], freeze=True)
+            value = run.values[chunk]
+            kept = value.location if type(value) is Persisted else None
+            location = self._store.seal(value, freeze=True) if kept is None else kept
             self._blocks.keep_location(location)
             run.locations[chunk] = location
         return location

@@ -1,0 +1,568 @@
+"""Persisted collections: their chunks stay in the store, are read there, and go with the last reference."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+from conftest import eventually
+from dask.diagnostics import Profiler, ProgressBar
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.drawing.picture import KNOWN, make_picture
+from dask_mars.errors import PersistedLost
+from dask_mars.graph import DATA
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import prepare
+from dask_mars.persisted import Persisted
+from dask_mars.scheduler.spiller import Spiller
+
+Get = Callable[..., Any]
+MIB = 1 << 20
+
+
+def numbers(side: int = 400, chunk: int = 100) -> da.Array:
+    """Return an array whose chunks, of 80 KB, are in the store."""
+    return da.random.default_rng(3).random((side, side), chunks=chunk)
+
+
+def kept_by(collection: Any) -> list[Persisted]:
+    """Return the stand-ins in a collection's graph."""
+    nodes = dict(collection.__dask_graph__()).values()
+    return [node.args[0] for node in nodes if type(getattr(node, "args", (None,))[0]) is Persisted]
+
+
+def on_disk(collection: Any) -> int:
+    return sum(repr(chunk).endswith(" on disk>") for chunk in kept_by(collection))
+
+
+def blocks(runtime: Runtime) -> dict[tuple[int, int], list[int]]:
+    return runtime.engine()._blocks.references
+
+
+def is_empty(runtime: Runtime) -> bool:
+    engine = runtime.engine()
+    return eventually(lambda: not (engine._blocks.references or engine._runs or engine._machine.graphs))
+
+
+@pytest.fixture(scope="module")
+def known() -> np.ndarray:
+    return numbers().compute(scheduler="threads")
+
+
+# -- what is handed out, and when it goes -------------------------------------------------------------------------
+
+
+def test_chunks_stay_in_the_store_until_the_last_reference_goes(runtime, known):
+    x = numbers()
+    persisted = x.persist(scheduler=runtime.get)
+    assert (persisted.name, persisted.chunks, persisted.dtype) == (x.name, x.chunks, x.dtype)
+    assert len(kept_by(persisted)) == 16
+    assert len(blocks(runtime)) == 16
+    part = persisted[:100]
+    del persisted
+    np.testing.assert_array_equal(part.compute(scheduler=runtime.get), known[:100])
+    del part
+    assert is_empty(runtime)
+
+
+def test_each_chunk_goes_on_its_own(runtime):
+    persisted = numbers().persist(scheduler=runtime.get)
+    kept = kept_by(persisted)
+    del persisted
+    assert eventually(lambda: len(blocks(runtime)) == 16)
+    del kept[3:]
+    assert eventually(lambda: len(blocks(runtime)) == 3)
+    assert kept[2].result().shape == (100, 100)
+    del kept
+    assert is_empty(runtime)
+
+
+def test_nothing_is_computed_twice_or_sealed_again(runtime, tmp_path):
+    def count(block: np.ndarray) -> np.ndarray:
+        with open(tmp_path / "calls", "a") as file:
+            file.write("x")
+        return block * 1.0
+
+    persisted = da.zeros((400, 400), chunks=100).map_blocks(count, dtype=float).persist(scheduler=runtime.get)
+    calls = (tmp_path / "calls").read_text()
+    before = {position: entry[1] for position, entry in blocks(runtime).items()}
+    assert persisted.sum().compute(scheduler=runtime.get) == 0
+    assert eventually(lambda: {position: entry[1] for position, entry in blocks(runtime).items()} == before)
+    assert (tmp_path / "calls").read_text() == calls
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda x, runtime: x.persist(scheduler=runtime.get),
+        lambda x, runtime: x.persist(scheduler=dask_mars.get),
+        lambda x, runtime: x.persist(scheduler="mars"),
+        lambda x, runtime: x.persist(scheduler="mars", optimize_graph=False, num_workers=1),
+        lambda x, runtime: dask.persist(x, scheduler=dask_mars.get)[0],
+        lambda x, runtime: dask.persist({"x": [x]}, scheduler=dask_mars.get)[0]["x"][0],
+        lambda x, runtime: runtime.persist([x])[0],
+    ],
+)
+def test_the_ways_to_ask_for_it(how, runtime, known):
+    persisted = how(numbers(), runtime)
+    assert len(kept_by(persisted)) == 16
+    np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), known)
+
+
+def test_the_scheduler_may_be_configured(runtime, known):
+    with dask.config.set(scheduler=dask_mars.get):
+        persisted = numbers().persist()
+        assert len(kept_by(persisted)) == 16
+        np.testing.assert_array_equal(persisted.compute(), known)
+
+
+def test_repr_says_what_and_where(runtime):
+    persisted = numbers().persist(scheduler=runtime.get)
+    assert repr(kept_by(persisted)[0]) == f"<Persisted {(persisted.name, 0, 0)!r} 80,000 bytes in shared memory>"
+
+
+def test_it_is_explained(runtime):
+    persisted = numbers().persist(scheduler=runtime.get)
+    assert eventually(lambda: "persisted, 16 chunks" in runtime.explain())
+    assert "nothing is being computed" in runtime.explain()
+    del persisted
+
+
+# -- kinds of collections -----------------------------------------------------------------------------------------
+
+
+def test_several_collections_at_once(runtime, known):
+    array, bag, large, small = dask.persist(
+        numbers(),
+        db.range(40_000, npartitions=4).map(lambda number: number + 1),
+        dask.delayed(np.arange)(100_000),
+        dask.delayed(len)("abc"),
+        scheduler=runtime.get,
+    )
+    assert len(kept_by(array)) == 16
+    assert len(kept_by(bag)) == 4
+    assert len(kept_by(large)) == 1
+    # What is small is in the graph itself.
+    assert not kept_by(small)
+    assert np.isclose(array.sum().compute(scheduler=runtime.get), known.sum())
+    assert bag.sum().compute(scheduler=runtime.get) == 40_000 * 40_001 // 2
+    assert large.sum().compute(scheduler=runtime.get) == 99_999 * 50_000
+    assert small.compute(scheduler=runtime.get) == 3
+    del array, bag, large
+    assert is_empty(runtime)
+
+
+def test_dataframes(runtime):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": np.arange(100_000.0), "b": np.arange(100_000) % 7})
+    persisted = (
+        dd.from_pandas(frame, npartitions=4).assign(c=lambda part: part.a * 2).persist(scheduler=runtime.get)
+    )
+    assert len(blocks(runtime)) >= 4
+    expected = frame.assign(c=frame.a * 2)
+    pd.testing.assert_frame_equal(persisted.compute(scheduler=runtime.get), expected)
+    assert persisted.groupby("b").c.sum().compute(scheduler=runtime.get).sum() == expected.c.sum()
+    again = persisted.persist(scheduler=runtime.get)
+    assert again.a.sum().compute(scheduler="threads") == frame.a.sum()
+    del persisted, again
+    assert is_empty(runtime)
+
+
+def test_xarray(runtime, known):
+    xarray = pytest.importorskip("xarray")
+    with dask.config.set(scheduler=runtime.get):
+        persisted = xarray.Dataset({"t": (("x", "y"), numbers())}).persist()
+        assert len(blocks(runtime)) == 16
+        assert np.isclose(float(persisted.t.mean()), known.mean())
+    del persisted
+    assert is_empty(runtime)
+
+
+def test_values_of_the_users_process_stay_there(runtime):
+    lock = threading.Lock()
+    here = dask.delayed(lambda: (lock, np.ones(10_000)))().persist(scheduler=runtime.get)
+    assert not blocks(runtime)
+    assert here[0].compute(scheduler=runtime.get) is lock
+
+
+# -- what is done with them ---------------------------------------------------------------------------------------
+
+USES: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda x: x,
+    "slices": lambda x: x[5:250:3, ::-1],
+    "rechunked": lambda x: x.rechunk((400, 50)) + 1 if isinstance(x, da.Array) else x + 1,
+    "lambda": lambda x: x.map_blocks(lambda block: block * 2) if isinstance(x, da.Array) else x * 2,
+    "product": lambda x: x @ x.T,
+    "moments": lambda x: (x - x.mean(axis=0)).std(),
+    "index": lambda x: x[[3, 1, 399], 7],
+}
+
+
+@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("use", USES)
+def test_results_are_those_of_the_collection_itself(use, optimized, runtime, known):
+    result = USES[use](numbers().persist(scheduler=runtime.get))
+    np.testing.assert_allclose(result.compute(scheduler=runtime.get, optimize_graph=optimized), USES[use](known))
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "sync"])
+def test_other_schedulers_read_copies(scheduler, runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    for use in (USES["slices"], USES["lambda"], USES["moments"]):
+        np.testing.assert_allclose(use(persisted).compute(scheduler=scheduler), use(known))
+
+
+def test_other_engines_read_copies(runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    with Runtime(num_workers=1) as other:
+        np.testing.assert_array_equal((persisted + 1).compute(scheduler=other.get), known + 1)
+        assert is_empty(other)
+
+
+def test_pickles_hold_the_values(runtime, known):
+    copy = pickle.loads(pickle.dumps(numbers().persist(scheduler=runtime.get)))
+    assert is_empty(runtime)
+    np.testing.assert_array_equal((copy + 1).compute(scheduler=runtime.get), known + 1)
+    np.testing.assert_array_equal((copy + 1).compute(scheduler="threads"), known + 1)
+
+
+def test_persisting_again_keeps_the_same_chunks(runtime):
+    first = numbers().persist(scheduler=runtime.get)
+    second = first.persist(scheduler=runtime.get)
+    assert set(kept_by(first)) == set(kept_by(second))
+    third = (first + 1).persist(scheduler=runtime.get)
+    del first, second
+    assert eventually(lambda: len(blocks(runtime)) == 16)
+    assert third.min().compute(scheduler=runtime.get) > 1
+
+
+def test_results_belong_to_the_user(runtime):
+    whole = numbers(100).persist(scheduler=runtime.get)
+    for result in (whole.compute(scheduler=runtime.get), kept_by(whole)[0].result()):
+        assert result.max() < 5
+        result[:] = 5
+    assert whole.max().compute(scheduler=runtime.get) < 5
+
+
+def test_tasks_write_into_copies(runtime, known):
+    def halve(block: np.ndarray) -> np.ndarray:
+        block /= 2
+        return block
+
+    persisted = numbers().persist(scheduler=runtime.get)
+    halved = persisted.map_blocks(halve, dtype=float)
+    np.testing.assert_array_equal(halved.compute(scheduler=runtime.get), known / 2)
+    np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), known)
+
+
+def test_chunks_within_arguments(runtime):
+    def total(items: list[Any], extra: dict[str, Any]) -> float:
+        return float(sum(item.sum() for item in items) + extra["more"][0].sum())
+
+    (chunk,) = kept_by(dask.delayed(np.ones)(10_000).persist(scheduler=runtime.get))
+    call = dask.delayed(total)
+    assert call([chunk, chunk], {"more": (chunk,)}).compute(scheduler=runtime.get) == 30_000
+    lock = threading.Lock()
+    here = dask.delayed(lambda items: (lock, items[0].sum())[1])([chunk])
+    assert here.compute(scheduler=runtime.get) == 10_000
+
+
+class Box:
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+def test_chunks_within_objects_travel_as_copies(runtime):
+    (chunk,) = kept_by(dask.delayed(np.ones)(10_000).persist(scheduler=runtime.get))
+    opened = dask.delayed(lambda box: float(box.content.sum()))(Box(chunk))
+    assert opened.compute(scheduler=runtime.get) == 10_000
+
+
+def test_graphs_with_nothing_to_run(runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    key = (persisted.name, 1, 2)
+    np.testing.assert_array_equal(runtime.get(persisted.dask, key), known[100:200, 200:300])
+    values = runtime.get({**persisted.dask, "one": (len, "a")}, [key, "one"])
+    np.testing.assert_array_equal(values[0], known[100:200, 200:300])
+
+
+def test_callbacks_see_no_tasks_for_them(runtime, known, capsys):
+    persisted = numbers().persist(scheduler=runtime.get)
+    with Profiler() as profiler:
+        persisted.sum().compute(scheduler=runtime.get)
+    names = {result.key[0] for result in profiler.results if isinstance(result.key, tuple)}
+    assert names
+    assert persisted.name not in names
+    profiler.clear()
+    with ProgressBar():
+        (persisted + 1).persist(scheduler=runtime.get)
+    assert "100% Completed" in capsys.readouterr().out
+    total = persisted.sum()
+    cached = {(persisted.name, 0, 0): np.zeros((100, 100))}
+    result = runtime.get(total.dask, total.__dask_keys__()[0], cache=cached)
+    assert np.isclose(result, known.sum() - known[:100, :100].sum())
+
+
+def test_in_pictures_they_are_known_values(runtime):
+    total = numbers().persist(scheduler=runtime.get).sum()
+    expression = dask.base.collections_to_expr([total]).optimize()
+    for composed in (True, False):
+        graph = prepare(expression, flatten(list(expression.__dask_keys__())), composed)
+        picture = make_picture("", graph, graph, 2, dask.utils.key_split)
+        assert [node.kind for node in picture.nodes].count(KNOWN) == graph.operand_of.count(DATA) == 16
+
+
+def test_in_a_task_it_is_as_with_dasks_own_schedulers(runtime, known):
+    def nested() -> float:
+        return float(numbers().persist(scheduler="mars").sum().compute(scheduler="mars"))
+
+    assert np.isclose(dask.delayed(nested)().compute(scheduler=runtime.get), known.sum())
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+def test_a_failing_task(runtime):
+    def fail(block: np.ndarray, block_info: Any = None) -> np.ndarray:
+        if block_info[0]["chunk-location"] == (3, 3):
+            raise ValueError("the last")
+        return block + 1
+
+    with pytest.raises(ValueError, match="the last"):
+        numbers().map_blocks(fail, dtype=float).persist(scheduler=runtime.get)
+    assert is_empty(runtime)
+
+
+def test_interrupts_at_any_moment(runtime):
+    array = numbers()
+    interrupted = 0
+    before = signal.getsignal(signal.SIGALRM)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for attempt in range(60):
+            try:
+                # NumPy may be interrupted while it has changed how it treats errors.
+                with np.errstate():
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 * (1 + attempt % 30))
+                    array.persist(scheduler=runtime.get)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    assert is_empty(runtime)
+
+
+def test_the_death_of_workers_takes_nothing_with_it(runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    engine = runtime.engine()
+    pids = engine.worker_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: len(engine.worker_pids()) == 2 and not set(engine.worker_pids()) & set(pids))
+    np.testing.assert_array_equal((persisted * 1).compute(scheduler=runtime.get), known)
+
+
+def test_a_closed_runtime_has_lost_them(runtime):
+    with Runtime(num_workers=1) as other:
+        persisted = numbers().persist(scheduler=other.get)
+    (first, *_) = kept_by(persisted)
+    assert repr(first).endswith("bytes lost>")
+    for scheduler in (runtime.get, "threads"):
+        with pytest.raises(PersistedLost, match=r"the Runtime is closed.*persist the original collection again"):
+            persisted.sum().compute(scheduler=scheduler)
+    with pytest.raises(PersistedLost):
+        first.result()
+
+
+def test_a_forked_process_cannot_read_them(runtime):
+    persisted = numbers().persist(scheduler=runtime.get)
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            kept_by(persisted)[0].result()
+        except PersistedLost as error:
+            status = 0 if "forked" in str(error) else 2
+        finally:
+            persisted = None
+            gc.collect()
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(blocks(runtime)) == 16
+
+
+def test_the_interpreter_ends_without_a_word(scripts):
+    text = """
+import dask.array as da, dask_mars
+persisted = da.ones((400, 400), chunks=100).persist(scheduler=dask_mars.get)
+print(persisted.sum().compute(scheduler=dask_mars.get))
+da.kept = persisted
+"""
+    done = scripts.run(str(scripts.write("kept.py", text)))
+    assert (done.stdout, done.stderr, done.returncode) == ("160000.0\n", "", 0)
+
+
+def test_more_workers_do_not_cost_what_is_kept(monkeypatch):
+    class Fake:
+        def __init__(self, num_workers: int = 1) -> None:
+            self.settings = self
+            self.num_workers = num_workers
+            self.keeps_data = num_workers == 2
+            self.closed = False
+
+        def engine(self) -> Fake:
+            return self
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(dask_mars.runtime, "Runtime", Fake)
+    default = dask_mars.runtime._Default()
+    two, three = default.engine(2), default.engine(3)
+    assert not two.closed
+    two.keeps_data = False
+    four = default.engine(4)
+    assert two.closed
+    assert three.closed
+    assert default.engine(None).num_workers == 1
+    four.keeps_data = True
+    default.engine(5)
+    default.close()
+    assert four.closed
+
+
+# -- garbage and threads ------------------------------------------------------------------------------------------
+
+
+def test_references_go_in_any_thread_and_while_others_compute(runtime, known):
+    persisted = [numbers().persist(scheduler=runtime.get) for _ in range(8)]
+    kept = [kept_by(each) for each in persisted]
+    del persisted
+
+    def drop(chunks: list[Persisted]) -> None:
+        # A circle, which only the garbage collector finds, wherever it happens to run.
+        chunks.append(chunks)  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=drop, args=(kept.pop(),)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    assert np.isclose((numbers() + 1).sum().compute(scheduler=runtime.get), (known + 1).sum())
+    for thread in threads:
+        thread.join()
+    del threads, thread
+    gc.collect()
+    assert is_empty(runtime)
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where chunks go."""
+    return tmp_path_factory.mktemp("spilled")
+
+
+@pytest.fixture(scope="module")
+def small(spilled: Path) -> Iterator[Runtime]:
+    """Yield an engine whose store holds 8 MiB."""
+    limits = {"dask-mars.spill-directory": str(spilled), "dask-mars.store-limit": 8 * MIB}
+    with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
+        # What writes to disk is there before the first test looks what threads there are.
+        numbers(1240, 155).persist(scheduler=runtime.get)
+        assert eventually(lambda: runtime.engine()._spiller._pool is not None)
+        assert is_empty(runtime)
+        yield runtime
+
+
+def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch):
+    x = numbers(1240, 155)
+    assert x.nbytes > 1.4 * 8 * MIB
+    known = x.compute(scheduler="threads")
+    engine = small.engine()
+    peak = 0
+    handle = engine._machine.handle
+
+    def watched(*arguments: Any) -> Any:
+        nonlocal peak
+        peak = max(peak, engine._blocks.stored_bytes)
+        return handle(*arguments)
+
+    monkeypatch.setattr(engine._machine, "handle", watched)
+    persisted = x.persist(scheduler=small.get)
+    assert eventually(partial(on_disk, persisted))
+    assert on_disk(persisted) < 64
+    assert eventually(lambda: engine._blocks.stored_bytes <= 8 * MIB)
+    for _ in range(2):
+        assert np.isclose(persisted.sum().compute(scheduler=small.get), known.sum())
+    np.testing.assert_allclose((persisted + persisted.T).compute(scheduler=small.get), known + known.T)
+    np.testing.assert_array_equal(persisted.compute(scheduler=small.get), known)
+    np.testing.assert_array_equal(persisted.compute(scheduler="threads"), known)
+    # What workers report in one message may come to a few chunks more.
+    assert peak <= 8 * MIB * 1.1
+    engine._machine.validate()
+    del persisted
+    assert is_empty(small)
+    assert not engine._blocks._files
+    assert not [path for path in spilled.rglob("*") if path.is_file()]
+
+
+def test_idle_chunks_make_room_for_computations(small, monkeypatch):
+    written: list[str] = []
+    write = Spiller.write
+
+    def note(self: Spiller, name: str, *rest: Any) -> None:
+        written.append(name)
+        write(self, name, *rest)
+
+    persisted = numbers(880, 220).persist(scheduler=small.get)
+    assert len(kept_by(persisted)) == 16
+    monkeypatch.setattr(Spiller, "write", note)
+    other = da.random.default_rng(4).random((800, 800), chunks=200)
+    assert abs((other - other.mean()).mean().compute(scheduler=small.get)) < 1e-9
+    assert written
+    numbers_kept = {chunk.graph for chunk in kept_by(persisted)}
+    assert {int(name.partition("-")[0]) for name in written} <= numbers_kept
+    expected = numbers(880, 220).sum().compute(scheduler="threads")
+    assert np.isclose(persisted.sum().compute(scheduler=small.get), expected)
+
+
+def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
+    persisted = numbers(880, 220).persist(scheduler=small.get)
+    engine = small.engine()
+
+    def slow(block: np.ndarray) -> np.ndarray:
+        time.sleep(0.01)
+        return np.concatenate([block, block])
+
+    # Each chunk is needed twice, with much in between.
+    doubled = persisted.map_blocks(slow, dtype=float, chunks=((440,) * 4, persisted.chunks[1]))
+    both = doubled.sum(axis=0) + persisted.sum(axis=0) - doubled.mean()
+    values = numbers(880, 220).compute(scheduler="threads")
+    expected = values.sum(axis=0) * 3 - values.mean()
+    np.testing.assert_allclose(both.compute(scheduler=small.get), expected)
+    assert on_disk(persisted)
+    engine._machine.validate()
