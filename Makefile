@@ -5,7 +5,7 @@ VENV ?= .venv
 STRESS = tests/heap_stress.c dask_mars/worker/_heap.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 
-.PHONY: check lint test stress dask-suite dask-suite-short benchmarks
+.PHONY: check lint test stress soak dask-suite dask-suite-short benchmarks
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ stress:
 	$(CC) $(STRESS_FLAGS) $(STRESS) -o build/stress
 	valgrind -q --error-exitcode=3 build/stress 3000
 	valgrind -q --tool=helgrind --error-exitcode=3 build/stress 2000
+
+# Random work under random troubles: half an hour. A short form of it is among the tests.
+soak: $(VENV)/installed
+	$(VENV)/bin/python -m benchmarks soak
 
 # Dask's own tests with every scheduler replaced by ours, and by threads for comparison: about half an hour.
 dask-suite: $(VENV)/installed

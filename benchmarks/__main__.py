@@ -13,10 +13,12 @@ from rich.table import Table
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
+from benchmarks.memory_command import memory
 from benchmarks.peers import PEERS
 from benchmarks.preparation import preparation
 from benchmarks.records import records
 from benchmarks.report import plain_console, print_tables, write_json, write_markdown
+from benchmarks.soak import soak
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
 #: What the widest table needs.
@@ -154,8 +156,10 @@ def main(
         raise SystemExit(130)
 
 
+main.add_command(memory)
 main.add_command(preparation)
 main.add_command(records)
+main.add_command(soak)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import os
 import sys
 import textwrap
 import time
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
@@ -28,6 +29,9 @@ WARM_UP_SCALE = {"array": 1.0, "tasks": 0.01}
 
 #: How many characters of an error reach the tables.
 LONGEST_MESSAGE = 160
+
+
+J = TypeVar("J", bound=Job)
 
 
 class Events:
@@ -122,10 +126,18 @@ def run(job: Job, events: Events) -> None:
             _run_workload(subject, get, job, events, began_s)
 
 
-def main() -> None:
-    """Do the job given as JSON on the command line."""
+def main(kind: type[J], run: Callable[[J, Events], None]) -> None:
+    """Do the job given as JSON on the command line.
+
+    Parameters
+    ----------
+    kind
+        The job's class.
+    run
+        Does it.
+    """
     events = Events.on_standard_output()
-    job = Job(**json.loads(sys.argv[1]))
+    job = kind(**json.loads(sys.argv[1]))
     try:
         run(job, events)
     except Exception as error:
@@ -136,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Job, run)

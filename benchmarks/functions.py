@@ -64,3 +64,43 @@ def four_point_mean(block: NDArray[np.float64]) -> NDArray[np.float64]:
     horizontal = block[1:-1, :-2] + block[1:-1, 2:]
     mean[1:-1, 1:-1] = (vertical + horizontal) / 4
     return mean
+
+
+def angles(count: int, turn: int) -> NDArray[np.float64]:
+    """Return evenly spaced angles.
+
+    Parameters
+    ----------
+    count
+        How many to the full turn.
+    turn
+        Which turn.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of `count` elements. A turn is as good as the other to sines and cosines.
+    """
+    # Imported here, see above.
+    import numpy as np
+
+    return np.arange(count) * (2 * np.pi / count) + 2 * np.pi * turn
+
+
+def norm(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    """Add up sin² of the one and cos² of the other, which takes several times as long as making them."""
+    import numpy as np
+
+    return float((np.sin(left) ** 2).sum() + (np.cos(right) ** 2).sum())
+
+
+def counting(count: int, start: int) -> NDArray[np.float64]:
+    """Return `count` numbers from `start` on."""
+    import numpy as np
+
+    return np.arange(start, start + count, dtype=np.float64)
+
+
+def total(block: NDArray[np.float64]) -> float:
+    """Add up the elements of a block."""
+    return float(block.sum())

@@ -24,6 +24,16 @@ class Job:
     timeout_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class LimitedJob(Job):
+    """A case of the benchmarks of memory."""
+
+    #: What the scheduler may use, where it has a limit.
+    limit_bytes: int
+    #: Where it may spill.
+    directory: str
+
+
 @dataclass(slots=True)
 class Measurement:
     """What came of a job."""
@@ -39,5 +49,9 @@ class Measurement:
     values: list[list[float]] = field(default_factory=list)
     #: Of the whole process tree, in a run of its own; None where that run did not take place.
     peak_memory_bytes: int | None = None
+    #: What the scheduler wrote to disk in that run; None where it does not say.
+    spilled_bytes: int | None = None
+    #: Workers that were ended and replaced on the way.
+    lost_workers: int = 0
     #: Processes that outlived the child and had to be killed.
     stray_processes: int = 0

@@ -21,7 +21,7 @@ from typing import IO, Any
 import psutil
 
 from benchmarks.jobs import Job, Measurement
-from benchmarks.memory import peak_memory
+from benchmarks.memory import Peak, peak_memory
 
 #: Every peer gets the same processor budget: one thread per worker. Without this a BLAS call under
 #: `threads` would use all cores from each of its threads, while LocalCluster sets such variables to
@@ -68,13 +68,15 @@ def interleave(peers: Sequence[str], workloads: Sequence[str], rounds: int) -> I
                 yield round_index, workload, peer
 
 
-def run_job(job: Job) -> Measurement:
+def run_job(job: Job, module: str = "benchmarks.child") -> Measurement:
     """Run a job in a child process of its own.
 
     Parameters
     ----------
     job
         What to run.
+    module
+        What the child process runs it with.
 
     Returns
     -------
@@ -86,7 +88,7 @@ def run_job(job: Job) -> Measurement:
     mark = uuid.uuid4().hex
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.child", json.dumps(asdict(job))],
+            [sys.executable, "-m", module, json.dumps(asdict(job))],
             env=_child_environment(mark),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -123,6 +125,7 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
     deadline_s = time.monotonic() + measurement.job.timeout_s
     lines = _lines(child)
     done = False
+    peak: Peak | None = None
     with ExitStack() as sampling:
         try:
             while (line := lines.get(timeout=max(0.0, deadline_s - time.monotonic()))) is not None:
@@ -135,7 +138,9 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
                         peak = sampling.enter_context(peak_memory(child.pid))
                     case "memory_run_ended":
                         sampling.close()
-                        measurement.peak_memory_bytes = peak.bytes
+                    case "noted":
+                        measurement.spilled_bytes = event["spilled_bytes"]
+                        measurement.lost_workers = event["lost_workers"]
                     case "failed":
                         measurement.status, measurement.detail = "failed", event["error"]
                     case "done":
@@ -149,6 +154,9 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
                     if not done
                     else "the process did not end after its work was done"
                 )
+    if peak is not None:
+        # Also of a run that came to no end.
+        measurement.peak_memory_bytes = peak.bytes
     if measurement.status == "ok" and (child.returncode or not done):
         measurement.status = "failed"
 

@@ -2,8 +2,8 @@
 
 On Linux a process counts with its proportional set size (PSS): a page mapped by n processes counts
 1/n in each, so shared memory counts once. Elsewhere the resident set size stands in, which counts
-shared pages once per process. Pages that no process maps at the moment, such as parts of a memfd
-that is open but unmapped, are seen by neither.
+shared pages once per process. Pages of a memfd that no process maps at the moment are in nobody's PSS, so that
+what such files take is compared with the shared memory that is mapped.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,9 @@ import psutil
 #: are sampled every 20 ms, which short runs need, and large ones at most a tenth of the time.
 SHORTEST_PAUSE_S = 0.020
 PAUSE_PER_COST = 9.0
+
+#: fstat counts in these, whatever the file system's own blocks are.
+_STAT_BLOCK_BYTES = 512
 
 MemoryKind = Literal["PSS", "RSS"]
 
@@ -39,15 +42,34 @@ def memory_kind() -> MemoryKind:
     return "PSS" if Path("/proc/self/smaps_rollup").exists() else "RSS"
 
 
-def _process_bytes(process: psutil.Process, kind: MemoryKind) -> int:
-    if kind == "RSS":
-        return int(process.memory_info().rss)
-    with Path(f"/proc/{process.pid}/smaps_rollup").open(encoding="ascii") as rollup:
-        for line in rollup:
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    # A process that is about to be reaped has an empty file.
-    return 0
+@dataclass(slots=True)
+class _Pages:
+    """What a process tree takes, as far as it has been added up."""
+
+    mapped_bytes: int = 0
+    #: The part of it that lies in shared memory.
+    mapped_shared_bytes: int = 0
+    #: Shared memory that a process has open, by inode: anonymous files, which go with their last descriptor.
+    open_bytes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, pid: int) -> None:
+        """Add a process."""
+        with Path(f"/proc/{pid}/smaps_rollup").open(encoding="ascii") as rollup:
+            # A process that is about to be reaped has an empty file.
+            for line in rollup:
+                if line.startswith("Pss:"):
+                    self.mapped_bytes += int(line.split()[1]) * 1024
+                elif line.startswith("Pss_Shmem:"):
+                    self.mapped_shared_bytes += int(line.split()[1]) * 1024
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if str(descriptor.readlink()).startswith("/memfd:"):
+                    file = descriptor.stat()
+                    self.open_bytes[file.st_ino] = file.st_blocks * _STAT_BLOCK_BYTES
+
+    def total_bytes(self) -> int:
+        """Add up what is mapped, and what is not mapped at the moment and takes memory nevertheless."""
+        return self.mapped_bytes + max(0, sum(self.open_bytes.values()) - self.mapped_shared_bytes)
 
 
 def tree_bytes(pid: int, kind: MemoryKind) -> int:
@@ -66,17 +88,19 @@ def tree_bytes(pid: int, kind: MemoryKind) -> int:
         Bytes. Processes that ended meanwhile count as nothing.
     """
     total = 0
+    pages = _Pages()
     try:
         root = psutil.Process(pid)
         processes = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return total
     for process in processes:
-        try:
-            total += _process_bytes(process, kind)
-        except (psutil.Error, OSError):
-            continue
-    return total
+        with suppress(psutil.Error, OSError):
+            if kind == "RSS":
+                total += int(process.memory_info().rss)
+            else:
+                pages.add(process.pid)
+    return total + pages.total_bytes()
 
 
 @dataclass(slots=True)

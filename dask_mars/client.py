@@ -8,9 +8,10 @@ import os
 import pickle
 import queue
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar
@@ -216,6 +217,12 @@ class _Computation:
         )
         # With one such task at a time the calling thread itself will do.
         self._single = len(in_client) <= 1
+        #: Guards the two below, and makes reporting a chunk one thing with taking it from them.
+        self._lock = threading.Lock()
+        #: Chunks that threads of the pool are computing and have not reported.
+        self._computed_here: set[int] = set()
+        #: Whether no thread of the pool is to begin another.
+        self._cancelled = False
 
     def results(self, keep: bool) -> dict[int, Any]:
         """Compute, and return the value of each output chunk, or what stands for it in the store."""
@@ -237,8 +244,11 @@ class _Computation:
             with contextlib.suppress(Exception):
                 engine.results_taken(run)
         except BaseException:
+            with self._lock:
+                self._cancelled = True
+                computed_here = frozenset(self._computed_here)
             with contextlib.suppress(Exception):
-                engine.cancel(run)
+                engine.cancel(run, computed_here)
             raise
         finally:
             if self._pool is not None:
@@ -284,7 +294,21 @@ class _Computation:
             self._pool = ThreadPoolExecutor(self._pool_size, thread_name_prefix="dask-mars-client")
         for chunk in message.chunks:
             # As Dask's thread pool does, so that NumPy's error state and the like hold in tasks.
-            self._pool.submit(contextvars.copy_context().run, self._run_chunk, run, chunk)
+            self._pool.submit(contextvars.copy_context().run, self._run_in_pool, run, chunk)
+
+    def _run_in_pool(self, run: GraphRun, chunk: int) -> None:
+        with self._lock:
+            # The engine was told that what has not begun never will.
+            if self._cancelled:
+                return
+            self._computed_here.add(chunk)
+        self._run_chunk(run, chunk)
+
+    @contextlib.contextmanager
+    def _reporting(self, chunk: int) -> Iterator[None]:
+        with self._lock:
+            self._computed_here.discard(chunk)
+            yield
 
     def _run_chunk(self, run: GraphRun, chunk: int) -> None:
         """Compute a chunk in this process."""
@@ -299,15 +323,19 @@ class _Computation:
                 literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
                 value = operand.run(inputs, literals)
         except Exception as error:
-            engine.client_failed(run, chunk, error)
+            with self._reporting(chunk):
+                engine.client_failed(run, chunk, error)
         except BaseException as error:
             # Ctrl-C, or a task that wants to leave: the calling thread sees to it.
-            engine.client_failed(run, chunk, error)
+            with self._reporting(chunk):
+                engine.client_failed(run, chunk, error)
             raise
         else:
             if run.observed:
                 run.inbox.put(messages.Done([chunk], os.getpid(), {chunk: value}))
-            engine.client_finished(run, chunk, value, time.perf_counter() - start)
+            duration_s = time.perf_counter() - start
+            with self._reporting(chunk):
+                engine.client_finished(run, chunk, value, duration_s)
 
     def _input(self, run: GraphRun, chunk: int, lent: contextlib.ExitStack | None) -> Any:
         """Return an input: in place, as long as all that is `lent` is not given back, or a copy."""

@@ -24,6 +24,7 @@ import psutil
 import pytest
 from conftest import eventually
 from dask._task_spec import DataNode
+from dask.callbacks import Callback
 from dask.utils import SerializableLock
 from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 
@@ -468,6 +469,43 @@ def test_interrupts_at_any_moment(runtime: Runtime) -> None:
     assert interrupted
     assert dask.compute(*values, scheduler=runtime.get) == tuple(map(float, range(40)))
     assert runtime.engine().worker_pids() == pids
+
+
+class Interrupt(Callback):
+    """Presses Ctrl-C, as it were, when a task is about to begin or has just been done."""
+
+    def __init__(self, before: str = "", after: str = "") -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
+        if self.before and str(key).lstrip("('").startswith(self.before):
+            raise KeyboardInterrupt
+
+    def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker_id: Any) -> None:
+        if self.after and str(key).lstrip("('").startswith(self.after):
+            raise KeyboardInterrupt
+
+
+def test_nothing_is_kept_for_a_task_of_the_users_process_that_never_begins(runtime: Runtime) -> None:
+    with pytest.raises(KeyboardInterrupt), Interrupt(before="finalize"):
+        da.ones(100_000, chunks=10_000).compute(scheduler=runtime.get)
+    assert eventually(lambda: not runtime.engine()._blocks.references)
+
+
+def test_what_the_users_process_has_begun_goes_on_and_the_rest_is_dropped(runtime: Runtime) -> None:
+    class Target:
+        begun = 0
+
+        def __setitem__(self, index: Any, value: Any) -> None:
+            self.begun += 1
+            time.sleep(0.1)
+
+    target = Target()
+    with pytest.raises(KeyboardInterrupt), Interrupt(after="store"):
+        da.ones(20, chunks=1).store(target, lock=False, scheduler=runtime.get)
+    assert eventually(lambda: not runtime.engine()._runs)
+    assert 0 < target.begun < 20
 
 
 def test_an_interrupt_that_nobody_handles(scripts: Any) -> None:

@@ -15,6 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from conftest import eventually
 
 import dask_mars
 from dask_mars.errors import RequestTooLarge, SpillDiskFull
@@ -128,9 +129,21 @@ def test_a_task_may_write_into_what_comes_from_disk(small, written):
     np.testing.assert_allclose(y.compute(scheduler=small.get), (x / 2 + x.mean()).compute(scheduler="threads"))
 
 
+def test_what_goes_to_disk_is_counted(small, written):
+    assert small.engine().spilled_bytes == 0
+    x = values()
+    (x - x.mean()).std().compute(scheduler=small.get)
+    # A file has the bytes of one chunk, and little besides; random numbers are not compressed.
+    chunk_bytes = 500 * 500 * 8
+    assert written
+    # What is being written when the result is there is written to its end.
+    assert eventually(lambda: small.engine().spilled_bytes // chunk_bytes == len(written))
+
+
 def test_small_computations_need_no_disk(small, written, tmp_path):
     assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
     assert not written
+    assert small.engine().spilled_bytes == 0
     assert not (tmp_path / "spilled").exists()
 
 

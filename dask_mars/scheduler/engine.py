@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, ClassVar
@@ -193,9 +193,19 @@ class Engine:
 
         self._command(command)
 
-    def cancel(self, run: GraphRun) -> None:
-        """Stop a graph: what is queued at once, what is running within the grace period."""
-        self._command(lambda: self._handle(GraphCancelled(run.number)))
+    def cancel(self, run: GraphRun, computed_here: Collection[int] = ()) -> None:
+        """Stop a graph: what is queued at once, what is running within the grace period.
+
+        Of its chunks only those in `computed_here` will still be reported by the user's process.
+        """
+
+        def command() -> None:
+            self._handle(GraphCancelled(run.number))
+            in_hand = [chunk for number, chunk in self._machine.in_hand(CLIENT) if number == run.number]
+            if abandoned := [chunk for chunk in in_hand if chunk not in computed_here]:
+                self._handle(OperandsReturned(CLIENT, run.number, abandoned, to_client=False))
+
+        self._command(command)
 
     def results_taken(self, run: GraphRun) -> None:
         """Release a finished graph's data."""
@@ -305,6 +315,11 @@ class Engine:
     def why_stopped(self) -> BaseException:
         """Return the reason for which the engine takes no work."""
         return self._stopped or EngineStopped()
+
+    @property
+    def spilled_bytes(self) -> int:
+        """How much has been written to disk since the start."""
+        return self._spiller.spilled_bytes
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers."""

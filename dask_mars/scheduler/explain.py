@@ -7,6 +7,7 @@ from typing import Any
 
 from dask.utils import format_bytes
 
+from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.states import State
@@ -55,8 +56,8 @@ def explain(
     for worker, pid in running.items():
         in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.in_hand(worker)]
         lines.append(f"worker {worker} (process {pid}) has {_listed(in_hand)}")
-    if machine.client_hand:
-        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.client_hand]
+    if client_hand := machine.in_hand(CLIENT):
+        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in client_hand]
         lines.append(f"the user's process has {_listed(in_hand)}")
     blocked = machine.blocked
     if blocked is not None:

@@ -137,13 +137,10 @@ class Machine:
         return list(self._graphs)
 
     def in_hand(self, worker: int) -> list[tuple[int, int]]:
-        """Return the (graph, chunk) pairs that a worker has, in the order in which it got them."""
+        """Return the (graph, chunk) pairs that a worker has, in the order in which it got them, or the client."""
+        if worker == CLIENT:
+            return sorted(self._dispatcher.client_hand)
         return list(self._dispatcher.workers[worker].in_hand)
-
-    @property
-    def client_hand(self) -> list[tuple[int, int]]:
-        """Graph and chunk of what the user's process is computing."""
-        return sorted(self._dispatcher.client_hand)
 
     def holder_of(self, graph: int, chunk: int) -> int | None:
         """Return the worker that has a chunk in hand, if one does."""

@@ -31,6 +31,11 @@ class Spiller:
         Where values are.
     root : Path
         Directory in which to make a private one.
+
+    Attributes
+    ----------
+    spilled_bytes : int
+        What files have taken until now, those that are gone included.
     """
 
     def __init__(self, store: Store, root: Path) -> None:
@@ -38,6 +43,7 @@ class Spiller:
         self._root = root
         self._directory: SpillDirectory | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self.spilled_bytes = 0
 
     def clear_abandoned(self) -> None:
         """Remove what processes that were killed have left."""
@@ -64,7 +70,9 @@ class Spiller:
         try:
             if self._directory is None:
                 self._directory = SpillDirectory(self._root, codec=lz4_codec())
-            answer(self._store.spill(location, name, self._directory))
+            written = self._store.spill(location, name, self._directory)
+            self.spilled_bytes += spilled_file(written).size_bytes
+            answer(written)
         except SpillError as error:
             # Its tracebacks would keep the memory that was to be written.
             error.__cause__ = error.__context__ = None

@@ -1,0 +1,93 @@
+"""The functions that tasks of the soak call in worker processes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class OnPurpose(Exception):
+    """What a task raises because it was told to."""
+
+
+class Unsendable:
+    """A value that no other process can have."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.lock = threading.Lock()
+
+
+def digest(value: Any) -> int:
+    """Turn what a task returned into a number that depends on all of it."""
+    if isinstance(value, Unsendable):
+        return value.value
+    if isinstance(value, dict):
+        return sum(digest(part) for part in value.values())
+    if isinstance(value, np.ndarray):
+        weights = np.arange(1, value.size + 1, dtype=np.int64)
+        return int((value.astype(np.int64).ravel() * weights % 1_000_003).sum() % 1_000_003)
+    return len(value) if isinstance(value, str) else int(value)
+
+
+def mix(number: int, length: int, *inputs: Any) -> NDArray[np.int64]:
+    """Return an array that depends on all inputs."""
+    start = number + sum(digest(value) for value in inputs)
+    return np.arange(start, start + length, dtype=np.int64) % 10_007
+
+
+def mix_object(number: int, length: int, *inputs: Any) -> dict[str, Any]:
+    """Return an object of several buffers that depends on all inputs."""
+    made = mix(number, length, *inputs)
+    return {"made": made, "half": made[: length // 2], "text": "é" * (length % 1000), "number": number}
+
+
+def mix_unsendable(number: int, length: int, *inputs: Any) -> Unsendable:
+    """Return what cannot leave the process, and depends on all inputs."""
+    return Unsendable(digest(mix(number, min(length, 1000), *inputs)))
+
+
+def fail(*inputs: Any) -> None:
+    """Raise."""
+    raise OnPurpose(sum(digest(value) for value in inputs))
+
+
+def smooth(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add to each element the ones above and below, as far as there are any."""
+    smoothed = block.copy()
+    smoothed[1:] += block[:-1]
+    smoothed[:-1] += block[1:]
+    return smoothed
+
+
+def text(number: int, width: int) -> str:
+    """Return a text that begins with a number."""
+    return str(number).ljust(width, "x")
+
+
+def is_even(value: str) -> bool:
+    """Tell whether the number that a text begins with is even."""
+    return int(value.rstrip("x")) % 2 == 0
+
+
+def last_digit(number: int) -> int:
+    """Return the last digit."""
+    return number % 10
+
+
+def add(left: int, right: int) -> int:
+    """Add two numbers."""
+    return left + right
+
+
+def frame(part: int, rows: int) -> Any:
+    """Return a part of a dataframe."""
+    import pandas as pd
+
+    numbers = np.arange(part * rows, (part + 1) * rows)
+    return pd.DataFrame(
+        {"x": np.sin(numbers), "y": numbers * 7919 % 1000, "key": numbers % 11, "name": (numbers % 5).astype(str)}
+    )

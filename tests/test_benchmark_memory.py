@@ -1,0 +1,116 @@
+"""The benchmarks of memory: cases give the values they are checked against, and figures come out as they were."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import dask
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from benchmarks.jobs import LimitedJob, Measurement
+from benchmarks.memory import memory_kind, tree_bytes
+from benchmarks.memory_cases import CASES
+from benchmarks.memory_command import outcome, row
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("limit", [MIB, 3_000_000])
+def test_right_answers_are_within_their_bounds_and_others_are_not(name, limit):
+    case = CASES[name]
+    low, high = case.bounds(limit)
+    value = case.run(dask.get, limit, 3)
+    assert low <= value <= high
+    assert not low <= 0.9 * value <= high
+    assert not low <= 1.1 * value <= high
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_follow_the_limit(name):
+    asked: list[int] = []
+
+    def count(dsk: object, keys: object, **options: object) -> object:
+        asked.append(len(dict(dsk)) if isinstance(dsk, dict) else 0)
+        return dask.get(dsk, keys)
+
+    for limit in (MIB, 2 * MIB):
+        CASES[name].run(count, limit, 3)
+    # As many tasks for twice the limit, each of twice the bytes.
+    half = len(asked) // 2
+    assert asked[:half] == asked[half:]
+
+
+def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
+    arguments = ["-c", "centre", "-p", "mars", "--limit", "64 MiB", "--rounds", "1", "--directory", str(tmp_path)]
+    files = ["--markdown", str(tmp_path / "table.md"), "--json", str(tmp_path / "figures.json")]
+    result = CliRunner().invoke(main, ["memory", *arguments, *files])
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.output.splitlines() if line.startswith("| centre ")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:3] == ["centre", "mars", "ok"]
+    assert float(cells[3]) > 0
+    # Three times the limit cannot stay in memory.
+    assert float(cells[7]) > 64
+    assert line in (tmp_path / "table.md").read_text().splitlines()
+    # What was spilled went to where it was to go, and is gone.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "table.md"]
+
+
+def test_senseless_limits_are_refused():
+    for limit in ("many", "10 kB"):
+        result = CliRunner().invoke(main, ["memory", "--limit", limit])
+        assert result.exit_code == 2
+        assert "--limit" in result.output
+
+
+def measurement(peer: str = "mars", value: float = 1.0, **fields: object) -> Measurement:
+    job = LimitedJob(peer, "tree", 0, 1, 2, 1.0, 60, 100 * MIB, "/tmp")
+    return Measurement(job, **{"seconds": [2.0], "values": [[value]], **fields})
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "expected"),
+    [
+        ("ok", "", "ok"),
+        ("timeout", "over 60 s", "timeout"),
+        ("failed", "KilledWorker: again and again", "killed worker"),
+        ("failed", "MemoryError: Unable to allocate", "MemoryError"),
+        ("failed", "exit status -9: nothing on standard error", "killed"),
+        ("failed", "ArithmeticError: tree gave nan", "WRONG"),
+    ],
+)
+def test_outcomes_are_named(status, detail, expected):
+    assert outcome(measurement(status=status, detail=detail)) == expected
+
+
+def test_rounds_are_drawn_together():
+    rounds = [
+        measurement(peak_memory_bytes=50 * MIB, spilled_bytes=7 * MIB),
+        measurement(seconds=[4.0], peak_memory_bytes=120 * MIB, spilled_bytes=5 * MIB, lost_workers=2),
+        measurement(seconds=[], values=[], status="failed", detail="KilledWorker: x"),
+    ]
+    cells = row(rounds, rounds)
+    assert cells[:8] == ["tree", "mars", "killed worker", "3.00", "2.00-4.00", "120", "1.20", "7"]
+    assert cells[8] == "2 of 3: ok; 1 of 3: killed worker; 2 workers ended over memory"
+
+
+def test_peers_that_disagree_are_marked():
+    threads, mars = measurement("threads", 1.0), measurement(value=1.001)
+    assert "WRONG: differs from threads" in row([mars], [threads, mars])[8]
+    assert row([threads], [threads, mars])[8] == ""
+
+
+@pytest.mark.skipif(memory_kind() != "PSS", reason="only Linux tells")
+def test_shared_memory_that_nobody_maps_is_counted():
+    ctypes.CDLL(None).malloc_trim(0)
+    before = tree_bytes(os.getpid(), "PSS")
+    descriptor = os.memfd_create("unmapped")
+    try:
+        os.posix_fallocate(descriptor, 0, 64 * MIB)
+        assert tree_bytes(os.getpid(), "PSS") > before + 48 * MIB
+    finally:
+        os.close(descriptor)
