@@ -17,12 +17,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import dask
-from dask.array.core import finalize as finalize_array
 from dask.callbacks import local_callbacks
 from dask.local import nested_get
 
 from dask_mars import config, mode
-from dask_mars.graph import ChunkGraph, Key
+from dask_mars.assembling import is_assembly, part
+from dask_mars.graph import ChunkGraph, Key, Operand
 from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
@@ -316,10 +316,12 @@ class _Computation:
         start = time.perf_counter()
         try:
             operand = graph.operands[graph.operand_of[chunk]]
-            # Dask's own assembly of arrays copies its inputs and keeps none of them.
-            in_place = operand.functions[-1] is finalize_array
+            # Assembly copies its inputs and keeps none of them.
+            in_place = is_assembly(operand)
             with contextlib.ExitStack() as lent:
-                inputs = [self._input(run, source, lent if in_place else None) for source in graph.inputs[chunk]]
+                inputs = [
+                    self._input(run, source, operand, lent if in_place else None) for source in graph.inputs[chunk]
+                ]
                 literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
                 value = operand.run(inputs, literals)
         except Exception as error:
@@ -337,15 +339,15 @@ class _Computation:
             with self._reporting(chunk):
                 engine.client_finished(run, chunk, value, duration_s)
 
-    def _input(self, run: GraphRun, chunk: int, lent: contextlib.ExitStack | None) -> Any:
-        """Return an input: in place, as long as all that is `lent` is not given back, or a copy."""
+    def _input(self, run: GraphRun, chunk: int, operand: Operand, lent: contextlib.ExitStack | None = None) -> Any:
+        """Return an input: a copy, or in place as long as all that is `lent` is not given back."""
         value = run.values.get(chunk, run)
         if value is run:
             location, store = _location(run, chunk), self._engine.store
-            return store.load_copy(location) if lent is None else store.load(location)
+            return store.load_copy(location) if lent is None else part(store, location, operand)
         if type(value) is Persisted and lent is not None:
             store, location = lent.enter_context(value.lent())
-            return store.load(location)
+            return part(store, location, operand)
         return value_of(value)
 
     def _value(self, run: GraphRun, chunk: int) -> Any:
@@ -378,7 +380,7 @@ class _Computation:
         key = self._graph.keys[message.chunk]
         if self._rerun_locally:
             operand = self._graph.operands[self._graph.operand_of[message.chunk]]
-            inputs = [self._input(run, source, None) for source in self._graph.inputs[message.chunk]]
+            inputs = [self._input(run, source, operand) for source in self._graph.inputs[message.chunk]]
             operand.run(inputs, self._graph.literals[message.chunk])
         error = message.error
         if isinstance(error, FailureRecord):

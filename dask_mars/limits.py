@@ -1,18 +1,9 @@
 """What memory there is for this process, and what processes use of it.
 
-Three ways to tell what processes use, because arenas are shared by all of them:
-
-* `tree_memory` adds up proportional set sizes (PSS): a page that three processes have mapped counts a third in
-  each, so the sum has every page once. It is exact for what is mapped, and dear: the kernel walks all pages of
-  each process, which takes 8 ms for 1 GiB.
-* `estimate_memory` adds up private pages (RssAnon) and counts each arena once, by the pages that its file has.
-  It takes 10 us for a process of any size, and so is the one to ask often. It leaves out programs and libraries,
-  whose pages can be dropped and read again, and shared memory that is in no arena.
-* RssAnon + RssShmem, added up over processes, is wrong with arenas: each process counts all of their pages that it
-  has touched. It is right for a single process, and only an upper bound for several.
-
-Pages of an arena that no process has mapped (those of a worker that died) are in nobody's PSS and still take
-memory: both functions ask for the arenas' descriptors to count them.
+Arenas are shared by all processes, and each counts among its own what it has touched of them. So private pages are
+added up, and each arena is counted once, by the pages that its file has. It takes 10 us for a process of any size,
+where the kernel's own shares (PSS) take 8 ms for each GiB. Left out are programs and libraries, whose pages can be
+dropped and read again, and shared memory that is in no arena.
 """
 
 from __future__ import annotations
@@ -87,54 +78,13 @@ def _memory_groups(process: Path, cgroups: Path) -> list[tuple[Path, Path, int]]
     return groups
 
 
-def own_cgroup(pids: Collection[int], proc: Path = PROC, cgroups: Path = CGROUPS) -> Path | None:
-    """Return the folder of the memory cgroup in which these processes, and no others, are.
-
-    Inside a container the path in /proc is the host's, and the container's own group is mounted at the root.
-    """
-    for root, folder, _ in _memory_groups(proc / "self", cgroups):
-        for candidate in (folder, *folder.parents):
-            if not candidate.is_relative_to(root):
-                break
-            if _read(candidate / "memory.stat") is not None:
-                members = _members(candidate)
-                # At the system's own root nothing is counted, and there are always others.
-                return candidate if members and members <= set(pids) else None
-    return None
-
-
-def _members(folder: Path) -> set[int]:
-    """Return the processes of a cgroup and of those below it."""
-    lists = [_read(file) or "" for file in folder.rglob("cgroup.procs")]
-    return {int(pid) for pids in lists for pid in pids.split()}
-
-
-def cgroup_memory(folder: Path) -> int | None:
-    """Return the bytes that a memory cgroup is charged for, without the file cache, which the kernel can drop.
-
-    Unlike PSS this has the kernel's own memory for the processes, and pages that none of them has mapped.
-    """
-    stat = dict(line.split() for line in (_read(folder / "memory.stat") or "").splitlines())
-    current = _read_number(folder / "memory.current")
-    if current is not None:
-        # The count of files has shared memory in it, which cannot be dropped.
-        return current - int(stat.get("file", 0)) + int(stat.get("shmem", 0))
-    current = _read_number(folder / "memory.usage_in_bytes")
-    if current is None:
-        return None
-    return current - int(stat.get("total_cache", 0)) + int(stat.get("total_shmem", 0))
-
-
 # -- what is used ---------------------------------------------------------------------------------------------
 
 
-def tree_memory(
-    pids: Collection[int], arenas: Iterable[int] = (), proc: Path = PROC, cgroups: Path = CGROUPS
-) -> int:
-    """Return the bytes of memory that processes really use, each shared page once.
+def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Path = PROC) -> int:
+    """Return what processes use: their private pages, and each arena once.
 
-    It is the count of their cgroup if they have one to themselves, else the sum of their PSS. Where there is no
-    /proc, see `_memory_without_proc`.
+    Where there is no /proc, see `_memory_without_proc`.
 
     Parameters
     ----------
@@ -142,31 +92,11 @@ def tree_memory(
         The processes. Those that have ended count nothing.
     arenas : iterable of int
         Descriptors of shared memory; pages that no process has mapped are counted too.
-    proc, cgroups : Path
-        Where these file systems are mounted.
+    proc : Path
+        Where this file system is mounted.
     """
     if not (proc / "self").exists():
         return _memory_without_proc(pids, arenas)
-    group = own_cgroup(pids, proc, cgroups)
-    if group is not None and (charged := cgroup_memory(group)) is not None:
-        return charged
-    total = shared = 0
-    for pid in pids:
-        rollup = _fields(proc / str(pid) / "smaps_rollup")
-        if rollup is None or "Pss" not in rollup:
-            # An old kernel, or a process of somebody else's; one that has ended has no pages here either.
-            total += _anonymous_bytes(pid, proc)
-            continue
-        total += rollup["Pss"]
-        shared += rollup.get("Pss_Shmem", 0)
-    return total + max(arena_bytes(arenas) - shared, 0)
-
-
-def estimate_memory(pids: Iterable[int], arenas: Iterable[int] = (), proc: Path = PROC) -> int:
-    """Return what processes use, in microseconds: their private pages, and each arena once.
-
-    The parameters are those of `tree_memory`.
-    """
     return sum(_anonymous_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
 
 
@@ -182,7 +112,7 @@ def _anonymous_bytes(pid: int, proc: Path) -> int:
 
 
 def _memory_without_proc(pids: Iterable[int], arenas: Iterable[int]) -> int:
-    """Return what processes use on macOS.
+    """Return what processes use on macOS, in milliseconds rather than microseconds.
 
     With psutil it is what each has for itself, and the arenas once. Without, it is what ``ps`` says of resident
     memory, in which each process counts all that it has touched of the arenas: too much rather than too little.
@@ -236,16 +166,3 @@ def _read(path: Path | str) -> str | None:
 def _read_number(path: Path) -> int | None:
     text = (_read(path) or "").strip()
     return int(text) if text.isdigit() else None
-
-
-def _fields(path: Path) -> dict[str, int] | None:
-    """Return the fields of a file of /proc that are given in kB, in bytes."""
-    text = _read(path)
-    if text is None:
-        return None
-    found = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) == 3 and words[2] == "kB":
-            found[words[0].rstrip(":")] = int(words[1]) << 10
-    return found

@@ -11,13 +11,13 @@ from machines import CheckedMachine, plan
 from dask_mars.scheduler.events import (
     ChunksReleased,
     ChunksSpilled,
-    DropSpilled,
     FinishGraph,
     ForgetGraph,
     Free,
     GraphCancelled,
     GraphSubmitted,
     OperandsFinished,
+    ReadAhead,
     ResultsKept,
     ResultsTaken,
     Run,
@@ -98,7 +98,7 @@ def test_what_is_being_read_stays_and_the_borrower_hears_of_what_does_not():
     machine.machine._graphs[KEPT].memory.spilling.update([0, 1])
     assert machine.post(ChunksSpilled(KEPT, {0: 40, 1: 40})) == [
         UseSpilled(KEPT, [1], [(USER, 1, 1)]),
-        DropSpilled(KEPT, [0]),
+        ReadAhead(USER, [1]),
     ]
     # Reading it back takes room.
     graph = machine.machine._graphs[USER]

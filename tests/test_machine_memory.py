@@ -15,8 +15,8 @@ from machines import plan
 
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksLoaded,
     ChunksSpilled,
-    DropSpilled,
     Event,
     FailGraph,
     FinishGraph,
@@ -29,6 +29,7 @@ from dask_mars.scheduler.events import (
     OperandFailed,
     OperandsFinished,
     OperandsReturned,
+    ReadAhead,
     Refuse,
     ResultsTaken,
     Run,
@@ -55,7 +56,12 @@ class Host:
         self.stored: dict[tuple[int, int], int] = {}
         self.on_disk: set[tuple[int, int]] = set()
         self.writing: list[tuple[int, int]] = []
+        #: What has a file, wherever it is read.
         self.written: set[tuple[int, int]] = set()
+        #: By graph, which worker is to put which chunk back into the store.
+        self.loads: dict[int, dict[int, int]] = {}
+        self.ever_loaded: list[tuple[int, int]] = []
+        self.announced: list[tuple[int, int]] = []
         self.ever_spilled: list[tuple[int, int]] = []
         self.finished: set[int] = set()
         self.taken: set[int] = set()
@@ -93,7 +99,12 @@ class Host:
     def carry_out(self, instruction: Any) -> None:
         graph = instruction.graph
         match instruction:
-            case Run(worker, _, chunks):
+            case Run(worker, _, chunks, loads):
+                for source in loads:
+                    assert (graph, source) in self.on_disk
+                    assert source not in self.loads.get(graph, {})
+                    assert any(source in self.plans[graph].inputs[chunk] for chunk in chunks)
+                    self.loads.setdefault(graph, {})[source] = worker
                 for chunk in chunks:
                     for source in self.plans[graph].inputs[chunk]:
                         value = self.plans[graph].operand_of[source] < 0
@@ -105,6 +116,7 @@ class Host:
                 for chunk in chunks:
                     self.stored.pop((graph, chunk), None)
                     self.on_disk.discard((graph, chunk))
+                    self.written.discard((graph, chunk))
             case Spill(_, chunks):
                 for chunk in chunks:
                     assert (graph, chunk) in self.stored
@@ -113,14 +125,14 @@ class Host:
             case UseSpilled(_, chunks):
                 for chunk in chunks:
                     assert (graph, chunk) in self.written
-                    self.written.remove((graph, chunk))
                     assert (graph, chunk) not in self.pinned()
                     del self.stored[graph, chunk]
                     self.on_disk.add((graph, chunk))
                     self.ever_spilled.append((graph, chunk))
-            case DropSpilled(_, chunks):
+            case ReadAhead(_, chunks):
                 for chunk in chunks:
-                    self.written.remove((graph, chunk))
+                    assert (graph, chunk) in self.on_disk
+                    self.announced.append((graph, chunk))
             case FinishGraph():
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):
@@ -162,6 +174,7 @@ class Host:
     def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
         chunks = list(chunks)
         sizes = {}
+        self.load(worker, graph, chunks)
         for chunk in chunks:
             self.hands[worker].remove((graph, chunk))
             size = self.sizes[chunk]
@@ -171,6 +184,26 @@ class Host:
                 self.stored[graph, chunk] = 0
         self.post(OperandsFinished(worker, graph, chunks, [seconds] * len(chunks), sizes, sizes))
 
+    def load(self, worker: int, graph: int, chunks: Iterable[int]) -> None:
+        """Put back into the store what a worker needs for chunks and was told to load."""
+        loads = self.loads.get(graph, {})
+        for source in {source for chunk in chunks for source in self.plans[graph].inputs[chunk]}:
+            if loads.get(source) == worker and (graph, source) in self.on_disk:
+                del loads[source]
+                self.on_disk.remove((graph, source))
+                self.stored[graph, source] = self.sizes[source]
+                self.ever_loaded.append((graph, source))
+                self.post(ChunksLoaded(worker, graph, [source]))
+
+    def lose(self, worker: int) -> None:
+        """Let a worker die and start again."""
+        self.hands.pop(worker)
+        for loads in self.loads.values():
+            for source in [source for source, loader in loads.items() if loader == worker]:
+                del loads[source]
+        self.post(WorkerLost(worker, None))
+        self.start(worker)
+
     def take_results(self, graph: int) -> None:
         self.taken.add(graph)
         self.post(ResultsTaken(graph))
@@ -178,7 +211,7 @@ class Host:
     def answer(self, written: bool = True) -> None:
         """Let the disk answer the oldest request."""
         graph, chunk = self.writing.pop(0)
-        if written and graph in self.machine.graphs:
+        if written and (graph, chunk) in self.stored:
             self.written.add((graph, chunk))
         self.post(ChunksSpilled(graph, {chunk: self.sizes[chunk]}, written))
 
@@ -378,10 +411,78 @@ def test_a_chunk_that_is_needed_meanwhile_stays():
     assert host.hands[0] == [(1, 2)]
     host.answer()
     assert (1, 0) in host.stored
-    assert not host.written
+    assert (1, 0) not in host.on_disk
     host.run()
     assert host.finished == {1}
     assert host.machine.memory.spilling_bytes == 0
+
+
+def with_first_on_disk(count: int) -> Host:
+    """Return a host whose chunk 0 of 40 bytes has left for chunk 1, and is needed by so many from chunk 3 on."""
+    graph_plan = plan((), (), (1,), *[(0, 2)] * count, operand_of=[0, 1, 2] + [3] * count)
+    sizes = sizes_of(graph_plan, 40, 90, 0, 10)
+    graph_plan.declared_bytes = sizes.__getitem__
+    host = Host(sizes, limit=100, workers=1)
+    host.submit(graph_plan)
+    while 3 not in host.started:
+        assert host.step()
+    assert host.on_disk == {(1, 0)}
+    return host
+
+
+def test_what_several_still_need_is_loaded_into_the_store_by_the_first():
+    host = with_first_on_disk(3)
+    host.run()
+    assert host.finished == {1}
+    assert host.ever_loaded == [(1, 0)]
+
+
+def test_what_one_alone_needs_is_not_loaded_into_the_store():
+    host = with_first_on_disk(1)
+    host.run()
+    assert host.finished == {1}
+    assert not host.ever_loaded
+
+
+def test_what_is_loaded_is_counted_once():
+    host = with_first_on_disk(3)
+    memory = host.machine.memory
+    assert host.hands[0] == [(1, 3)]
+    assert (host.stored_bytes, memory.promised_bytes) == (0, 50)
+    host.load(0, 1, [3])
+    assert (host.stored_bytes, memory.promised_bytes) == (40, 10)
+    assert memory.need(host.machine._graphs[1], 4) == 10
+    host.run()
+    assert host.peak_bytes <= 100
+
+
+def test_what_the_next_chunks_need_is_announced_once():
+    host = with_first_on_disk(3)
+    assert host.hands[0] == [(1, 3)]
+    assert host.announced == [(1, 0)]
+    host.post(TimePassed())
+    assert host.announced == [(1, 0)]
+
+
+def test_another_worker_loads_what_a_worker_that_died_was_to_load():
+    host = with_first_on_disk(3)
+    assert host.loads == {1: {0: 0}}
+    host.lose(0)
+    host.start(1)
+    host.run()
+    assert host.ever_loaded == [(1, 0)]
+
+
+def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
+    host = with_first_on_disk(3)
+    host.start(1)
+    assert (host.hands[0], host.hands[1]) == ([(1, 3)], [(1, 4)])
+    assert host.loads == {1: {0: 0}}
+    host.load(0, 1, [3])
+    # It is in the store, and in the second one's own memory.
+    assert (host.stored_bytes, host.machine.memory.promised_bytes) == (40, 10 + 50)
+    host.run()
+    assert host.finished == {1}
 
 
 def test_what_the_users_process_reads_stays():
@@ -505,9 +606,7 @@ def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
             host.post(OperandsReturned(worker, graph, [chunk]))
         elif what == "lose" and workers_busy and chance.random() < 0.05:
             worker = chance.choice(workers_busy)
-            host.hands.pop(worker)
-            host.post(WorkerLost(worker, None))
-            host.start(worker)
+            host.lose(worker)
         elif busy:
             host.work(chance.choice(busy))
         elif not host.step():

@@ -30,6 +30,7 @@ from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.persisted import Persisted
 from dask_mars.scheduler.spiller import Spiller
+from dask_mars.worker.store import SPILLED
 
 Get = Callable[..., Any]
 MIB = 1 << 20
@@ -491,9 +492,12 @@ def small(spilled: Path) -> Iterator[Runtime]:
     """Yield an engine whose store holds 8 MiB."""
     limits = {"dask-mars.spill-directory": str(spilled), "dask-mars.store-limit": 8 * MIB}
     with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
-        # What writes to disk is there before the first test looks what threads there are.
-        numbers(1240, 155).persist(scheduler=runtime.get)
-        assert eventually(lambda: runtime.engine()._spiller._pool is not None)
+        # What writes to disk and reads from it is there before the first test looks what threads there are.
+        persisted = numbers(1240, 155).persist(scheduler=runtime.get)
+        spiller = runtime.engine()._spiller
+        assert eventually(partial(on_disk, persisted))
+        spiller.read_ahead(next(chunk.location for chunk in kept_by(persisted) if chunk.location[0] == SPILLED))
+        del persisted
         assert is_empty(runtime)
         yield runtime
 

@@ -576,26 +576,6 @@ def test_next_start_clears_what_a_killed_owner_has_left_and_nothing_before(tmp_p
         assert list(root.iterdir()) == [directory.path]
 
 
-def test_partial_file_of_a_process_that_died_is_discarded(directory):
-    for name in (".123.0.value.partial", ".1234.0.value.partial", "value"):
-        (directory.path / name).write_text("")
-    directory.discard_partial(123)
-    assert sorted(path.name for path in directory.path.iterdir()) == [".1234.0.value.partial", "value"]
-    directory.discard_partial(1234)
-
-
-def test_owner_may_be_another_process(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        directory = SpillDirectory(tmp_path, owner_pid=process.pid)
-        directory.write("value", [b"abc"])
-        assert Owner.parse(directory.path.name).pid == process.pid
-        assert clear_abandoned(tmp_path) == []
-        process.communicate(b"\n")
-    assert clear_abandoned(tmp_path) == [directory.path]
-    with pytest.raises(ProcessLookupError):
-        SpillDirectory(tmp_path, owner_pid=process.pid)
-
-
 @pytest.fixture
 def left(tmp_path, monkeypatch):
     """Make a directory as if a process like this one had left it, and tell whether it is cleared."""

@@ -119,6 +119,37 @@ class Graph:
         """Return the inputs of a chunk."""
         return self.plan.inputs[chunk]
 
+    def loads(self, worker: int, chunks: list[int]) -> list[int]:
+        """Return which inputs of chunks a worker is to put back into the store, and note that it will.
+
+        What one chunk alone still needs is read into memory of its worker's own.
+        """
+        memory = self.memory
+        if not memory.spilled:
+            return []
+        found = []
+        for chunk in chunks:
+            for source in self.plan.inputs[chunk]:
+                if source in memory.spilled and source not in memory.loading and self.consumers[source] > 1:
+                    memory.loading[source] = worker
+                    found.append(source)
+        return found
+
+    def announce(self, count: int) -> list[int]:
+        """Return which chunks on disk the next so many READY chunks need, each chunk once."""
+        memory = self.memory
+        if not memory.spilled:
+            return []
+        # In a heap the least so many stand among these.
+        first = heapq.nsmallest(count, self.ready[: 2**count - 1])
+        found = []
+        for key in first:
+            for source in self.plan.inputs[self.chunk_of(key)]:
+                if source in memory.spilled and source not in memory.announced:
+                    memory.announced.add(source)
+                    found.append(source)
+        return found
+
     @property
     def is_read(self) -> bool:
         """Whether the user has been told that the results are there, and has not taken them yet."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
-from dask_mars.scheduler.events import CLIENT, Instruction, OperandsFinished, Run, Spill
+from dask_mars.scheduler.events import CLIENT, Instruction, OperandsFinished, ReadAhead, Run, Spill
 from dask_mars.scheduler.memory import Memory
 
 
@@ -33,6 +33,8 @@ class Policy:
         Bytes that the store may hold; without a limit nothing is counted.
     memory_limit : int
         Bytes that it may hold if nothing else helps.
+    announce_limit : int
+        Of how many chunks that are next the inputs are read ahead from disk, at most.
     look_ahead, pass_limit : int
         Past how many chunks for which there is no room others are looked for, and how often in a row that is done.
     """
@@ -44,6 +46,7 @@ class Policy:
     retry_delay_limit_s: float = 10.0
     store_limit: int | None = None
     memory_limit: int = 0
+    announce_limit: int = 4
     look_ahead: int = 8
     pass_limit: int = 100
 
@@ -101,6 +104,9 @@ class Dispatcher:
     def dispatch(self) -> Refusal | None:
         """Hand out what can be; return what can never be."""
         self._hand_out()
+        for graph in self._graphs.values():
+            if chunks := graph.announce(min(len(self.workers), self._policy.announce_limit)):
+                self._emit(ReadAhead(graph.number, chunks))
         if self._blocked is not None:
             return self._make_room_for(*self._blocked)
         if self.memory.limited and (missing := self.memory.missing_bytes(0)):
@@ -135,6 +141,7 @@ class Dispatcher:
             self.memory.release(owner, (chunk,))
         for graph in self._graphs.values():
             graph.followers.pop(number, None)
+            graph.memory.forget_worker(number)
         return list(worker.in_hand)
 
     def learn(self, graph: Graph, chunks: Iterable[int], durations_s: Iterable[float]) -> None:
@@ -157,6 +164,15 @@ class Dispatcher:
             for number, chunk in worker.in_hand:
                 if number == graph.number and graph.plan.operand_of[chunk] in new:
                     self.memory.promise(number, chunk, self.memory.need(graph, chunk))
+
+    def loaded(self, number: int, graph: Graph, chunk: int) -> None:
+        """Note that a worker has put a chunk back into the store, where it is counted from now on."""
+        size = graph.memory.loaded(chunk)
+        in_hand = self.workers[number].in_hand
+        for successor in graph.successors[chunk]:
+            # Of the same worker alone: others may be reading it into memory of their own.
+            if (graph.number, successor) in in_hand:
+                self.memory.repay(graph.number, successor, size)
 
     def forget(self, graph: Graph) -> None:
         """Forget a graph of which nothing is in any hands."""
@@ -208,7 +224,7 @@ class Dispatcher:
             chunks = self._fill(graph, number, -(-len(graph.ready) // (len(free) - position)))
             if chunks:
                 given = True
-                self._emit(Run(number, graph.number, chunks))
+                self._emit(Run(number, graph.number, chunks, graph.loads(number, chunks)))
         return given
 
     def _fill(self, graph: Graph, number: int, share: int) -> list[int]:
@@ -335,7 +351,7 @@ class Dispatcher:
         self.memory.promise(graph.number, chunk, need)
         worker.in_hand[graph.number, chunk] = self._policy.window_s
         worker.load_s += self._policy.window_s
-        self._emit(Run(number, graph.number, [chunk]))
+        self._emit(Run(number, graph.number, [chunk], graph.loads(number, [chunk])))
 
     # -- proof ------------------------------------------------------------------------------------------------
 

@@ -36,15 +36,15 @@ from dask_mars.errors import (
 )
 from dask_mars.graph import DATA, ChunkGraph
 from dask_mars.ids import TASK_LIMIT
-from dask_mars.limits import arena_bytes, estimate_memory
+from dask_mars.limits import PROC, arena_bytes, estimate_memory
 from dask_mars.persisted import Persisted, Reference, watch
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.blocks import Blocks, block_bytes
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksLoaded,
     ChunksReleased,
     ChunksSpilled,
-    DropSpilled,
     Event,
     FailGraph,
     FinishGraph,
@@ -57,6 +57,7 @@ from dask_mars.scheduler.events import (
     OperandFailed,
     OperandsFinished,
     OperandsReturned,
+    ReadAhead,
     Refuse,
     ResultsKept,
     ResultsTaken,
@@ -78,7 +79,7 @@ from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
 from dask_mars.worker.locks import InterprocessLock
-from dask_mars.worker.store import ARRAY, Block, Location, Store, size_of
+from dask_mars.worker.store import ARRAY, SPILLED, Block, Location, Store, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ logger = logging.getLogger(__name__)
 _START_ATTEMPTS = 3
 #: How often is looked at what the processes really use, and from which share of the limit on free memory is given
 #: back to the system.
-_WATCH_S = 0.1
+_WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.9
 #: Of the store's limit: what it may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
@@ -238,8 +239,10 @@ class Engine:
             if run.number not in self._runs:
                 self._kept.pop(kept.number, None)
             else:
-                for chunk in chunks:
+                for number, chunk in enumerate(chunks):
                     run.locations[chunk] = None
+                    if chunk in run.spilled:
+                        kept.spilled[number] = run.spilled.pop(chunk)
                 self._runs[kept.number] = kept
                 self._handle(ResultsKept(run.number, kept.number, chunks))
 
@@ -627,6 +630,22 @@ class Engine:
                 values[chunk] = self.store.load_copy(location)
         return values
 
+    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, Location]) -> None:
+        # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
+        run = self._runs[number]
+        for chunk, location in locations.items():
+            spilled = run.locations[chunk]
+            assert spilled is not None
+            self._blocks.keep_location(location)
+            run.locations[chunk] = location
+            self._blocks.drop_location(spilled)
+        for other in self._workers.values():
+            known = other.known.get(number, ())
+            moved = {chunk: location for chunk, location in locations.items() if chunk in known}
+            if moved and other is not handle:
+                other.send((channel.MOVED, number, moved))
+        self._handle(ChunksLoaded(handle.number, number, list(locations)))
+
     def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> None:
         self._runs[number].errors[chunk] = record
         self._handle(OperandFailed(handle.number, number, chunk, final))
@@ -672,6 +691,7 @@ class Engine:
     _receive: ClassVar[dict[int, Callable[..., None]]] = {
         channel.READY: _on_ready,
         channel.FINISHED: _on_finished,
+        channel.LOADED: _on_loaded,
         channel.FAILED: _on_failed,
         channel.RETURNED: _on_returned,
         channel.HELD: _on_held,
@@ -692,7 +712,7 @@ class Engine:
         handle = self._workers[instruction.worker]
         chunks = instruction.chunks
         for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
-            unsent = self._sender.send(handle, run, part)
+            unsent = self._sender.send(handle, run, part, instruction.loads)
             for chunk in unsent.refused:
                 self._handle(OperandFailed(handle.number, run.number, chunk, final=True))
             if unsent.unsendable:
@@ -705,6 +725,8 @@ class Engine:
             if location is not None:
                 run.locations[chunk] = None
                 self._blocks.drop_location(location)
+            if chunk in run.spilled:
+                self._blocks.drop_location(run.spilled.pop(chunk))
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
@@ -731,6 +753,9 @@ class Engine:
         for chunk in instruction.chunks:
             location = run.locations[chunk]
             assert location is not None
+            if chunk in run.spilled:
+                self._handle(ChunksSpilled(run.number, {chunk: block_bytes(location)}))
+                continue
             self._blocks.keep_location(location)
             answer = partial(self._on_spilled, run, chunk, location)
             self._spiller.write(f"{run.number}-{chunk}", location, answer)
@@ -745,7 +770,7 @@ class Engine:
                 if self._spill_error is None:
                     logger.warning("chunks stay in memory: %s", outcome)
                     self._spill_error = outcome
-            elif run.number in self._runs:
+            elif run.number in self._runs and run.locations[chunk] is not None:
                 self._blocks.keep_location(outcome)
                 run.spilled[chunk] = outcome
             else:
@@ -760,7 +785,8 @@ class Engine:
     def _use_spilled(self, instruction: UseSpilled) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            self._replace_location(run, chunk, run.spilled.pop(chunk))
+            self._blocks.keep_location(run.spilled[chunk])
+            self._replace_location(run, chunk, run.spilled[chunk])
         self._forget_locations(run, instruction.chunks)
         for number, its, chunk in instruction.borrowed:
             user, location = self._runs[number], run.locations[chunk]
@@ -775,10 +801,13 @@ class Engine:
         if location is not None:
             self._blocks.drop_location(location)
 
-    def _drop_spilled(self, instruction: DropSpilled) -> None:
+    def _read_ahead(self, instruction: ReadAhead) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            self._blocks.drop_location(run.spilled.pop(chunk))
+            # What another graph has persisted is in a file of that one's.
+            location = run.spilled.get(chunk, run.locations[chunk])
+            if location is not None and location[0] == SPILLED:
+                self._spiller.read_ahead(location)
 
     def _refuse(self, instruction: Refuse) -> None:
         run = self._runs[instruction.graph]
@@ -799,7 +828,7 @@ class Engine:
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         run = self._runs.pop(instruction.graph)
         self._kept.pop(run.number, None)
-        for location in run.locations:
+        for location in [*run.locations, *run.spilled.values()]:
             if location is not None:
                 self._blocks.drop_location(location)
         for block in run.kept:
@@ -820,7 +849,7 @@ class Engine:
         Interrupt: _interrupt,
         Spill: _spill,
         UseSpilled: _use_spilled,
-        DropSpilled: _drop_spilled,
+        ReadAhead: _read_ahead,
         Refuse: _refuse,
         FinishGraph: _finish_graph,
         FailGraph: _fail_graph,

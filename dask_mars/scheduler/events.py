@@ -166,6 +166,15 @@ class ChunksSpilled:
 
 
 @dataclass(slots=True)
+class ChunksLoaded:
+    """A worker has put chunks that were on disk back into the store, as a `Run` had told it to."""
+
+    worker: int
+    graph: int
+    chunks: Sequence[int]
+
+
+@dataclass(slots=True)
 class TimePassed:
     """Nothing happened but time."""
 
@@ -182,6 +191,7 @@ Event = (
     | ResultsKept
     | ChunksReleased
     | ChunksSpilled
+    | ChunksLoaded
     | TimePassed
 )
 
@@ -191,11 +201,15 @@ Event = (
 
 @dataclass(slots=True)
 class Run:
-    """Hand chunks of one graph to a worker, in this order."""
+    """Hand chunks of one graph to a worker, in this order.
+
+    When it first reads those in `loads` from disk it is to put them into the store: others will need them too.
+    """
 
     worker: int
     graph: int
     chunks: list[int]
+    loads: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -217,7 +231,7 @@ class Interrupt:
 
 @dataclass(slots=True)
 class Spill:
-    """Write chunks to disk, and leave them in memory until that is answered."""
+    """Write chunks to disk, unless they are there already, and leave them in memory until that is answered."""
 
     graph: int
     chunks: list[int]
@@ -236,8 +250,8 @@ class UseSpilled:
 
 
 @dataclass(slots=True)
-class DropSpilled:
-    """Remove the files of chunks that were written for nothing."""
+class ReadAhead:
+    """Have the system read chunks from disk: what needs them is to run next."""
 
     graph: int
     chunks: list[int]
@@ -277,5 +291,5 @@ class ForgetGraph:
 
 
 Instruction = (
-    Run | Free | Interrupt | Spill | UseSpilled | DropSpilled | Refuse | FinishGraph | FailGraph | ForgetGraph
+    Run | Free | Interrupt | Spill | UseSpilled | ReadAhead | Refuse | FinishGraph | FailGraph | ForgetGraph
 )

@@ -25,9 +25,9 @@ from dask_mars.scheduler.bookkeeping import (
 from dask_mars.scheduler.dispatch import Dispatcher, Policy
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksLoaded,
     ChunksReleased,
     ChunksSpilled,
-    DropSpilled,
     Event,
     FailGraph,
     FinishGraph,
@@ -81,6 +81,7 @@ class Machine:
             ResultsKept: self._results_kept,
             ChunksReleased: self._chunks_released,
             ChunksSpilled: self._chunks_spilled,
+            ChunksLoaded: self._chunks_loaded,
             TimePassed: self._time_passed,
         }
 
@@ -369,7 +370,7 @@ class Machine:
         if not event.written:
             return
         pinned = self._dispatcher.pinned()
-        used, useless, borrowed = [], [], []
+        used, borrowed = [], []
         for chunk, size in event.sizes.items():
             if chunk in graph.memory.sizes and (graph.number, chunk) not in pinned:
                 del graph.memory.sizes[chunk]
@@ -381,12 +382,13 @@ class Machine:
                 # The instruction below makes it so; until the next event this is what is known.
                 self.memory.stored_bytes -= size
                 used.append(chunk)
-            else:
-                useless.append(chunk)
         if used:
             self._out.append(UseSpilled(graph.number, used, borrowed))
-        if useless:
-            self._out.append(DropSpilled(graph.number, useless))
+
+    def _chunks_loaded(self, event: ChunksLoaded, now_s: float) -> None:
+        graph = self._graphs[event.graph]
+        for chunk in event.chunks:
+            self._dispatcher.loaded(event.worker, graph, chunk)
 
     def _time_passed(self, event: TimePassed, now_s: float) -> None:
         pass

@@ -33,6 +33,8 @@ class GraphMemory:
         "_operand_of",
         "_peaks",
         "_total_bytes",
+        "announced",
+        "loading",
         "sizes",
         "spilled",
         "spilling",
@@ -55,6 +57,10 @@ class GraphMemory:
         self.spilled: dict[int, int] = {}
         #: Chunks that are being written.
         self.spilling: set[int] = set()
+        #: Chunks on disk that a worker is to put back into the store, and which worker.
+        self.loading: dict[int, int] = {}
+        #: Chunks on disk of which has been said that they are needed next.
+        self.announced: set[int] = set()
 
     def expected(self, chunk: int) -> int:
         """Return the bytes that a chunk's result is thought to add to the store."""
@@ -136,6 +142,19 @@ class GraphMemory:
         """Note that a chunk is needed no more."""
         self.sizes.pop(chunk, None)
         self.spilled.pop(chunk, None)
+        self.loading.pop(chunk, None)
+        self.announced.discard(chunk)
+
+    def loaded(self, chunk: int) -> int:
+        """Note that a chunk is in the store again; return its bytes."""
+        self.loading.pop(chunk, None)
+        self.announced.discard(chunk)
+        size = self.sizes[chunk] = self.spilled.pop(chunk)
+        return size
+
+    def forget_worker(self, worker: int) -> None:
+        """Note that a worker will not load what it was to load."""
+        self.loading = {chunk: other for chunk, other in self.loading.items() if other != worker}
 
 
 class _Graph(Protocol):
@@ -196,6 +215,12 @@ class Memory:
         if self._promised:
             for chunk in chunks:
                 self.promised_bytes -= self._promised.pop((number, chunk), 0)
+
+    def repay(self, number: int, chunk: int, size_bytes: int) -> None:
+        """Note that so many bytes of those promised to a chunk are in the store now, and counted there."""
+        left = max(self._promised.get((number, chunk), 0) - size_bytes, 0)
+        if (number, chunk) in self._promised:
+            self.promise(number, chunk, left)
 
     def missing_bytes(self, need_bytes: int) -> int:
         """Return how many bytes have to leave memory, besides those on their way, for so many to be free."""

@@ -103,7 +103,8 @@ class GraphRun:
     kept : list of Block
         Blocks of the client's arena that live as long as the graph.
     spilled : dict
-        Where on disk chunks are that were written and that the state machine has not decided about yet.
+        Where on disk chunks are that were written; the files stay until the chunks are freed, wherever these are
+        read meanwhile.
     errors : dict
         The last failure of each chunk that has failed.
     one_by_one : bool

@@ -51,8 +51,11 @@ class Sender:
         #: What tasks find around them, by number.
         self.contexts: dict[int, bytes] = {}
 
-    def send(self, handle: WorkerHandle, run: GraphRun, chunks: list[int]) -> Unsent:
-        """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent."""
+    def send(self, handle: WorkerHandle, run: GraphRun, chunks: list[int], loads: list[int]) -> Unsent:
+        """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent.
+
+        `loads` are inputs that it is to put back into the store.
+        """
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
         sent = handle.operands.setdefault(run.number, set())
@@ -89,7 +92,7 @@ class Sender:
             handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
         paths = self._new_paths(handle, operands.values())
         handle.send(
-            (channel.RUN, run.number, run.context, pack_numbers(good), records, locations, operands, paths)
+            (channel.RUN, run.number, run.context, pack_numbers(good), records, locations, loads, operands, paths)
         )
         return unsent
 

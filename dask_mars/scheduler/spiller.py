@@ -1,4 +1,4 @@
-"""Writing chunks to disk beside the engine's thread, which must not wait for disks."""
+"""Writing chunks to disk, and reading ahead, beside the engine's thread, which must not wait for disks."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ class Spiller:
         self._directory: SpillDirectory | None = None
         self._pool: ThreadPoolExecutor | None = None
         self.spilled_bytes = 0
+        #: Its thread does not wait for what is written.
+        self._reading_pool: ThreadPoolExecutor | None = None
 
     def clear_abandoned(self) -> None:
         """Remove what processes that were killed have left."""
@@ -81,6 +83,13 @@ class Spiller:
             # Whatever it is, the engine has to hear of it.
             answer(SpillError(str(self._root), 0, -1, repr(error)))
 
+    def read_ahead(self, location: Location) -> None:
+        """Have the system read a value's file into its cache, some time soon."""
+        if self._reading_pool is None:
+            self._reading_pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-read")
+        if self._directory is not None:
+            self._reading_pool.submit(self._directory.read_ahead, spilled_file(location))
+
     def remove(self, location: Location) -> None:
         """Remove a value's file."""
         if self._directory is not None:
@@ -90,8 +99,9 @@ class Spiller:
 
     def close(self) -> None:
         """Remove all files, after what is being written at the moment."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._reading_pool):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
         if self._directory is not None:
             with contextlib.suppress(SpillError):
                 self._directory.close()

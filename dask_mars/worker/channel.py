@@ -15,8 +15,9 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 1 << 18
 
 # -- engine to worker -----------------------------------------------------------------------------------------
-#: (RUN, graph, context, chunks, records, locations, operands, paths): compute these chunks. With them come the
-#: locations of inputs, the operands and the paths of op ids that the worker does not know yet; see `transport`.
+#: (RUN, graph, context, chunks, records, locations, loads, operands, paths): compute these chunks. With them
+#: come the locations of inputs, the operands and the paths of op ids that the worker does not know yet; see
+#: `transport`. Those inputs that `loads` names are to be put back into the store when they are read from disk.
 RUN = 1
 #: (FREE, graph, chunks): forget these values.
 FREE = 2
@@ -32,6 +33,8 @@ CONTEXT = 6
 EXIT = 7
 #: (TRIM,): give the memory of free blocks back to the system.
 TRIM = 8
+#: (MOVED, graph, locations): these values are elsewhere now. Where they were will do as well until they are freed.
+MOVED = 9
 
 # -- worker to engine -----------------------------------------------------------------------------------------
 #: (READY, pid)
@@ -51,6 +54,8 @@ UNHELD = 25
 OUTPUT = 26
 #: (WARNING, graph, payload): a task warned.
 WARNING = 27
+#: (LOADED, graph, locations): values that were on disk are in the store again, by chunk.
+LOADED = 28
 
 #: Reasons of `RETURNED`: its graph was dropped, an input was not computed, it could not be unpickled, its result
 #: could not be pickled.

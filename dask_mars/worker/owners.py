@@ -93,17 +93,15 @@ class Owner:
         return start is None or (start != 0 and start != self.start)
 
 
-def claim_directory(root: Path, owner_pid: int | None = None) -> Path:
-    """Make a new directory that only this user can enter, and that is its owner's.
+def claim_directory(root: Path) -> Path:
+    """Make a new directory that only this user can enter, and that is this process's.
 
     Parameters
     ----------
     root : Path
         Where; made if it is not there.
-    owner_pid : int, optional
-        The process; by default this one.
     """
-    owner = Owner.of(os.getpid() if owner_pid is None else owner_pid)
+    owner = Owner.of(os.getpid())
     root.mkdir(parents=True, exist_ok=True)
     for serial in count():
         path = root / owner.directory_name(serial)

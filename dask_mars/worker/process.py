@@ -39,6 +39,7 @@ from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
 from dask_mars.worker.store import (
     ARRAY,
+    SPILLED,
     Block,
     Location,
     Store,
@@ -66,7 +67,7 @@ _READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 class _Graph:
     """What a worker keeps of one graph."""
 
-    __slots__ = ("needs_client", "needs_copies", "operands", "peaks", "values")
+    __slots__ = ("loads", "needs_client", "needs_copies", "operands", "peaks", "values")
 
     def __init__(self) -> None:
         #: Operands by number; as they came until first used.
@@ -75,6 +76,8 @@ class _Graph:
         self.values: dict[int, tuple[Any, Location | None]] = {}
         #: Most bytes of the arena that an operand was seen to take while it ran.
         self.peaks: dict[int, int] = {}
+        #: Chunks that are to be put into the store when they are read from disk.
+        self.loads: set[int] = set()
         #: Operands that were seen to write into their inputs.
         self.needs_copies: set[int] = set()
         #: Operands that were seen to write into arrays of the user's.
@@ -111,6 +114,8 @@ class WorkerProcess:
         self._graphs: dict[int, _Graph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
+        #: Whether tasks get copies of arrays that they may write into, as the context says.
+        self._writable_inputs = False
         self._mapping = OperandMapping()
         #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
@@ -190,6 +195,12 @@ class WorkerProcess:
             if graph is not None:
                 for chunk in message[2]:
                     graph.values.pop(chunk, None)
+                    graph.loads.discard(chunk)
+        elif code == channel.MOVED:
+            graph = self._graphs.get(message[1])
+            if graph is not None:
+                for chunk, location in message[2].items():
+                    graph.values[chunk] = (None, location)
         elif code == channel.RELEASE:
             for offset in message[1]:
                 self._store.release(offset)
@@ -212,6 +223,7 @@ class WorkerProcess:
         packed_chunks: PackedNumbers,
         records: PackedChunks,
         locations: dict[int, Location],
+        loads: list[int],
         operands: dict[int, PackedOperand],
         paths: dict[int, str],
     ) -> None:
@@ -220,6 +232,7 @@ class WorkerProcess:
             graph = self._graphs[number] = _Graph()
         for chunk, location in locations.items():
             graph.values.setdefault(chunk, (None, location))
+        graph.loads.update(loads)
         # They are read when first used, and then in the context of their graph.
         graph.operands.update(operands)
         for op_id, path in paths.items():
@@ -280,7 +293,7 @@ class WorkerProcess:
         start = time.perf_counter()
         try:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
-            results = [self._compute(graph, operand_number, inputs, literals, owners)]
+            results = [self._compute(number, operand_number, inputs, literals, owners)]
         except _SendBack as reason:
             self._linger(owners)
             self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
@@ -318,19 +331,20 @@ class WorkerProcess:
 
     def _compute(
         self,
-        graph: _Graph,
+        number: int,
         operand_number: int,
         inputs: tuple[int, ...],
         literals: tuple[Any, ...],
         owners: list[tuple[Block, Bytes]],
     ) -> Any:
         """Run an operand; if it writes into what it may only read, with copies, or where the user's arrays are."""
+        graph = self._graphs[number]
         operand = graph.operands[operand_number]
         assert isinstance(operand, Operand)
-        copies = operand_number in graph.needs_copies
+        copies = self._writable_inputs or operand_number in graph.needs_copies
         while True:
             try:
-                values = self._load_inputs(graph, inputs, owners, copies)
+                values = self._load_inputs(number, inputs, owners, copies)
             except _SendBack:
                 raise
             except BaseException:
@@ -354,18 +368,20 @@ class WorkerProcess:
 
     def _load_inputs(
         self,
-        graph: _Graph,
+        number: int,
         inputs: tuple[int, ...],
         owners: list[tuple[Block, Bytes]],
         copies: bool,
     ) -> list[Any]:
-        store = self._store
+        graph, store = self._graphs[number], self._store
         users_arena = len(store.arenas) - 1
         values = []
         for source in inputs:
             if source not in graph.values:
                 # It was to be computed here before this.
                 raise _SendBack(channel.MISSING)
+            if source in graph.loads:
+                self._bring_back(number, source)
             value, location = graph.values[source]
             if location is not None:
                 blocks = blocks_of(location)
@@ -375,6 +391,17 @@ class WorkerProcess:
                     value = store.load(location, owners)
             values.append(value)
         return values
+
+    def _bring_back(self, number: int, chunk: int) -> None:
+        """Put a value that is on disk into the store; if there is no room, it will be read where it is."""
+        graph = self._graphs[number]
+        graph.loads.remove(chunk)
+        _, location = graph.values[chunk]
+        if location is not None and location[0] == SPILLED:
+            with contextlib.suppress(StoreFull):
+                location = self._store.restore(location)
+                graph.values[chunk] = (None, location)
+                self._outgoing.append((channel.LOADED, number, {chunk: location}))
 
     def _seal(
         self,
@@ -390,8 +417,8 @@ class WorkerProcess:
         try:
             result = results.pop()
             location = self._store.seal(result, inputs, adopt=True)
-            # A small view of a large array must not keep it.
-            if location[0] < ARRAY and not (type(result) is np.ndarray and result.base is not None):
+            # An array is read anew each time: what one task writes into it is not for others to see.
+            if location[0] < ARRAY and type(result) is not np.ndarray:
                 graph.values[chunk] = (result, None)
                 if owners and still_used(owners):
                     graph.values[chunk] = (None, location)
@@ -502,6 +529,7 @@ class WorkerProcess:
         if self._context != number and payload is not None:
             self._context = number
             context.enter(payload)
+            self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
     def _trim(self) -> None:
         self._trimmed = True

@@ -166,6 +166,17 @@ class SpillFiles:
             raise _lost(file, f"its checksum is {found:x} instead of {file.checksum:x}")
         return views
 
+    def read_ahead(self, file: SpilledFile) -> None:
+        """Have the system begin to read a file that will be read soon. Where it cannot, nothing is lost."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+
     def remove(self, file: SpilledFile) -> None:
         """Remove a file, if it is still there."""
         try:
@@ -238,14 +249,13 @@ class SpillFiles:
 class SpillDirectory(SpillFiles):
     """A new private directory of spilled values, which goes when it is closed.
 
-    If its owner is killed first, the next one that is made under the same root removes it.
+    If this process is killed first, the next one that is made under the same root removes it. Others use it by
+    `SpillFiles`.
 
     Parameters
     ----------
     root : str or Path
         Directory in which to make it.
-    owner_pid : int, optional
-        The process whose end makes it worthless; by default this one. Other processes use it by `SpillFiles`.
     codec : Codec, optional
         How to compress what is worth it; by default not at all.
 
@@ -255,21 +265,14 @@ class SpillDirectory(SpillFiles):
         It cannot be made.
     """
 
-    def __init__(self, root: str | Path, owner_pid: int | None = None, codec: Codec | None = None) -> None:
+    def __init__(self, root: str | Path, codec: Codec | None = None) -> None:
         #: Directories that were there for nobody any more.
         self.cleared = clear_abandoned(Path(root))
         try:
-            path = claim_directory(Path(root), owner_pid)
-        except ProcessLookupError:
-            raise
+            path = claim_directory(Path(root))
         except OSError as error:
             raise _write_error(Path(root), 0, error) from error
         super().__init__(path, codec)
-
-    def discard_partial(self, pid: int) -> None:
-        """Remove what a process that has died was in the middle of writing."""
-        for partial in self.path.glob(f".{pid}.*{_PARTIAL}"):
-            partial.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the directory and all that is in it; whoever writes meanwhile fails."""

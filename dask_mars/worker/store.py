@@ -318,8 +318,7 @@ class Store:
         if kind == SMALL:
             return _load_small(*location[1:])
         if kind == SPILLED:
-            value = _unspilled(location)
-            return frozen(value) if type(value) is np.ndarray else value
+            return _unspilled(location)
         bases = []
         for block in location[1]:
             base = self.arenas[block[0]].view(block[1], block[2])
@@ -378,6 +377,38 @@ class Store:
         blocks = [self.arenas[arena].view(offset, size) for arena, offset, size in blocks_of(location)]
         return (SPILLED, (), files.write(name, blocks), location)
 
+    def restore(self, location: Location) -> Location:
+        """Read a value from a file into the own arena.
+
+        Parameters
+        ----------
+        location : Location
+            Of a value on disk.
+
+        Returns
+        -------
+        Location
+            Of the value in the arena, of which nobody else has been told.
+
+        Raises
+        ------
+        StoreFull
+            The arena has no room for it.
+        SpillError
+            The file is gone, is not what was written, or cannot be read.
+        """
+        blocks: list[Block] = []
+        try:
+            for size in spilled_file(location).parts:
+                blocks.append(self._allocate(size))
+            _read_back(location, [self.arenas[arena].view(at, size) for arena, at, size in blocks])
+        except BaseException:
+            for _, at, _ in blocks:
+                self.allocator.free(at)
+            raise
+        kind, _, *rest = location[3]
+        return (kind, tuple(blocks), *rest)
+
     # -- what operands need -----------------------------------------------------------------------------------
 
     def mark(self) -> None:
@@ -435,13 +466,17 @@ def spilled_file(location: Location) -> SpilledFile:
 
 def _unspilled(location: Location) -> Any:
     """Read a value from disk into private, writable memory."""
-    file = spilled_file(location)
-    buffers = SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file)
     original = location[3]
-    value = _assembled(original, buffers)
+    value = _assembled(original, _read_back(location))
     if original[0] == ARRAY:
         value.flags.writeable = original[6]
     return value
+
+
+def _read_back(location: Location, into: Sequence[Any] | None = None) -> Sequence[Any]:
+    """Read the memory of each of the blocks that a value on disk had."""
+    file = spilled_file(location)
+    return SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file, into)
 
 
 def _assembled(location: Location, blocks: Sequence[Any]) -> Any:

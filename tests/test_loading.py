@@ -1,0 +1,358 @@
+"""Spilled chunks on their way back: into the store, into a task's own memory, into the user's result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_mars
+from dask_mars.errors import SpillError, StoreFull
+from dask_mars.scheduler.engine import Engine
+from dask_mars.scheduler.spiller import Spiller
+from dask_mars.worker import channel
+from dask_mars.worker.arena import Arena, create
+from dask_mars.worker.process import WorkerProcess, _Graph
+from dask_mars.worker.spill import SpillFiles
+from dask_mars.worker.store import ARRAY, SPILLED, Location, Store, blocks_of, spilled_file
+
+MIB = 1 << 20
+CAPACITY_BYTES = 16 * MIB
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """Yield a store with an arena of its own and the user's."""
+    descriptors = [create(f"test-{number}", CAPACITY_BYTES) for number in range(2)]
+    store = Store([Arena(descriptor, CAPACITY_BYTES) for descriptor in descriptors], own=0, inline_bytes=1 << 10)
+    yield store
+    for arena, descriptor in zip(store.arenas, descriptors, strict=True):
+        arena.close()
+        os.close(descriptor)
+
+
+def on_disk(store: Store, value: Any, folder: Path) -> Location:
+    """Return where on disk a value is, which is no longer in the store."""
+    location = store.seal(value)
+    spilled = store.spill(location, "value", SpillFiles(folder))
+    for _, offset, size in blocks_of(location):
+        store.arenas[0].view(offset, size)[:] = 0
+        store.release(offset)
+    return spilled
+
+
+# -- into the store -----------------------------------------------------------------------------------------------
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "array": lambda: np.arange(5000.0),
+    "transposed": lambda: np.arange(6000.0).reshape(60, 100).T,
+    "object": lambda: {"x": np.arange(5000), "y": np.arange(7000.0), "z": "text"},
+    "long header": lambda: ["é" * 9000, np.arange(5000)],
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_is_put_back_as_it_was(name, store, tmp_path):
+    expected = VALUES[name]()
+    location = store.restore(on_disk(store, expected, tmp_path))
+    assert location[0] != SPILLED
+    value = store.load(location)
+    assert repr(value) == repr(expected)
+    np.testing.assert_equal(value, expected)
+    if name in ("array", "transposed"):
+        assert not value.flags.writeable
+        assert value.strides == expected.strides
+
+
+def test_what_does_not_fit_leaves_nothing_in_the_store(store, tmp_path):
+    spilled = on_disk(store, {"x": np.arange(5000), "y": np.zeros(MIB)}, tmp_path)
+    taken = store.seal(np.ones(MIB + MIB // 2))
+    before = store.allocator.used_bytes
+    with pytest.raises(StoreFull):
+        store.restore(spilled)
+    assert store.allocator.used_bytes == before
+    store.release(blocks_of(taken)[0][1])
+    assert store.load(store.restore(spilled))["y"].nbytes == 8 * MIB
+
+
+def test_a_file_that_is_gone_leaves_nothing_in_the_store(store, tmp_path):
+    spilled = on_disk(store, np.arange(5000.0), tmp_path)
+    Path(spilled_file(spilled).path).unlink()
+    before = store.allocator.used_bytes
+    with pytest.raises(SpillError):
+        store.restore(spilled)
+    assert store.allocator.used_bytes == before
+
+
+@pytest.fixture
+def process(store) -> Iterator[WorkerProcess]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = WorkerProcess(theirs, store, memoryview(bytearray(64)), idle_trim_s=10)
+        process._graphs[1] = _Graph()
+        yield process
+
+
+def test_a_worker_reads_for_itself_where_the_store_is_full(process, store, tmp_path):
+    graph = process._graphs[1]
+    expected = np.arange(MIB, dtype=float)
+    graph.values[7] = (None, on_disk(store, expected, tmp_path))
+    graph.loads.add(7)
+    store.seal(np.ones(MIB + MIB // 2))
+    (value,) = process._load_inputs(1, (7,), [], False)
+    np.testing.assert_array_equal(value, expected)
+    assert process._outgoing == []
+    assert graph.values[7][1][0] == SPILLED
+
+
+def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_path):
+    graph = process._graphs[1]
+    graph.values[7] = (None, on_disk(store, np.arange(5000.0), tmp_path))
+    graph.loads.add(7)
+    owners: list[Any] = []
+    (value,) = process._load_inputs(1, (7,), owners, False)
+    ((code, number, locations),) = process._outgoing
+    assert (code, number, list(locations)) == (channel.LOADED, 1, [7])
+    assert locations[7][0] == ARRAY
+    assert [block for block, _ in owners] == list(blocks_of(locations[7]))
+    assert not value.flags.writeable
+    # The next operand finds it there, and nobody is told again.
+    process._load_inputs(1, (7,), [], False)
+    assert len(process._outgoing) == 1
+
+
+# -- with an engine -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[dask_mars.Runtime]:
+    """Yield an engine whose store holds 8 MiB."""
+    limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 * MIB}
+    with dask.config.set(limits), dask_mars.Runtime(num_workers=2, memory_limit=64 * MIB) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the chunks that workers put back into the store."""
+    chunks: list[int] = []
+    on_loaded = Engine._on_loaded
+
+    def note(self: Engine, handle: Any, number: int, locations: dict[int, Location]) -> None:
+        chunks.extend(locations)
+        on_loaded(self, handle, number, locations)
+
+    monkeypatch.setitem(Engine._receive, channel.LOADED, note)
+    return chunks
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files that are written."""
+    names: list[str] = []
+    write = Spiller.write
+
+    def note(self: Spiller, name: str, *rest: Any) -> None:
+        names.append(name)
+        write(self, name, *rest)
+
+    monkeypatch.setattr(Spiller, "write", note)
+    return names
+
+
+def make(number: int) -> np.ndarray:
+    return np.full(MIB // 4, float(number))
+
+
+def use(block: np.ndarray, total: float, step: int) -> float:
+    assert (block == block[0]).all()
+    marker = os.environ.get("DASK_MARS_TEST_MARKER")
+    if marker and block[0] == 3 and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return float(block[0]) + total * step
+
+
+def used_after_all_are_made(times: int, count: int = 12) -> tuple[dict[Any, Any], list[Any], list[float]]:
+    """Return a graph of chunks of 2 MiB, of which each is used so often once all were there."""
+    dsk: dict[Any, Any] = {("x", number): (make, number) for number in range(count)}
+    dsk |= {("part", number): (np.max, ("x", number)) for number in range(count)}
+    dsk["total"] = (sum, [("part", number) for number in range(count)])
+    keys = [("use", number, step) for number in range(count) for step in range(times)]
+    dsk |= {key: (use, ("x", key[1]), "total", key[2]) for key in keys}
+    total = sum(range(count))
+    return dsk, keys, [number + total * step for _, number, step in keys]
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_what_several_need_is_read_once(small, loaded, written, tmp_path):
+    dsk, keys, expected = used_after_all_are_made(times=3)
+    assert list(small.get(dsk, keys)) == expected
+    assert len(set(loaded)) >= 6
+    # Now and then one leaves again before all that need it have run.
+    assert len(loaded) < 2 * 12
+    assert files(tmp_path) == []
+
+
+def test_what_one_needs_is_not_put_into_the_store(small, loaded, written):
+    dsk, keys, expected = used_after_all_are_made(times=1)
+    assert list(small.get(dsk, keys)) == expected
+    # But for what leaves before its part of the total is worked out.
+    assert len(loaded) < len(written) / 2
+
+
+def test_what_leaves_again_is_not_written_again(small, loaded, written):
+    dsk, keys, _ = used_after_all_are_made(times=1)
+    second = {key: (use, ("x", key[1]), "again", 1) for key in [(*key, "second") for key in keys]}
+    dsk |= {"again": (sum, keys), **second}
+    assert list(small.get(dsk, list(second))) == [number + 2 * 66 + 0.0 - 66 for number in range(12)]
+    assert len(loaded) > 2
+    assert len(set(written)) == len(written)
+
+
+def test_a_worker_that_is_killed_while_it_reads_loses_nothing(small, loaded, written, tmp_path, monkeypatch):
+    monkeypatch.setenv("DASK_MARS_TEST_MARKER", str(tmp_path / "killed"))
+    dsk, keys, expected = used_after_all_are_made(times=3)
+    assert list(small.get(dsk, keys)) == expected
+    assert (tmp_path / "killed").exists()
+    assert loaded
+    assert files(tmp_path / "spilled") == []
+
+
+# -- ahead of need ------------------------------------------------------------------------------------------------
+
+
+def test_files_are_read_ahead_of_what_needs_them(small, monkeypatch):
+    asked: list[str] = []
+    monkeypatch.setattr(SpillFiles, "read_ahead", lambda self, file: asked.append(file.path))
+    dsk, keys, expected = used_after_all_are_made(times=1)
+    assert list(small.get(dsk, keys)) == expected
+    assert len(asked) >= 4
+
+
+def test_reading_ahead_asks_the_system_for_the_whole_file(store, tmp_path, monkeypatch):
+    asked: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: asked.append(arguments[1:]), raising=False)
+    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    file = spilled_file(on_disk(store, np.arange(5000.0), tmp_path))
+    SpillFiles(tmp_path).read_ahead(file)
+    assert asked == [(0, 0, 3)]
+    # What is gone, or cannot be asked for, is found out by who reads it.
+    Path(file.path).unlink()
+    SpillFiles(tmp_path).read_ahead(file)
+    monkeypatch.delattr(os, "posix_fadvise")
+    SpillFiles(tmp_path).read_ahead(file)
+    assert len(asked) == 1
+
+
+# -- tasks that write into their inputs ---------------------------------------------------------------------------
+
+
+def test_what_a_task_alone_reads_from_disk_it_may_write_into(process, store, tmp_path):
+    expected = np.arange(5000.0)
+    spilled = on_disk(store, expected, tmp_path)
+    process._graphs[1].values[7] = (None, spilled)
+    (value,) = process._load_inputs(1, (7,), [], False)
+    value += 1
+    (again,) = process._load_inputs(1, (7,), [], False)
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_what_was_read_only_comes_back_read_only(store, tmp_path):
+    array = np.arange(5000.0)
+    array.flags.writeable = False
+    assert not store.load(on_disk(store, array, tmp_path)).flags.writeable
+
+
+def attempts(array: np.ndarray, marker: str) -> float:
+    with open(marker, "a") as file:
+        file.write("x")
+    array += 1
+    return float(array[0])
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("writable", [False, True])
+def test_nobody_sees_what_a_task_writes_into_its_input(get, size, writable, tmp_path):
+    marker = str(tmp_path / "attempts")
+    dsk = {
+        "x": (np.zeros, size),
+        "first": (attempts, "x", marker),
+        "second": (lambda array, after: float(array[0]), "x", "first"),
+        "third": (attempts, "x", marker),
+    }
+    with dask.config.set({"dask-mars.writable-inputs": writable}):
+        assert get(dsk, ["first", "second", "third"]) == (1.0, 0.0, 1.0)
+    # Without the setting whoever writes into a large array is run again, until that is known.
+    runs = len(Path(marker).read_text())
+    assert runs == 2 if writable or size == 10 else runs > 2
+
+
+# -- into the user's result ---------------------------------------------------------------------------------------
+
+
+def test_an_array_is_assembled_with_one_chunk_from_disk_at_a_time(small, written, monkeypatch):
+    living: list[int] = [0, 0]
+    load = Store.load
+
+    class Noted(np.ndarray):
+        def __array_finalize__(self, other: Any) -> None:
+            living[0] += 1
+            living[1] = max(living)
+
+        def __del__(self) -> None:
+            living[0] -= 1
+
+    reads: list[Location] = []
+
+    def noted(self: Store, location: Location, owners: Any = None) -> Any:
+        value = load(self, location, owners)
+        if location[0] != SPILLED:
+            return value
+        reads.append(location)
+        return value.view(Noted)
+
+    monkeypatch.setattr(Store, "load", noted)
+    x = da.random.default_rng(3).random((2000, 2000), chunks=(500, 500))
+    result = x.compute(scheduler=small.get)
+    assert type(result) is np.ndarray
+    np.testing.assert_array_equal(result, x.compute(scheduler="threads"))
+    assert len(reads) >= 4
+    assert 1 <= living[1] <= 2
+
+
+@pytest.mark.parametrize("dtype", ["f4", "M8[s]", "S5", [("a", "i4"), ("b", "f8")]])
+def test_arrays_of_any_dtype_are_assembled_from_disk(small, written, dtype):
+    values = (
+        np.arange(2_400_000).astype("i8").astype(dtype) if isinstance(dtype, str) else np.zeros(2_400_000, dtype)
+    )
+    x = da.from_array(np.arange(24), chunks=1).map_blocks(
+        lambda block: values[block[0] * 100_000 : (block[0] + 1) * 100_000].copy(), dtype=dtype, chunks=(100_000,)
+    )
+    result = x.compute(scheduler=small.get)
+    assert written
+    assert result.dtype == values.dtype
+    np.testing.assert_array_equal(result, values)
+
+
+def test_masked_arrays_are_assembled_beside_plain_ones(small, written):
+    def block(number: np.ndarray) -> np.ndarray:
+        values = np.full(250_000, float(number[0]))
+        return np.ma.masked_equal(values, 3.0) if number[0] % 2 else values
+
+    x = da.from_array(np.arange(12), chunks=1).map_blocks(block, dtype=float, chunks=(250_000,))
+    result, expected = x.compute(scheduler=small.get), x.compute(scheduler="threads")
+    assert type(result) is type(expected)
+    np.testing.assert_array_equal(result, expected)
+    assert written
