@@ -9,7 +9,8 @@ from dask.array.core import finalize
 
 from dask_mars.graph import Operand
 from dask_mars.optimize.programs import make_list
-from dask_mars.worker.store import ARRAY, SPILLED, Location, Store
+from dask_mars.worker.locations import ARRAY, SPILLED, Location
+from dask_mars.worker.store import Store
 
 
 def is_assembly(operand: Operand) -> bool:

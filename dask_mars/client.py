@@ -32,9 +32,9 @@ from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.run import GraphRun
+from dask_mars.worker.locations import ARRAY, Location
 from dask_mars.worker.locks import interprocess
 from dask_mars.worker.pickling import FailureRecord, unpack_error
-from dask_mars.worker.store import ARRAY, Location
 
 #: How often a waiting thread makes sure that the engine still lives.
 _LIVENESS_S = 2.0

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from dask._task_spec import DataNode, Task
 
 from dask_mars.errors import PersistedLost
-from dask_mars.worker.store import SPILLED, Location, Store
+from dask_mars.worker.locations import SPILLED, Location
+from dask_mars.worker.store import Store
 
 # Two runs of a program must not give the same name to what they keep.
 _program = uuid.uuid4().hex

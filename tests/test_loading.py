@@ -20,9 +20,10 @@ from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.spiller import Spiller
 from dask_mars.worker import channel
 from dask_mars.worker.arena import Arena, create
+from dask_mars.worker.locations import ARRAY, SPILLED, Location, blocks_of, needed_bytes, spilled_file
 from dask_mars.worker.process import WorkerProcess, _Graph
 from dask_mars.worker.spill import SpillFiles
-from dask_mars.worker.store import ARRAY, SPILLED, Location, Store, blocks_of, spilled_file
+from dask_mars.worker.store import Store
 
 MIB = 1 << 20
 CAPACITY_BYTES = 16 * MIB
@@ -47,6 +48,50 @@ def on_disk(store: Store, value: Any, folder: Path) -> Location:
         store.arenas[0].view(offset, size)[:] = 0
         store.release(offset)
     return spilled
+
+
+# -- to disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cut", "written"),
+    [
+        (lambda whole: whole, 80_000),
+        (lambda whole: whole[10:20], 8_000),
+        (lambda whole: whole[::-1][5:10], 4_000),
+        (lambda whole: whole[:, 10:20], 8_000),
+        (lambda whole: whole[::2, ::-3], 50 * 34 * 8),
+        (lambda whole: np.broadcast_to(whole[7:9], (50, 2, 100)), 1_600),
+        (lambda whole: whole.T, 80_000),
+    ],
+)
+def test_of_a_slice_nothing_more_is_written_than_it_needs(store, tmp_path, cut, written):
+    whole = np.arange(10_000.0).reshape(100, 100)
+    location = store.seal(whole)
+    view = cut(store.load(location))
+    part = store.seal(view, inputs=blocks_of(location))
+    assert blocks_of(part) == blocks_of(location)
+    assert needed_bytes(part) == written
+    spilled = store.spill(part, "value", SpillFiles(tmp_path))
+    assert spilled_file(spilled).size_bytes == written
+    expected = view.copy()
+    store.arenas[0].view(*blocks_of(location)[0][1:])[:] = 0
+    for value in (store.load(spilled), store.load_copy(spilled), store.load(store.restore(spilled))):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_of_objects_nothing_more_is_written_than_they_need(store, tmp_path):
+    whole = np.arange(10_000.0)
+    location = store.seal(whole)
+    view = store.load(location)
+    part = store.seal({"x": view[1000:2000], "y": view[4000:5000], "z": np.arange(3000)}, blocks_of(location))
+    spilled = store.spill(part, "value", SpillFiles(tmp_path))
+    assert spilled_file(spilled).parts == (32_000, 24_000)
+    store.arenas[0].view(*blocks_of(location)[0][1:])[:] = 0
+    for value in (store.load_copy(spilled), store.load(store.restore(spilled))):
+        np.testing.assert_array_equal(value["x"], whole[1000:2000])
+        np.testing.assert_array_equal(value["y"], whole[4000:5000])
+        np.testing.assert_array_equal(value["z"], np.arange(3000))
 
 
 # -- into the store -----------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.persisted import Persisted
 from dask_mars.scheduler.spiller import Spiller
-from dask_mars.worker.store import SPILLED
+from dask_mars.worker.locations import SPILLED
 
 Get = Callable[..., Any]
 MIB = 1 << 20

@@ -21,20 +21,9 @@ from hypothesis.extra import numpy as hnp
 from dask_mars.errors import StoreFull
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena, create
+from dask_mars.worker.locations import ARRAY, OBJECT, PICKLE, SMALL, VALUE, Block, Location, blocks_of, size_of
 from dask_mars.worker.pickling import dumps
-from dask_mars.worker.store import (
-    ARRAY,
-    OBJECT,
-    PICKLE,
-    SMALL,
-    VALUE,
-    Block,
-    Location,
-    Store,
-    blocks_of,
-    size_of,
-    still_used,
-)
+from dask_mars.worker.store import Store, still_used
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dask_mars.worker.store import SPILLED, Block, Location, blocks_of, spilled_file
+from dask_mars.worker.locations import SPILLED, Block, Location, blocks_of, spilled_file
 
 
 class Blocks:
@@ -75,8 +75,3 @@ class Blocks:
         else:
             for block in blocks_of(location):
                 self.drop(block)
-
-
-def block_bytes(location: Location) -> int:
-    """Return the bytes of the blocks that a value refers to."""
-    return sum(size for _, _, size in blocks_of(location))

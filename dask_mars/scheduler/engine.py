@@ -39,7 +39,7 @@ from dask_mars.ids import TASK_LIMIT
 from dask_mars.limits import PROC, arena_bytes, estimate_memory
 from dask_mars.persisted import Persisted, Reference, watch
 from dask_mars.scheduler import run as messages
-from dask_mars.scheduler.blocks import Blocks, block_bytes
+from dask_mars.scheduler.blocks import Blocks
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksLoaded,
@@ -78,8 +78,9 @@ from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
+from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, needed_bytes, size_of
 from dask_mars.worker.locks import InterprocessLock
-from dask_mars.worker.store import ARRAY, SPILLED, Block, Location, Store, size_of
+from dask_mars.worker.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -613,7 +614,7 @@ class Engine:
             if location[0] >= ARRAY:
                 before = self._blocks.stored_bytes
                 self._blocks.keep_location(location)
-                sizes[chunk] = block_bytes(location)
+                sizes[chunk] = needed_bytes(location)
                 fresh[chunk] = self._blocks.stored_bytes - before
         handle.known[number].update(chunks)
         if run.observed:
@@ -754,7 +755,7 @@ class Engine:
             location = run.locations[chunk]
             assert location is not None
             if chunk in run.spilled:
-                self._handle(ChunksSpilled(run.number, {chunk: block_bytes(location)}))
+                self._handle(ChunksSpilled(run.number, {chunk: needed_bytes(location)}))
                 continue
             self._blocks.keep_location(location)
             answer = partial(self._on_spilled, run, chunk, location)
@@ -776,7 +777,7 @@ class Engine:
             else:
                 self._spiller.remove(outcome)
             written = not isinstance(outcome, SpillError)
-            self._handle(ChunksSpilled(run.number, {chunk: block_bytes(location)}, written))
+            self._handle(ChunksSpilled(run.number, {chunk: needed_bytes(location)}, written))
 
         with contextlib.suppress(Exception):
             # The engine may have ended meanwhile.

@@ -8,8 +8,8 @@ from typing import Any
 
 from dask_mars.graph import ChunkGraph
 from dask_mars.scheduler.events import GraphPlan
+from dask_mars.worker.locations import Block, Location
 from dask_mars.worker.pickling import FailureRecord
-from dask_mars.worker.store import Block, Location
 from dask_mars.worker.transport import PackedOperand
 
 # -- what the engine tells the calling thread -------------------------------------------------------------------

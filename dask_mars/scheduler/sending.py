@@ -15,8 +15,9 @@ from dask_mars.scheduler.blocks import Blocks
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import channel
+from dask_mars.worker.locations import Block, Location
 from dask_mars.worker.pickling import dumps, frozen
-from dask_mars.worker.store import Block, Location, Store
+from dask_mars.worker.store import Store
 from dask_mars.worker.transport import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from dask_mars.errors import SpillError
 from dask_mars.worker.encoding import lz4_codec
+from dask_mars.worker.locations import Location, spilled_file
 from dask_mars.worker.owners import clear_abandoned
 from dask_mars.worker.spill import SpillDirectory
-from dask_mars.worker.store import Location, Store, spilled_file
+from dask_mars.worker.store import Store
 
 logger = logging.getLogger(__name__)
 

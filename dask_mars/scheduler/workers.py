@@ -13,7 +13,7 @@ from typing import Any
 
 from dask_mars.worker import channel
 from dask_mars.worker.context import WORKER_ENVIRONMENT
-from dask_mars.worker.store import Block
+from dask_mars.worker.locations import Block
 
 # The import path comes first, so that a worker finds what the client finds, dask_mars included.
 _BOOT = (

@@ -35,17 +35,10 @@ from dask_mars.worker import channel, context
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena, Bytes
 from dask_mars.worker.control import ControlPage
+from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, blocks_of
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
-from dask_mars.worker.store import (
-    ARRAY,
-    SPILLED,
-    Block,
-    Location,
-    Store,
-    blocks_of,
-    still_used,
-)
+from dask_mars.worker.store import Store, still_used
 from dask_mars.worker.transport import (
     PackedChunks,
     PackedNumbers,

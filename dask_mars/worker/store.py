@@ -1,25 +1,12 @@
 """The shared store, as one process sees it: sealing values into its own arena, reading them from any.
 
-A sealed value is known by its *location*, a plain tuple that travels in messages:
-
-* ``(VALUE, value)``: a scalar, as it is;
-* ``(PICKLE, data)``: small, pickled, in the message itself;
-* ``(SMALL, dtype, shape, order, writeable, data)``: a small NumPy array, in the message itself; a NumPy scalar if
-  its shape is None;
-* ``(ARRAY, blocks, dtype, shape, strides, offset, size, writeable)``: one NumPy array in an arena;
-* ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, offset, size)
-  of each, and ``header`` is the pickle itself or the number of the part that holds it;
-* ``(SPILLED, (), file, location)``: on disk; the file has a part for each of the blocks that the location names.
-
-``blocks`` is a tuple of (arena, offset, size in bytes): the allocations that must stay while the value lives. A
-value may refer to blocks that other values have made: a slice of a chunk is a view and not a copy, as it is under
-threads. Sealed values are immutable: they are read through read-only arrays. What NumPy has built in the own arena
-is sealed where it lies.
+A sealed value is known by its *location* (see `locations`). It may refer to blocks that other values have made: a
+slice of a chunk is a view and not a copy, as it is under threads. Sealed values are immutable: they are read
+through read-only arrays. What NumPy has built in the own arena is sealed where it lies.
 """
 
 from __future__ import annotations
 
-import math
 import pickle
 import sys
 from collections.abc import Iterable, Sequence
@@ -34,17 +21,27 @@ from dask_mars.worker.adoption import Adoption
 from dask_mars.worker.allocator import Allocator
 from dask_mars.worker.arena import Arena, Bytes
 from dask_mars.worker.encoding import lz4_codec
+from dask_mars.worker.locations import (
+    ARRAY,
+    OBJECT,
+    PICKLE,
+    SMALL,
+    SPILLED,
+    VALUE,
+    Block,
+    Location,
+    assembled,
+    blocks_of,
+    extents,
+    relocated,
+    size_of,
+    spilled_file,
+)
 from dask_mars.worker.pickling import dumps, frozen, loads
-from dask_mars.worker.spill import SpilledFile, SpillFiles
+from dask_mars.worker.spill import SpillFiles
 
 if TYPE_CHECKING:
     from dask_mars.worker._arena import Heap
-
-VALUE, PICKLE, SMALL, ARRAY, OBJECT, SPILLED = range(6)
-
-#: (arena, offset, size in bytes) of an allocation.
-Block = tuple[int, int, int]
-Location = tuple[Any, ...]
 
 _SCALARS = frozenset({type(None), bool, int, float, complex})
 _ALIGNMENT = 64
@@ -156,7 +153,7 @@ class Store:
                 if block[0] == self.own and block not in inputs:
                     self.allocator.free(block[1])
             raise
-        return _relocated(location, self.own, moved) if moved else location
+        return relocated(location, self.own, moved) if moved else location
 
     def _seal_small(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], freeze: bool) -> Location:
         if not array.flags.forc:
@@ -326,7 +323,7 @@ class Store:
             bases.append(base)
             if owners is not None:
                 owners.append((block, base))
-        return _assembled(location, bases)
+        return assembled(location, bases)
 
     def load_copy(self, location: Location) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
@@ -374,8 +371,30 @@ class Store:
         SpillError
             The disk is full or fails.
         """
-        blocks = [self.arenas[arena].view(offset, size) for arena, offset, size in blocks_of(location)]
-        return (SPILLED, (), files.write(name, blocks), location)
+        if location[0] == ARRAY:
+            views, there = self._needed_of_array(location)
+        else:
+            views = []
+            lows = []
+            for (arena, offset, _), (low, high) in zip(blocks_of(location), extents(location), strict=True):
+                views.append(self.arenas[arena].view(offset + low, high - low))
+                lows.append(low)
+            kind, blocks, header, parts = location
+            there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
+        return (SPILLED, (), files.write(name, views), there)
+
+    def _needed_of_array(self, location: Location) -> tuple[list[Bytes], Location]:
+        """Return the memory that an array needs, and its location were that its block."""
+        kind, (block,), dtype, shape, strides, position, writeable = location
+        arena, offset, size = block
+        ((low, high),) = extents(location)
+        if high - low <= size_of(location):
+            view = self.arenas[arena].view(offset + low, high - low)
+            return [view], (kind, (block,), dtype, shape, strides, position - low, writeable)
+        # Of a slice of columns the rest of the rows is not needed.
+        array = np.copy(assembled(location, [self.arenas[arena].view(offset, size)]), order="K")
+        view = _raw(int(array.__array_interface__["data"][0]), array.nbytes, array)
+        return [view], (kind, (block,), dtype, shape, array.strides, 0, writeable)
 
     def restore(self, location: Location) -> Location:
         """Read a value from a file into the own arena.
@@ -452,22 +471,10 @@ def _unused_count() -> int:
 _UNUSED_COUNT = _unused_count()
 
 
-def blocks_of(location: Location) -> tuple[Block, ...]:
-    """Return the blocks that a location refers to."""
-    return location[1] if location[0] >= ARRAY else ()
-
-
-def spilled_file(location: Location) -> SpilledFile:
-    """Return the file that a value on disk is in."""
-    file = location[2]
-    assert isinstance(file, SpilledFile)
-    return file
-
-
 def _unspilled(location: Location) -> Any:
     """Read a value from disk into private, writable memory."""
     original = location[3]
-    value = _assembled(original, _read_back(location))
+    value = assembled(original, _read_back(location))
     if original[0] == ARRAY:
         value.flags.writeable = original[6]
     return value
@@ -477,52 +484,6 @@ def _read_back(location: Location, into: Sequence[Any] | None = None) -> Sequenc
     """Read the memory of each of the blocks that a value on disk had."""
     file = spilled_file(location)
     return SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file, into)
-
-
-def _assembled(location: Location, blocks: Sequence[Any]) -> Any:
-    """Return a value, given the memory of each of the blocks that its location names."""
-    if location[0] == ARRAY:
-        _, _, dtype, shape, strides, position, _ = location
-        return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
-    _, _, header, parts = location
-    views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
-    if header is None:
-        header = views.pop()
-    return loads(header, buffers=views)
-
-
-def size_of(location: Location) -> int:
-    """Return the bytes that a location's value takes, roughly."""
-    kind = location[0]
-    if kind == VALUE:
-        return 32
-    if kind < ARRAY:
-        return len(location[-1])
-    if kind == SPILLED:
-        return size_of(location[3])
-    if kind == ARRAY:
-        return math.prod(location[3]) * np.dtype(location[2]).itemsize
-    return sum(size for _, _, size in location[3])
-
-
-def _relocated(location: Location, own: int, moved: dict[int, tuple[int, int, int]]) -> Location:
-    """Return where a value is after blocks of the own arena were copied, as `Adoption.settle` says."""
-    blocks = []
-    shifts = []
-    for arena, offset, size in location[1]:
-        copy, copied, first = moved.get(offset, (offset, size, 0)) if arena == own else (offset, size, 0)
-        blocks.append((arena, copy, copied))
-        shifts.append(first)
-    if location[0] == ARRAY:
-        *_, dtype, shape, strides, position, writeable = location
-        return (ARRAY, tuple(blocks), dtype, shape, strides, position - shifts[0], writeable)
-    _, _, header, parts = location
-    return (
-        OBJECT,
-        tuple(blocks),
-        header,
-        tuple((number, at - shifts[number], size) for number, at, size in parts),
-    )
 
 
 def _load_small(
