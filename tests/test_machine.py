@@ -722,7 +722,7 @@ COLUMNS = ((), (), (0, 1), (0, 2), (), (), (4, 5), (4, 6), (1, 2), (5, 6))
 
 
 def test_what_frees_memory_comes_right_behind_its_inputs():
-    assert order_of(*COLUMNS) == [0, 1, 2, 8, 3, 4, 5, 6, 9, 7]
+    assert order_of(*COLUMNS) == [0, 1, 2, 3, 8, 4, 5, 6, 7, 9]
 
 
 def test_what_takes_more_than_it_frees_waits_for_its_turn():
@@ -749,13 +749,13 @@ def test_an_input_is_brought_forward_for_what_frees_memory_with_it():
     operand_of = [0 if not inputs else 1 for inputs in QUADRATIC]
     sizes = [0 if operand else 10 for operand in operand_of]
     order = order_of(*QUADRATIC, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
-    assert order == [0, 1, 5, 10, 6, 2, 3, 7, 11, 8, 4, 9, 12]
+    assert order == [0, 1, 5, 6, 10, 2, 3, 4, 7, 8, 9, 11, 12]
 
 
 def test_what_was_brought_forward_and_failed_waits_for_its_retry():
     checked = CheckedMachine(store_limit=10**6, memory_limit=10**6)
     checked.submit(*COLUMNS, default_retries=1, declared_bytes=lambda chunk: 1)
-    for chunk in (0, 1, 2):
+    for chunk in (0, 1, 2, 3):
         checked.post(OperandsFinished(0, 1, [chunk], [1.0], {chunk: 1}, {chunk: 1}))
     assert checked.machine.in_hand(0) == [(1, 8)]
     checked.post(OperandFailed(0, 1, 8))
@@ -763,5 +763,5 @@ def test_what_was_brought_forward_and_failed_waits_for_its_retry():
     while hand := checked.machine.in_hand(0):
         started.append(hand[0][1])
         checked.finish(0, hand[0][1])
-    assert started == [3, 4, 5, 6, 9, 7]
+    assert started == [4, 5, 6, 7, 9]
     assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [8])]

@@ -633,3 +633,42 @@ def test_cancelling_gives_everything_back(cancelled_after):
     assert host.machine.graphs == []
     assert not host.stored
     assert (host.machine.memory.promised_bytes, host.machine.memory.spilling_bytes) == (0, 0)
+
+
+def test_a_disk_that_failed_is_tried_again_after_some_time():
+    host = Host([40] * 8, limit=100)
+    host.submit(plan(*[()] * 6, (0, 5), (1, 4), operand_of=[0] * 6 + [1, 1]))
+    while not host.writing:
+        assert host.step()
+    host.answer(written=False)
+    assert not host.machine.memory.can_spill
+    host.now_s += host.machine.policy.disk_delay_s / 2
+    host.post(TimePassed())
+    assert not host.machine.memory.can_spill
+    host.now_s += host.machine.policy.disk_delay_s / 2
+    host.post(TimePassed())
+    assert host.machine.memory.can_spill
+    host.run()
+    assert host.finished == {1}
+
+
+def test_the_pieces_of_a_chunk_are_cut_before_the_next_chunk_is_made():
+    # Two chunks of which each makes two pieces; two results of which each needs a piece of both.
+    graph_plan = plan((), (0,), (), (2,), (1, 3), (0,), (2,), (5, 6), operand_of=[0, 1, 0, 1, 2, 1, 1, 2])
+    sizes = {0: 40, 1: 20, 2: 0}
+    graph_plan.declared_bytes = lambda chunk: sizes[graph_plan.operand_of[chunk]]
+    host = Host(sizes_of(graph_plan, 40, 20, 0), limit=1000, workers=1)
+    host.submit(graph_plan)
+    while host.hands[0]:
+        host.work(0)
+    assert host.started == [0, 1, 5, 2, 3, 6, 7, 4]
+
+
+def test_what_is_made_of_a_chunk_and_is_larger_waits_for_its_turn():
+    graph_plan = plan((), (0,), (), (2,), (1, 3), (0,), (2,), (5, 6), operand_of=[0, 1, 0, 1, 2, 1, 1, 2])
+    sizes = {0: 40, 1: 60, 2: 0}
+    graph_plan.declared_bytes = lambda chunk: sizes[graph_plan.operand_of[chunk]]
+    host = Host(sizes_of(graph_plan, 40, 60, 0), limit=1000, workers=1)
+    host.submit(graph_plan)
+    host.run()
+    assert host.started == [0, 1, 2, 3, 4, 5, 6, 7]

@@ -171,7 +171,11 @@ class Graph:
         """Return the key under which a chunk is queued: those with small keys are to run first."""
         if self.rank is not None:
             return self.rank[0][chunk]
-        return self._places.get(chunk, chunk) * len(self.state) + chunk
+        place = self._places.get(chunk)
+        if place is None:
+            # Before what was brought forward to the same place, and that before what begins something new.
+            place = chunk - 1 if self.plan.inputs[chunk] else chunk
+        return place * len(self.state) + chunk
 
     def chunk_of(self, key: int) -> int:
         """Return the chunk that a key belongs to."""
@@ -180,16 +184,24 @@ class Graph:
     def place(self, chunk: int) -> None:
         """Settle where a chunk of which all inputs are given comes, where the user has set no priorities.
 
-        That is the graph's order, but for chunks that free as much memory as they take: these come right behind
-        their inputs.
+        That is the graph's order, but some come right behind their inputs: chunks that free as much memory as they
+        take, and those that take none or are pieces of their input, which would have to be read from disk later.
         """
         inputs = self.plan.inputs[chunk]
         if self.rank is None and inputs:
             places = self._places
             behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
             # Most come there anyway.
-            if behind < chunk - 1 and self._relieves(chunk):
+            if behind < chunk - 1 and (self._relieves(chunk) or self._is_piece(chunk)):
                 places[chunk] = behind
+
+    def _is_piece(self, chunk: int) -> bool:
+        """Say whether a chunk and all others that are made of its input take no more memory than that has."""
+        inputs = self.plan.inputs[chunk]
+        size = self.memory.bytes_of(inputs[0])
+        if len(inputs) > 1 or not size:
+            return False
+        return self.memory.expected(chunk) * len(self.successors[inputs[0]]) <= _TOLERANCE * size
 
     def _relieves(self, chunk: int, missing: int | None = None) -> bool:
         """Say whether hardly more memory is needed once a chunk, and an input that it lacks, was computed."""
@@ -200,6 +212,11 @@ class Graph:
             return False
         need = memory.expected(chunk) + (0 if missing is None else memory.expected(missing))
         return _TOLERANCE * freed_bytes >= need
+
+    @property
+    def reordered(self) -> bool:
+        """Whether chunks were brought forward."""
+        return bool(self._places)
 
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
@@ -301,8 +318,8 @@ class Graph:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
                 state[successor] = READY
-                # Right behind its last input it is already.
-                if chunk != successor - 1:
+                # Right behind its last input it is already, unless that was brought forward.
+                if chunk != successor - 1 or self._places:
                     self.place(successor)
                 self.push(successor)
 

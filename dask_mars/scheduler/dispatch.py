@@ -29,6 +29,8 @@ class Policy:
         How often a worker may die on the same chunk before the chunk is FATAL.
     retry_delay_s, retry_delay_limit_s : float
         Delay before the first retry, doubled for each further one up to the limit.
+    disk_delay_s : float
+        How long nothing is written to a disk that has failed.
     store_limit : int or None
         Bytes that the store may hold; without a limit nothing is counted.
     memory_limit : int
@@ -44,6 +46,7 @@ class Policy:
     lost_limit: int = 3
     retry_delay_s: float = 0.1
     retry_delay_limit_s: float = 10.0
+    disk_delay_s: float = 5.0
     store_limit: int | None = None
     memory_limit: int = 0
     announce_limit: int = 4
@@ -273,7 +276,7 @@ class Dispatcher:
             chunks.append(chunk)
             if complete and graph.plan.run_ahead:
                 for successor in complete:
-                    if chunk != successor - 1:
+                    if chunk != successor - 1 or graph.reordered:
                         graph.place(successor)
                     heapq.heappush(followers, graph.key_of(successor))
         for key in passed:

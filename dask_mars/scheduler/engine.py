@@ -772,6 +772,7 @@ class Engine:
                     logger.warning("chunks stay in memory: %s", outcome)
                     self._spill_error = outcome
             elif run.number in self._runs and run.locations[chunk] is not None:
+                self._spill_error = None
                 self._blocks.keep_location(outcome)
                 run.spilled[chunk] = outcome
             else:

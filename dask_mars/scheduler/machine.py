@@ -9,6 +9,7 @@ and raises `StateError` where only a bug can.
 from __future__ import annotations
 
 import heapq
+import math
 
 from dask_mars.scheduler.bookkeeping import (
     CANCELLED,
@@ -66,6 +67,8 @@ class Machine:
         self._graphs: dict[int, Graph] = {}
         # Heap of (due, graph, chunk): READY chunks that wait for their retry's delay to pass.
         self._delayed: list[tuple[float, int, int]] = []
+        #: When a disk that has failed is tried again.
+        self._disk_due_s = math.inf
         self._out: list[Instruction] = []
         self._dispatcher = Dispatcher(self.policy, self._graphs, self._out.append)
         self.memory = self._dispatcher.memory
@@ -105,6 +108,9 @@ class Machine:
         self._handlers[type(event)](event, now_s)  # type: ignore[operator]
         if self._delayed:
             self._wake(now_s)
+        if now_s >= self._disk_due_s:
+            self.memory.can_spill = True
+            self._disk_due_s = math.inf
         refusal = self._dispatcher.dispatch()
         if refusal is not None:
             graph, chunk = refusal.graph, refusal.chunk
@@ -361,8 +367,11 @@ class Machine:
 
     def _chunks_spilled(self, event: ChunksSpilled, now_s: float) -> None:
         self.memory.answered(sum(event.sizes.values()))
-        if not event.written:
+        if event.written:
+            self.memory.can_spill = True
+        else:
             self.memory.can_spill = False
+            self._disk_due_s = now_s + self.policy.disk_delay_s
         graph = self._graphs.get(event.graph)
         if graph is None:
             return

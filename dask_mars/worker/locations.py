@@ -40,7 +40,7 @@ def extents(location: Location) -> list[tuple[int, int]]:
     if location[0] == ARRAY:
         _, ((_, _, block_bytes),), dtype, shape, strides, position, _ = location
         item_bytes = np.dtype(dtype).itemsize
-        if math.prod(shape) * item_bytes == block_bytes:
+        if math.prod(shape) * item_bytes == block_bytes and 0 not in strides:
             return [(0, block_bytes)]
         steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
         low = position + sum([step for step in steps if step < 0])

@@ -60,13 +60,15 @@ _READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 class _Graph:
     """What a worker keeps of one graph."""
 
-    __slots__ = ("loads", "needs_client", "needs_copies", "operands", "peaks", "values")
+    __slots__ = ("loads", "needs_client", "needs_copies", "operands", "peaks", "quick", "values")
 
     def __init__(self) -> None:
         #: Operands by number; as they came until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, location).
         self.values: dict[int, tuple[Any, Location | None]] = {}
+        #: Operands that took next to no time when they were last run here.
+        self.quick: set[int] = set()
         #: Most bytes of the arena that an operand was seen to take while it ran.
         self.peaks: dict[int, int] = {}
         #: Chunks that are to be put into the store when they are read from disk.
@@ -140,7 +142,11 @@ class WorkerProcess:
                         return
                     if not self._queue:
                         continue
-                self._run(*self._queue.popleft())
+                record = self._queue.popleft()
+                if self._finished and record[3] not in self._graphs[record[0]].quick:
+                    # Somebody may be waiting for what is done.
+                    self._flush(now)
+                self._run(*record)
                 now = clock()
                 if now - self._last_flush > _FLUSH_S:
                     self._flush(now)
@@ -301,6 +307,10 @@ class WorkerProcess:
             self._running = (-1, -1)
         peak_bytes = self._store.peak_bytes
         sealed = self._seal(number, graph, chunk, results, owners, start)
+        if time.perf_counter() - start < _FLUSH_S:
+            graph.quick.add(operand_number)
+        else:
+            graph.quick.discard(operand_number)
         # It is told anew if it has grown, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
             self._finished[number][3][operand_number] = graph.peaks[operand_number] = peak_bytes
