@@ -749,7 +749,7 @@ def test_an_input_is_brought_forward_for_what_frees_memory_with_it():
     operand_of = [0 if not inputs else 1 for inputs in QUADRATIC]
     sizes = [0 if operand else 10 for operand in operand_of]
     order = order_of(*QUADRATIC, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
-    assert order == [0, 1, 5, 6, 10, 2, 3, 4, 7, 8, 9, 11, 12]
+    assert order == [0, 1, 5, 6, 10, 2, 3, 4, 7, 8, 11, 9, 12]
 
 
 def test_what_was_brought_forward_and_failed_waits_for_its_retry():

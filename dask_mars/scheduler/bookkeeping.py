@@ -18,6 +18,8 @@ UNSCHEDULED, READY, RUNNING, FINISHED, FREED, FATAL, CANCELLING, CANCELLED = (in
 
 #: By how much a chunk that frees memory may take more than it frees.
 _TOLERANCE = 1.1
+#: How many consumers of a chunk are looked at, so that looking costs no more than running them.
+_FEW = 8
 
 
 class Graph:
@@ -210,7 +212,14 @@ class Graph:
         freed_bytes = sum(map(memory.bytes_of, last))
         if not freed_bytes:
             return False
-        need = memory.expected(chunk) + (0 if missing is None else memory.expected(missing))
+        need = memory.expected(chunk)
+        if missing is not None:
+            others = self.successors[missing]
+            if len(others) <= _FEW and not output[missing] and all(self.ungiven[other] <= 1 for other in others):
+                # They can all follow, and then the input that was missing is gone too.
+                need = sum(map(memory.expected, others))
+            else:
+                need += memory.expected(missing)
         return _TOLERANCE * freed_bytes >= need
 
     @property
