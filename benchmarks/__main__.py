@@ -14,10 +14,12 @@ from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.memory_command import memory
+from benchmarks.ordering import ordering
 from benchmarks.peers import PEERS
 from benchmarks.preparation import preparation
 from benchmarks.records import records
 from benchmarks.report import plain_console, print_tables, write_json, write_markdown
+from benchmarks.simulation.command import simulate
 from benchmarks.soak import soak
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
@@ -157,8 +159,10 @@ def main(
 
 
 main.add_command(memory)
+main.add_command(ordering)
 main.add_command(preparation)
 main.add_command(records)
+main.add_command(simulate)
 main.add_command(soak)
 
 

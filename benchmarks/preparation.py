@@ -6,7 +6,6 @@ one preparation.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import operator
@@ -26,63 +25,40 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.functions import noop
+from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.report import plain_console
-from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
 da: Any = dask.array
 
-#: What a scheduler is called with.
-Graph = tuple[Any, list[Any]]
-
-
-class _Captured(BaseException):
-    """Ends a computation where a scheduler would begin."""
-
-
-def _as_scheduled(collection: Any) -> Graph:
-    """Return what Dask hands a scheduler for a collection."""
-    found: list[Graph] = []
-
-    def capture(dsk: Any, keys: Any, **_: Any) -> Any:
-        found.append((dsk, flatten(keys)))
-        raise _Captured
-
-    with contextlib.suppress(_Captured):
-        collection.compute(scheduler=capture)
-    return found[0]
-
-
 # -- graphs of about as many tasks or chunks as asked for ---------------------------------------------------------
 
 
-def _elementwise_sum(count: int) -> Graph:
-    return _as_scheduled((da.ones(count * 10, chunks=10) * 2 + 1).sum())
+def _elementwise_sum(count: int) -> Handed:
+    return handed_over((da.ones(count * 10, chunks=10) * 2 + 1).sum())
 
 
-def _overlap(count: int) -> Graph:
+def _overlap(count: int) -> Handed:
     # Of each block there are eight edges, a block with its neighbours' edges, and what is made of that.
     side = max(3, math.isqrt(count // 10))
-    return _as_scheduled(
-        da.ones((4 * side, 4 * side), chunks=4).map_overlap(operator.neg, depth=1, boundary="none")
-    )
+    return handed_over(da.ones((4 * side, 4 * side), chunks=4).map_overlap(operator.neg, depth=1, boundary="none"))
 
 
-def _rechunk(count: int) -> Graph:
+def _rechunk(count: int) -> Handed:
     # From columns to rows, with half of the tasks cutting.
     side = max(2, math.isqrt(count))
-    return _as_scheduled(da.ones((side, side), chunks=(side, 1)).rechunk((1, side), threshold=1 << 60))
+    return handed_over(da.ones((side, side), chunks=(side, 1)).rechunk((1, side), threshold=1 << 60))
 
 
-def _delayed(count: int) -> Graph:
+def _delayed(count: int) -> Handed:
     task = _dask.delayed(noop, pure=False)
-    return _as_scheduled(_dask.delayed(noop)([task(task(number)) for number in range(count // 2)]))
+    return handed_over(_dask.delayed(noop)([task(task(number)) for number in range(count // 2)]))
 
 
-def _tree(count: int) -> Graph:
+def _tree(count: int) -> Handed:
     leaves = (count + 1) // 2
     graph: dict[Any, Any] = {("t", number): (operator.add, number, 1) for number in range(leaves, 2 * leaves)}
     for number in range(leaves - 1, 0, -1):
@@ -90,7 +66,7 @@ def _tree(count: int) -> Graph:
     return graph, [("t", 1)]
 
 
-GRAPHS: dict[str, Callable[[int], Graph]] = {
+GRAPHS: dict[str, Callable[[int], Handed]] = {
     "elementwise-sum": _elementwise_sum,
     "overlap": _overlap,
     "rechunk": _rechunk,

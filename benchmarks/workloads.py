@@ -52,7 +52,7 @@ class Workload:
     tasks: Callable[[float], int] | None = None
 
 
-def scaled(size: int, scale: float) -> int:
+def scaled(size: float, scale: float) -> int:
     """Multiply a size by the scale.
 
     Parameters
@@ -81,61 +81,79 @@ def _count(result: Any) -> NDArray[np.float64]:
 # --- array workloads ------------------------------------------------------------------------------
 
 
-def _random(seed: int, scale: float, shape: tuple[int, int], chunks: tuple[int, int]) -> Any:
+def _random(seed: int, scale: float, shape: tuple[float, float], chunks: tuple[float, float]) -> Any:
     return da.random.default_rng(seed).random(
         tuple(scaled(size, scale) for size in shape),
         chunks=tuple(scaled(size, scale) for size in chunks),
     )
 
 
-def _square(seed: int, scale: float, size: int, chunk: int = 1000) -> Any:
+def _square(seed: int, scale: float, size: float, chunk: int = 1000) -> Any:
     return _random(seed, scale, (size, size), (chunk, chunk))
 
 
-def _random_sum(scale: float, seed: int) -> Any:
-    return _square(seed, scale, 14_000).sum()
+# `growth` gives graphs of the same form with more chunks: it multiplies shapes, and leaves chunks as they are.
 
 
-def _elementwise(scale: float, seed: int) -> Any:
-    x = _square(seed, scale, 10_000)
+def _random_sum(scale: float, seed: int, growth: float = 1.0) -> Any:
+    return _square(seed, scale, 14_000 * growth).sum()
+
+
+def _elementwise(scale: float, seed: int, growth: float = 1.0) -> Any:
+    x = _square(seed, scale, 10_000 * growth)
     return ((x * 2 + 1 - x / 3) ** 2 + x * x - 0.5 * x + 3).mean()
 
 
-def _transcendental(scale: float, seed: int) -> Any:
-    x = _square(seed, scale, 8_000)
+def _transcendental(scale: float, seed: int, growth: float = 1.0) -> Any:
+    x = _square(seed, scale, 8_000 * growth)
     return (da.sin(x) ** 2 + da.cos(x) ** 2 + da.exp(-(x**2) / 2)).sum()
 
 
-def _standardise(scale: float, seed: int) -> Any:
-    x = _square(seed, scale, 10_000)
+def _standardise(scale: float, seed: int, growth: float = 1.0) -> Any:
+    x = _square(seed, scale, 10_000 * growth)
     return ((x - x.mean(axis=0)) / x.std(axis=0)).max()
 
 
-def _shifted_difference(scale: float, seed: int) -> Any:
-    a = _square(2 * seed, scale, 9_000, chunk=1600)
-    b = _square(2 * seed + 1, scale, 9_000, chunk=1600)
+def _shifted_difference(scale: float, seed: int, growth: float = 1.0) -> Any:
+    a = _square(2 * seed, scale, 9_000 * growth, chunk=1600)
+    b = _square(2 * seed + 1, scale, 9_000 * growth, chunk=1600)
     return (a[1:, 1:] - b[:-1, :-1]).sum()
 
 
-def _matmul(scale: float, seed: int) -> Any:
-    a = _square(seed, scale, 4_000)
+def _matmul(scale: float, seed: int, growth: float = 1.0) -> Any:
+    a = _square(seed, scale, 4_000 * growth)
     return (a @ a.T).sum()
 
 
-def _rechunk(scale: float, seed: int) -> Any:
-    rows = _random(seed, scale, (10_000, 10_000), (500, 10_000))
-    columns = rows.rechunk((scaled(10_000, scale), scaled(500, scale)))
+def _rechunk(scale: float, seed: int, growth: float = 1.0) -> Any:
+    size = 10_000 * growth
+    rows = _random(seed, scale, (size, size), (500, size))
+    columns = rows.rechunk((scaled(size, scale), scaled(500, scale)))
     return columns.sum(axis=0).max()
 
 
-def _overlap(scale: float, seed: int) -> Any:
-    x = _square(seed, scale, 8_000)
+def _overlap(scale: float, seed: int, growth: float = 1.0) -> Any:
+    x = _square(seed, scale, 8_000 * growth)
     return x.map_overlap(four_point_mean, depth=1, boundary="none").mean()
 
 
-def _svd(scale: float, seed: int) -> Any:
-    _, singular_values, _ = da.linalg.svd(_random(seed, scale, (200_000, 100), (10_000, 100)))
+def _svd(scale: float, seed: int, growth: float = 1.0) -> Any:
+    _, singular_values, _ = da.linalg.svd(_random(seed, scale, (200_000 * growth, 100), (10_000, 100)))
     return singular_values
+
+
+#: What the array workloads compute, by name: given scale, seed and growth, makes the collection.
+COLLECTIONS: dict[str, Callable[..., Any]] = {
+    "random-sum": _random_sum,
+    "elementwise": _elementwise,
+    "transcendental": _transcendental,
+    "standardise": _standardise,
+    "shifted-difference": _shifted_difference,
+    "matmul": _matmul,
+    "rechunk": _rechunk,
+    "overlap": _overlap,
+    "svd": _svd,
+}
 
 
 # The bounds below are what uniform random numbers give, plus at least five standard deviations.
@@ -190,12 +208,9 @@ def _svd_bounds(scale: float) -> Bounds:
     return 0.95 * largest, 1.05 * largest
 
 
-def _array(
-    name: str,
-    summary: str,
-    build: Callable[[float, int], Any],
-    bounds: Callable[[float], Bounds],
-) -> Workload:
+def _array(name: str, summary: str, bounds: Callable[[float], Bounds]) -> Workload:
+    build = COLLECTIONS[name]
+
     def prepare(scale: float, seed: int) -> Callable[[Get], Any]:
         # The graph is built inside the call: a user waits for that too.
         return lambda get: build(scale, seed).compute(scheduler=get)
@@ -260,30 +275,27 @@ def _tree(scale: float, seed: int) -> Callable[[Get], Any]:
 
 
 _WORKLOADS = (
-    _array("random-sum", "sum of 14000² random numbers", _random_sum, _random_sum_bounds),
-    _array("elementwise", "mean of a chain of arithmetic at 10000²", _elementwise, _elementwise_bounds),
+    _array("random-sum", "sum of 14000² random numbers", _random_sum_bounds),
+    _array("elementwise", "mean of a chain of arithmetic at 10000²", _elementwise_bounds),
     _array(
         "transcendental",
         "sum of sin, cos and exp at 8000²",
-        _transcendental,
         _transcendental_bounds,
     ),
     _array(
         "standardise",
         "largest standard score by column at 10000²",
-        _standardise,
         _standardise_bounds,
     ),
     _array(
         "shifted-difference",
         "sum of a difference shifted across chunk borders at 9000²",
-        _shifted_difference,
         _shifted_difference_bounds,
     ),
-    _array("matmul", "sum of a @ a.T at 4000²", _matmul, _matmul_bounds),
-    _array("rechunk", "rows of 500 to columns of 500 at 10000²", _rechunk, _rechunk_bounds),
-    _array("overlap", "mean of a four-point stencil at 8000²", _overlap, _overlap_bounds),
-    _array("svd", "singular values of 200000 x 100", _svd, _svd_bounds),
+    _array("matmul", "sum of a @ a.T at 4000²", _matmul_bounds),
+    _array("rechunk", "rows of 500 to columns of 500 at 10000²", _rechunk_bounds),
+    _array("overlap", "mean of a four-point stencil at 8000²", _overlap_bounds),
+    _array("svd", "singular values of 200000 x 100", _svd_bounds),
     _noops(2_000),
     _noops(20_000),
     _noops(200_000),

@@ -1,0 +1,1 @@
+"""Clusters that do not exist, and what policies of placement would make of them."""
