@@ -273,9 +273,18 @@ class SpillDirectory(SpillFiles):
         except OSError as error:
             raise _write_error(Path(root), 0, error) from error
         super().__init__(path, codec)
+        self._closed = False
+
+    def write(self, name: str, buffers: Sequence[Any]) -> SpilledFile:
+        """Write buffers to a new file, as `SpillFiles.write`; once the directory is being closed that fails."""
+        if self._closed:
+            raise SpillDiskFailed(str(self.path / name), 0, -1, "the directory is closed")
+        return super().write(name, buffers)
 
     def close(self) -> None:
         """Remove the directory and all that is in it; whoever writes meanwhile fails."""
+        # Else writers might make files faster than they are removed.
+        self._closed = True
         for _ in range(_CLOSE_ATTEMPTS):
             try:
                 shutil.rmtree(self.path)
