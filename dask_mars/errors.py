@@ -39,6 +39,23 @@ class StateError(MarsError):
         )
 
 
+class Cancelled(MarsError):
+    """The computation was cancelled by `Runtime.cancel`.
+
+    Attributes
+    ----------
+    graph : int
+        Its number in the engine.
+    """
+
+    def __init__(self, graph: int) -> None:
+        super().__init__(graph)
+        self.graph = graph
+
+    def _message(self) -> str:
+        return f"the computation of graph {self.graph} was cancelled"
+
+
 class Stalled(MarsError):
     """A computation waits for nothing: a bug of dask_mars, please report it.
 

@@ -131,6 +131,42 @@ class Runtime:
             return persist_with(compute_in_worker, collections, optimize_graph, options)
         return persist_with(partial(compute, self.engine, keep=True), collections, optimize_graph, _known(options))
 
+    def state(self) -> dict[str, Any]:
+        """Return what is being computed, who computes it and how much memory that takes.
+
+        Returns
+        -------
+        dict
+            ``graphs``: of each its number, whether it is nothing but persisted data, and how many of its chunks
+            are in which state. ``workers``: of each its number, its process id, the Dask key of what it is
+            running, and how many chunks it has in hand. ``store``: bytes that it holds, may hold, has promised to
+            what is in hand, and has written to disk since the start. Empty if no workers are running.
+        """
+        with self._lock:
+            engine = self._engine
+        return {} if engine is None or not engine.alive else engine.state()
+
+    def cancel(self, graph: int) -> bool:
+        """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
+
+        What is queued is dropped at once, and a task that runs on past ``dask-mars.cancel-grace`` is ended with
+        its worker, which is replaced. A task that runs in the user's process runs to its end first. Other
+        computations are not disturbed.
+
+        Parameters
+        ----------
+        graph : int
+            Its number, as `state` gives it.
+
+        Returns
+        -------
+        bool
+            Whether there was such a computation.
+        """
+        with self._lock:
+            engine = self._engine
+        return engine is not None and engine.alive and engine.cancel_graph(graph)
+
     def explain(self, key: Any = None) -> str:
         """Say in words what is being computed and what waits for what, from any thread.
 

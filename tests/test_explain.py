@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
+import numpy as np
 import pytest
+from conftest import eventually
 from machines import CheckedMachine
 from tasks import wait_for
 
 import dask_mars
-from dask_mars.errors import EngineStopped, Stalled
+from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.scheduler.events import CLIENT, OperandFailed, OperandsFinished, TimePassed
 from dask_mars.scheduler.explain import explain, explain_key
 from dask_mars.scheduler.run import GraphRun
@@ -126,6 +129,67 @@ def test_a_running_computation_explains_itself(tmp_path: Path):
             thread.join(10)
         assert outcome == [2]
     assert runtime.explain() == "no workers are running"
+
+
+def test_the_state_says_who_runs_what(tmp_path: Path):
+    first = dask.delayed(wait_for)(tmp_path / "go on", 1, dask_key_name="first")
+    with dask_mars.Runtime(num_workers=2, memory_limit="100 MiB") as runtime:
+        kept = da.ones(10**5, chunks=10**5).map_blocks(np.copy).persist(scheduler=runtime.get)
+        thread = threading.Thread(target=first.compute, kwargs={"scheduler": runtime.get})
+        thread.start()
+        try:
+            assert eventually(lambda: [w for w in runtime.state()["workers"] if w["running"] == "first"])
+            state = runtime.state()
+        finally:
+            (tmp_path / "go on").touch()
+            thread.join(10)
+        assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
+        assert {worker["pid"] for worker in state["workers"]} == set(runtime.engine().worker_pids())
+        assert [graph["persisted"] for graph in state["graphs"]] == [True, False]
+        assert state["graphs"][1]["chunks"]["RUNNING"] == 1
+        assert state["store"]["stored_bytes"] >= kept.nbytes
+        assert state["store"]["limit_bytes"] <= 50 << 20
+    assert runtime.state() == {}
+
+
+# -- cancelling -------------------------------------------------------------------------------------------------
+
+
+def test_a_computation_is_cancelled_and_others_are_not(tmp_path: Path):
+    with dask_mars.Runtime(num_workers=2) as runtime:
+        outcomes: dict[str, Any] = {}
+
+        def compute(name: str) -> None:
+            try:
+                waiting = dask.delayed(wait_for)(tmp_path / name, name, dask_key_name=name)
+                outcomes[name] = waiting.compute(scheduler=runtime.get)
+            except Cancelled as error:
+                outcomes[name] = error
+
+        threads = [threading.Thread(target=compute, args=(name,)) for name in ("one", "two")]
+        try:
+            for thread in threads:
+                thread.start()
+            assert eventually(
+                lambda: {worker["running"] for worker in runtime.state()["workers"]} == {"one", "two"}
+            )
+            numbers = {
+                name: graph
+                for name in ("one", "two")
+                for graph, run in runtime.engine()._runs.items()
+                if name in run.graph.ids
+            }
+            assert runtime.cancel(numbers["one"])
+            threads[0].join(10)
+            assert outcomes["one"].graph == numbers["one"]
+            assert not runtime.cancel(numbers["one"]) or eventually(lambda: not runtime.cancel(numbers["one"]))
+        finally:
+            (tmp_path / "two").touch()
+            for thread in threads:
+                thread.join(10)
+        assert outcomes["two"] == "two"
+        assert eventually(lambda: not runtime.state()["graphs"])
+    assert not runtime.cancel(1)
 
 
 def test_engines_that_have_ended_do_not_answer():

@@ -365,6 +365,7 @@ OURS = {
     errors.UnsupportedPlatform: ("win32",),
     errors.EngineStopped: ("closed",),
     errors.PersistedLost: ("x", "the Runtime is closed"),
+    errors.Cancelled: (7,),
     errors.Stalled: ("graph 1: 1 READY",),
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
     errors.WorkerDied: ("'x'", -9, 4),

@@ -21,14 +21,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 from dask_mars.config import Settings
 from dask_mars.errors import (
+    Cancelled,
     EngineStopped,
-    RequestTooLarge,
-    SpillError,
     Stalled,
     WorkerDied,
     WorkerStartFailed,
@@ -39,50 +37,40 @@ from dask_mars.ids import TASK_LIMIT
 from dask_mars.limits import PROC, arena_bytes, estimate_memory
 from dask_mars.persisted import Persisted, Reference, watch
 from dask_mars.scheduler import run as messages
-from dask_mars.scheduler.blocks import Blocks
 from dask_mars.scheduler.events import (
     CLIENT,
-    ChunksLoaded,
     ChunksReleased,
-    ChunksSpilled,
     Event,
-    FailGraph,
-    FinishGraph,
-    ForgetGraph,
-    Free,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
-    Interrupt,
     OperandFailed,
     OperandsFinished,
     OperandsReturned,
-    ReadAhead,
-    Refuse,
     ResultsKept,
     ResultsTaken,
-    Run,
-    Spill,
     TimePassed,
-    UseSpilled,
     WorkerLost,
     WorkerStarted,
 )
 from dask_mars.scheduler.explain import explain, explain_key
+from dask_mars.scheduler.holdings import Holdings
+from dask_mars.scheduler.instructions import Instructions
 from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.reports import Reports
 from dask_mars.scheduler.run import GraphRun
-from dask_mars.scheduler.sending import Sender
-from dask_mars.scheduler.spiller import Spiller
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
-from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, needed_bytes, size_of
+from dask_mars.worker.locations import Location, size_of
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.store import Store
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 #: Start failures in a row, over all workers, after which the engine gives up.
 _START_ATTEMPTS = 3
@@ -124,15 +112,9 @@ class Engine:
                 memory_limit=settings.memory_limit,
             )
         )
-        self._runs: dict[int, GraphRun] = {}
-        self._workers: dict[int, WorkerHandle] = {}
         self._watched_s = 0.0
-        #: Why chunks cannot be written to disk, if so.
-        self._spill_error: SpillError | None = None
         self._commands: deque[Callable[[], None]] = deque()
-        #: Of graphs that are nothing but kept chunks: references to what the user has of them.
-        self._kept: dict[int, list[Reference]] = {}
-        #: Those whose object is gone.
+        #: References to kept chunks that the user has no more.
         self._gone: deque[Reference] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
@@ -159,9 +141,11 @@ class Engine:
         control = arenas.Arena(self._control_file, self._control_bytes)
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
-        self._spiller = Spiller(self.store, settings.spill_directory)
-        self._blocks = Blocks(self._release_block, self._spiller.remove)
-        self._sender = Sender(self.store, self._blocks)
+        holdings = Holdings(self.store, settings.spill_directory)
+        self._runs, self._workers, self._kept = holdings.runs, holdings.workers, holdings.kept
+        self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
+        self._reports = Reports(holdings, self._handle)
+        self._instructions = Instructions(holdings, self._handle, self._command, self._end_soon)
 
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -189,7 +173,7 @@ class Engine:
         run.context = context[0]
 
         def command() -> None:
-            self._sender.contexts[context[0]] = context[1].payload
+            self._sender.add_context(context[0], context[1].payload)
             self._runs[run.number] = run
             self._handle(GraphSubmitted(run.number, run.plan))
 
@@ -344,11 +328,32 @@ class Engine:
         EngineStopped
             The engine has ended.
         """
-        answer: Future[str] = Future()
+        return self._ask(lambda: self._explain(key))
+
+    def state(self) -> dict[str, Any]:
+        """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        return self._ask(self._state)
+
+    def cancel_graph(self, number: int) -> bool:
+        """Cancel a graph by its number; False if it is not being computed."""
+
+        def cancel() -> bool:
+            run = self._runs.get(number)
+            if run is None or number in self._kept:
+                return False
+            run.inbox.put(messages.Stopped(Cancelled(number)))
+            self._handle(GraphCancelled(number))
+            return True
+
+        return self._ask(cancel)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """Have a question answered by the engine's thread."""
+        answer: Future[Answer] = Future()
 
         def command() -> None:
             try:
-                answer.set_result(self._explain(key))
+                answer.set_result(question())
             except KeyError as error:
                 answer.set_exception(error)
 
@@ -365,6 +370,29 @@ class Engine:
             return explain_key(self._machine, self._runs, key, time.monotonic())
         pids = {number: handle.process.pid for number, handle in self._workers.items()}
         return explain(self._machine, self._runs, pids, set(self._kept))
+
+    def _state(self) -> dict[str, Any]:
+        machine, memory = self._machine, self._machine.memory
+        workers = []
+        for number, handle in self._workers.items():
+            noted = self._control.running(number)
+            run = None if noted is None else self._runs.get(noted.task)
+            running = None if noted is None or run is None else run.graph.keys[noted.subtask]
+            in_hand = len(machine.in_hand(number))
+            workers.append({"worker": number, "pid": handle.process.pid, "running": running, "in_hand": in_hand})
+        return {
+            "graphs": [
+                {"graph": number, "persisted": number in self._kept, "chunks": machine.counts(number)}
+                for number in self._runs
+            ],
+            "workers": workers,
+            "store": {
+                "stored_bytes": self._blocks.stored_bytes,
+                "limit_bytes": memory.limit_bytes,
+                "promised_bytes": memory.promised_bytes,
+                "spilled_bytes": self._spiller.spilled_bytes,
+            },
+        }
 
     def close(self) -> None:
         """End the workers and release everything. Running computations raise `EngineStopped`."""
@@ -495,7 +523,7 @@ class Engine:
                 machine = self._machine
                 stored = machine.memory.stored_bytes = self._blocks.stored_bytes
                 for instruction in machine.handle(self._events.popleft(), now):
-                    self._carry_out[type(instruction)](self, instruction)
+                    self._instructions.carry_out(instruction)
                 if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
                     # What was freed just now may be what something waits for.
                     self._events.append(TimePassed())
@@ -535,7 +563,9 @@ class Engine:
     def _read(self, handle: WorkerHandle, ended: bool) -> None:
         received, goes_on = handle.read()
         for message in received:
-            self._receive[message[0]](self, handle, *message[1:])
+            self._reports.take(handle, message)
+        if handle.ready:
+            self._start_failures = 0
         if ended or not goes_on:
             self._lose(handle)
 
@@ -571,6 +601,9 @@ class Engine:
         run.errors[noted.subtask] = WorkerDied(key, code, self.settings.lost_limit + 1)
         return noted.task, noted.subtask
 
+    def _end_soon(self, handle: WorkerHandle, graph: int) -> None:
+        self._set_deadline(self.settings.cancel_grace_s, handle, graph)
+
     def _set_deadline(self, seconds: float, handle: WorkerHandle, graph: int) -> None:
         entry = (time.monotonic() + seconds, next(self._numbers), handle, graph)
         heapq.heappush(self._deadlines, entry)
@@ -590,280 +623,6 @@ class Engine:
                     continue
             if late:
                 handle.kill()
-
-    # -- messages from workers --------------------------------------------------------------------------------
-
-    def _on_ready(self, handle: WorkerHandle, pid: int) -> None:
-        handle.ready = True
-        self._start_failures = 0
-
-    def _on_finished(
-        self,
-        handle: WorkerHandle,
-        number: int,
-        chunks: list[int],
-        locations: list[Location],
-        durations_s: list[float],
-        peaks: dict[int, int],
-    ) -> None:
-        run = self._runs[number]
-        sizes: dict[int, int] = {}
-        fresh: dict[int, int] = {}
-        for chunk, location in zip(chunks, locations, strict=True):
-            run.locations[chunk] = location
-            if location[0] >= ARRAY:
-                before = self._blocks.stored_bytes
-                self._blocks.keep_location(location)
-                sizes[chunk] = needed_bytes(location)
-                fresh[chunk] = self._blocks.stored_bytes - before
-        handle.known[number].update(chunks)
-        if run.observed:
-            values = self._copies(chunks, locations) if run.values_wanted else {}
-            run.inbox.put(messages.Done(chunks, handle.process.pid, values))
-        self._handle(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks))
-
-    def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
-        """Copy values for observers, before they may be freed."""
-        values = {}
-        for chunk, location in zip(chunks, locations, strict=True):
-            # What cannot be read here is a matter for those who need it.
-            with contextlib.suppress(Exception):
-                values[chunk] = self.store.load_copy(location)
-        return values
-
-    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, Location]) -> None:
-        # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
-        run = self._runs[number]
-        for chunk, location in locations.items():
-            spilled = run.locations[chunk]
-            assert spilled is not None
-            self._blocks.keep_location(location)
-            run.locations[chunk] = location
-            self._blocks.drop_location(spilled)
-        for other in self._workers.values():
-            known = other.known.get(number, ())
-            moved = {chunk: location for chunk, location in locations.items() if chunk in known}
-            if moved and other is not handle:
-                other.send((channel.MOVED, number, moved))
-        self._handle(ChunksLoaded(handle.number, number, list(locations)))
-
-    def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> None:
-        self._runs[number].errors[chunk] = record
-        self._handle(OperandFailed(handle.number, number, chunk, final))
-
-    def _on_returned(self, handle: WorkerHandle, number: int, chunks: list[int], reason: str) -> None:
-        run = self._runs[number]
-        to_client = False
-        if reason == channel.UNSENDABLE:
-            to_client = True
-        elif reason == channel.UNREADABLE:
-            # Only alone can a chunk be told from its companions.
-            to_client = len(chunks) == 1
-            run.one_by_one = True
-        if to_client:
-            logger.debug(
-                "%r runs in the user's process: it is %s between processes", run.graph.keys[chunks[0]], reason
-            )
-        self._handle(OperandsReturned(handle.number, number, chunks, to_client))
-
-    def _on_held(self, handle: WorkerHandle, blocks: list[Block]) -> None:
-        for block in blocks:
-            self._blocks.keep(block)
-        handle.held += blocks
-
-    def _on_unheld(self, handle: WorkerHandle, blocks: list[Block]) -> None:
-        for block in blocks:
-            handle.held.remove(block)
-            self._blocks.drop(block)
-
-    def _on_output(self, handle: WorkerHandle, number: int, stream: str, text: str) -> None:
-        run = self._runs.get(number)
-        if run is not None:
-            run.inbox.put(messages.Printed(stream, text))
-        else:
-            # Printed by something that outlived its task: nobody in particular is listening.
-            print(text, end="", file=sys.__stderr__ if stream == "stderr" else sys.__stdout__)
-
-    def _on_warning(self, handle: WorkerHandle, number: int, payload: bytes) -> None:
-        run = self._runs.get(number)
-        if run is not None:
-            run.inbox.put(messages.Warned(payload))
-
-    _receive: ClassVar[dict[int, Callable[..., None]]] = {
-        channel.READY: _on_ready,
-        channel.FINISHED: _on_finished,
-        channel.LOADED: _on_loaded,
-        channel.FAILED: _on_failed,
-        channel.RETURNED: _on_returned,
-        channel.HELD: _on_held,
-        channel.UNHELD: _on_unheld,
-        channel.OUTPUT: _on_output,
-        channel.WARNING: _on_warning,
-    }
-
-    # -- instructions -----------------------------------------------------------------------------------------
-
-    def _run(self, instruction: Run) -> None:
-        run = self._runs[instruction.graph]
-        if run.observed:
-            run.inbox.put(messages.Started(instruction.chunks))
-        if instruction.worker == CLIENT:
-            run.inbox.put(messages.RunHere(instruction.chunks))
-            return
-        handle = self._workers[instruction.worker]
-        chunks = instruction.chunks
-        for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
-            unsent = self._sender.send(handle, run, part, instruction.loads)
-            for chunk in unsent.refused:
-                self._handle(OperandFailed(handle.number, run.number, chunk, final=True))
-            if unsent.unsendable:
-                self._handle(OperandsReturned(handle.number, run.number, unsent.unsendable, to_client=True))
-
-    def _free(self, instruction: Free) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            location = run.locations[chunk]
-            if location is not None:
-                run.locations[chunk] = None
-                self._blocks.drop_location(location)
-            if chunk in run.spilled:
-                self._blocks.drop_location(run.spilled.pop(chunk))
-            if run.values:
-                run.values.pop(chunk, None)
-                run.graph.values.pop(chunk, None)
-        self._forget_locations(run, instruction.chunks)
-
-    def _forget_locations(self, run: GraphRun, chunks: list[int]) -> None:
-        """Have the workers forget where chunks are."""
-        for handle in self._workers.values():
-            known = handle.known.get(run.number)
-            if known:
-                gone = [chunk for chunk in chunks if chunk in known]
-                if gone:
-                    known.difference_update(gone)
-                    handle.to_free.setdefault(run.number, []).extend(gone)
-
-    def _interrupt(self, instruction: Interrupt) -> None:
-        handle = self._workers[instruction.worker]
-        handle.send((channel.DROP, instruction.graph))
-        if instruction.force:
-            self._set_deadline(self.settings.cancel_grace_s, handle, instruction.graph)
-
-    def _spill(self, instruction: Spill) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            location = run.locations[chunk]
-            assert location is not None
-            if chunk in run.spilled:
-                self._handle(ChunksSpilled(run.number, {chunk: needed_bytes(location)}))
-                continue
-            self._blocks.keep_location(location)
-            answer = partial(self._on_spilled, run, chunk, location)
-            self._spiller.write(f"{run.number}-{chunk}", location, answer)
-
-    def _on_spilled(self, run: GraphRun, chunk: int, location: Location, outcome: Location | SpillError) -> None:
-        """In the spiller's thread: tell the engine's what became of a chunk."""
-
-        def command() -> None:
-            # The chunk has them still, unless it was freed meanwhile.
-            self._blocks.drop_location(location)
-            if isinstance(outcome, SpillError):
-                if self._spill_error is None:
-                    logger.warning("chunks stay in memory: %s", outcome)
-                    self._spill_error = outcome
-            elif run.number in self._runs and run.locations[chunk] is not None:
-                self._spill_error = None
-                self._blocks.keep_location(outcome)
-                run.spilled[chunk] = outcome
-            else:
-                self._spiller.remove(outcome)
-            written = not isinstance(outcome, SpillError)
-            self._handle(ChunksSpilled(run.number, {chunk: needed_bytes(location)}, written))
-
-        with contextlib.suppress(Exception):
-            # The engine may have ended meanwhile.
-            self._command(command)
-
-    def _use_spilled(self, instruction: UseSpilled) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            self._blocks.keep_location(run.spilled[chunk])
-            self._replace_location(run, chunk, run.spilled[chunk])
-        self._forget_locations(run, instruction.chunks)
-        for number, its, chunk in instruction.borrowed:
-            user, location = self._runs[number], run.locations[chunk]
-            if location is not None and user.locations[its] is not None:
-                self._blocks.keep_location(location)
-                self._replace_location(user, its, location)
-                self._forget_locations(user, [its])
-
-    def _replace_location(self, run: GraphRun, chunk: int, new: Location) -> None:
-        location = run.locations[chunk]
-        run.locations[chunk] = new
-        if location is not None:
-            self._blocks.drop_location(location)
-
-    def _read_ahead(self, instruction: ReadAhead) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            # What another graph has persisted is in a file of that one's.
-            location = run.spilled.get(chunk, run.locations[chunk])
-            if location is not None and location[0] == SPILLED:
-                self._spiller.read_ahead(location)
-
-    def _refuse(self, instruction: Refuse) -> None:
-        run = self._runs[instruction.graph]
-        key = repr(run.graph.keys[instruction.chunk])
-        error: Exception = RequestTooLarge(key, instruction.need_bytes, max(instruction.limit_bytes, 0))
-        if self._spill_error is not None:
-            # Room could have been made, had the disk not failed. A copy: what is raised refers to where it was.
-            error = type(self._spill_error)(*self._spill_error.args)
-        run.errors[instruction.chunk] = error
-
-    def _finish_graph(self, instruction: FinishGraph) -> None:
-        self._runs[instruction.graph].inbox.put(messages.Finished())
-
-    def _fail_graph(self, instruction: FailGraph) -> None:
-        run = self._runs[instruction.graph]
-        run.inbox.put(messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
-
-    def _forget_graph(self, instruction: ForgetGraph) -> None:
-        run = self._runs.pop(instruction.graph)
-        self._kept.pop(run.number, None)
-        for location in [*run.locations, *run.spilled.values()]:
-            if location is not None:
-                self._blocks.drop_location(location)
-        for block in run.kept:
-            self._blocks.drop(block)
-        for handle in self._workers.values():
-            if handle.known.pop(run.number, None) is not None:
-                handle.operands.pop(run.number, None)
-                handle.to_free.pop(run.number, None)
-                handle.send((channel.FORGET, run.number))
-        contexts, used = self._sender.contexts, {run.context for run in self._runs.values()}
-        for number in contexts.keys() - used:
-            if self._context is None or number != self._context[0]:
-                del contexts[number]
-
-    _carry_out: ClassVar[dict[type, Callable[[Engine, Any], None]]] = {
-        Run: _run,
-        Free: _free,
-        Interrupt: _interrupt,
-        Spill: _spill,
-        UseSpilled: _use_spilled,
-        ReadAhead: _read_ahead,
-        Refuse: _refuse,
-        FinishGraph: _finish_graph,
-        FailGraph: _fail_graph,
-        ForgetGraph: _forget_graph,
-    }
-
-    def _release_block(self, arena: int, offset: int) -> None:
-        """Give a block that nobody refers to any more back to its allocator."""
-        if arena == self.store.own:
-            self.store.release(offset)
-        elif arena in self._workers:
-            self._workers[arena].to_release.append(offset)
 
     # -- the end ----------------------------------------------------------------------------------------------
 

@@ -51,6 +51,17 @@ class Sender:
         self._mapping = OperandMapping()
         #: What tasks find around them, by number.
         self.contexts: dict[int, bytes] = {}
+        self._newest_context = -1
+
+    def add_context(self, number: int, payload: bytes) -> None:
+        """Note what tasks find around them under a number."""
+        self.contexts[number] = payload
+        self._newest_context = number
+
+    def keep_contexts(self, used: set[int]) -> None:
+        """Forget all but these and the newest, which is likely to be used again."""
+        for number in self.contexts.keys() - used - {self._newest_context}:
+            del self.contexts[number]
 
     def send(self, handle: WorkerHandle, run: GraphRun, chunks: list[int], loads: list[int]) -> Unsent:
         """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent.

@@ -1,0 +1,87 @@
+"""What an engine holds: computations, workers, the store, and who refers to what in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dask_mars.persisted import Reference
+from dask_mars.scheduler.blocks import Blocks
+from dask_mars.scheduler.run import GraphRun
+from dask_mars.scheduler.sending import Sender
+from dask_mars.scheduler.spiller import Spiller
+from dask_mars.scheduler.workers import WorkerHandle
+from dask_mars.worker import channel
+from dask_mars.worker.locations import Location
+from dask_mars.worker.store import Store
+
+
+class Holdings:
+    """What an engine's parts share. Only its thread changes it.
+
+    Parameters
+    ----------
+    store : Store
+        The client's view of the shared store.
+    spill_directory : Path
+        Where to spill.
+
+    Attributes
+    ----------
+    runs : dict
+        The computations by graph number.
+    workers : dict
+        The worker processes by number.
+    kept : dict
+        Of graphs that are nothing but kept chunks: references to what the user has of them.
+    blocks, sender, spiller
+        Of this store.
+    """
+
+    def __init__(self, store: Store, spill_directory: Path) -> None:
+        self.store = store
+        self.runs: dict[int, GraphRun] = {}
+        self.workers: dict[int, WorkerHandle] = {}
+        self.kept: dict[int, list[Reference]] = {}
+        self.spiller = Spiller(store, spill_directory)
+        self.blocks = Blocks(self._release_block, self.spiller.remove)
+        self.sender = Sender(store, self.blocks)
+
+    def forget_locations(self, run: GraphRun, chunks: list[int]) -> None:
+        """Have the workers forget where chunks are."""
+        for handle in self.workers.values():
+            known = handle.known.get(run.number)
+            if known:
+                gone = [chunk for chunk in chunks if chunk in known]
+                if gone:
+                    known.difference_update(gone)
+                    handle.to_free.setdefault(run.number, []).extend(gone)
+
+    def replace_location(self, run: GraphRun, chunk: int, new: Location) -> None:
+        """Have a chunk be somewhere else; what it refers to there has a reference already."""
+        location = run.locations[chunk]
+        run.locations[chunk] = new
+        if location is not None:
+            self.blocks.drop_location(location)
+
+    def forget(self, run: GraphRun) -> None:
+        """Release all that there is of a computation."""
+        del self.runs[run.number]
+        self.kept.pop(run.number, None)
+        for location in [*run.locations, *run.spilled.values()]:
+            if location is not None:
+                self.blocks.drop_location(location)
+        for block in run.kept:
+            self.blocks.drop(block)
+        for handle in self.workers.values():
+            if handle.known.pop(run.number, None) is not None:
+                handle.operands.pop(run.number, None)
+                handle.to_free.pop(run.number, None)
+                handle.send((channel.FORGET, run.number))
+        self.sender.keep_contexts({run.context for run in self.runs.values()})
+
+    def _release_block(self, arena: int, offset: int) -> None:
+        """Give a block that nobody refers to any more back to its allocator."""
+        if arena == self.store.own:
+            self.store.release(offset)
+        elif arena in self.workers:
+            self.workers[arena].to_release.append(offset)
