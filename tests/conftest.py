@@ -30,6 +30,7 @@ import numpy as np  # noqa: E402
 
 import dask_mars  # noqa: E402
 from dask_mars import Runtime  # noqa: E402
+from dask_mars.scheduler.spiller import Spiller  # noqa: E402
 from dask_mars.worker.locks import InterprocessLock  # noqa: E402
 
 #: What left-overs get to go away on their own.
@@ -333,6 +334,33 @@ def scripts(tmp_path: Path) -> Iterator[Scripts]:
 
 
 # -- graphs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Runtime]:
+    """Yield an engine whose store holds 8 MiB."""
+    limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 << 20}
+    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=64 << 20) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files that engines write chunks to."""
+    names: list[str] = []
+    write = Spiller.write
+
+    def note(self: Spiller, name: str, *rest: Any) -> None:
+        names.append(name)
+        write(self, name, *rest)
+
+    monkeypatch.setattr(Spiller, "write", note)
+    return names
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files below a directory."""
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from conftest import files
 
-import dask_mars
 from dask_mars.errors import SpillError, StoreFull
-from dask_mars.scheduler.engine import Engine
-from dask_mars.scheduler.spiller import Spiller
+from dask_mars.scheduler.reports import Reports
 from dask_mars.worker import channel
 from dask_mars.worker.arena import Arena, create
 from dask_mars.worker.locations import ARRAY, SPILLED, Location, blocks_of, needed_bytes, spilled_file
@@ -178,39 +177,17 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[dask_mars.Runtime]:
-    """Yield an engine whose store holds 8 MiB."""
-    limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 * MIB}
-    with dask.config.set(limits), dask_mars.Runtime(num_workers=2, memory_limit=64 * MIB) as runtime:
-        yield runtime
-
-
-@pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the chunks that workers put back into the store."""
     chunks: list[int] = []
-    on_loaded = Engine._on_loaded
+    on_loaded = Reports._on_loaded
 
-    def note(self: Engine, handle: Any, number: int, locations: dict[int, Location]) -> None:
+    def note(self: Reports, handle: Any, number: int, locations: dict[int, Location]) -> None:
         chunks.extend(locations)
         on_loaded(self, handle, number, locations)
 
-    monkeypatch.setitem(Engine._receive, channel.LOADED, note)
+    monkeypatch.setitem(Reports._receive, channel.LOADED, note)
     return chunks
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the files that are written."""
-    names: list[str] = []
-    write = Spiller.write
-
-    def note(self: Spiller, name: str, *rest: Any) -> None:
-        names.append(name)
-        write(self, name, *rest)
-
-    monkeypatch.setattr(Spiller, "write", note)
-    return names
 
 
 def make(number: int) -> np.ndarray:
@@ -235,10 +212,6 @@ def used_after_all_are_made(times: int, count: int = 12) -> tuple[dict[Any, Any]
     dsk |= {key: (use, ("x", key[1]), "total", key[2]) for key in keys}
     total = sum(range(count))
     return dsk, keys, [number + total * step for _, number, step in keys]
-
-
-def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def test_what_several_need_is_read_once(small, loaded, written, tmp_path):

@@ -7,7 +7,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +15,17 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import eventually, files
 
 import dask_mars
 from dask_mars.errors import RequestTooLarge, SpillDiskFull
-from dask_mars.scheduler.spiller import Spiller
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[dask_mars.Runtime]:
-    """Yield an engine whose store holds 8 MiB."""
-    limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 * MIB}
-    with dask.config.set(limits), dask_mars.Runtime(num_workers=2, memory_limit=64 * MIB) as runtime:
-        yield runtime
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the names of the files that are written."""
-    names: list[str] = []
-    write = Spiller.write
-
-    def note(self: Spiller, name: str, *rest: Any) -> None:
-        names.append(name)
-        write(self, name, *rest)
-
-    monkeypatch.setattr(Spiller, "write", note)
-    return names
 
 
 def values(side: int = 2000) -> da.Array:
     """Return an array of 32 MB in chunks of 2 MB."""
     return da.random.default_rng(3).random((side, side), chunks=(side // 4, side // 4))
-
-
-def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 # -- what operands need -------------------------------------------------------------------------------------------
