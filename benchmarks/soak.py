@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.memory import peak_memory
 from benchmarks.report import plain_console
-from benchmarks.soak_leaks import Errors, Surroundings, left_in_engine, private_bytes
+from benchmarks.soak_leaks import Errors, Surroundings, left_in_engine, private_bytes, share_allocator
 from benchmarks.soak_tasks import OnPurpose
 from benchmarks.soak_troubles import (
     CancelAfter,
@@ -310,6 +310,7 @@ def soak(minutes: float, seed: int, limit_s: float, verbose: bool) -> None:
     wrong are counted; anything else ends the soak with the seed of the round that shows it: a wrong value, another
     error, a computation that hangs, and processes, files, descriptors or memory left behind.
     """
+    share_allocator()
     console = plain_console(10_000)
     tally = Tally(console.print if verbose else _silent)
     began_s = time.monotonic()

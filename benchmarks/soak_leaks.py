@@ -32,6 +32,17 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
+def share_allocator() -> None:
+    """Have all threads of this process allocate from one place.
+
+    The system's own library gives each thread a part of its own, which keeps what is free between what is not:
+    with new threads in each round that grew by 100 MB in 400 computations, and by 20 so, as with Dask's scheduler.
+    """
+    with contextlib.suppress(AttributeError):
+        # M_ARENA_MAX of glibc.
+        ctypes.CDLL(None).mallopt(-8, 1)
+
+
 def private_bytes() -> int:
     """Return the memory that this process shares with no other, without what its allocator holds in reserve."""
     gc.collect()
