@@ -15,6 +15,7 @@ import dask.array
 
 from benchmarks.functions import add, angles, counting, norm, total
 from benchmarks.peers import Get
+from benchmarks.workloads import near
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
@@ -52,10 +53,6 @@ def _random(limits: float, limit_bytes: int, seed: int) -> Any:
     return da.random.default_rng(seed).random(shape, chunks=chunks)
 
 
-def _near(centre: float, tolerance: float) -> tuple[float, float]:
-    return centre - tolerance, centre + tolerance
-
-
 # -- sources that outrun sinks ------------------------------------------------------------------------------------
 
 _SOURCES = 3 * _CHUNKS_IN_LIMIT
@@ -72,7 +69,7 @@ def _outrun(get: Get, limit_bytes: int, seed: int) -> float:
 def _outrun_bounds(limit_bytes: int) -> tuple[float, float]:
     length = _SOURCES * _chunk_length(limit_bytes)
     # What a float can tell of angles that are some hundred turns on.
-    return _near(length, 1e-6 * length)
+    return near(length, 1e-6 * length)
 
 
 # -- an array that is needed twice --------------------------------------------------------------------------------
@@ -85,7 +82,7 @@ def _centre(get: Get, limit_bytes: int, seed: int) -> float:
 
 def _centre_bounds(limit_bytes: int) -> tuple[float, float]:
     # The variance of uniform random numbers, and ten times what that is off by.
-    return _near(1 / 12, 10 / math.sqrt(180 * _length(3, limit_bytes)))
+    return near(1 / 12, 10 / math.sqrt(180 * _length(3, limit_bytes)))
 
 
 # -- rows to columns ----------------------------------------------------------------------------------------------
@@ -124,7 +121,7 @@ def _tree(get: Get, limit_bytes: int, seed: int) -> float:
 def _tree_bounds(limit_bytes: int) -> tuple[float, float]:
     length = _LEAVES * _chunk_length(limit_bytes)
     expected = length * (length - 1) / 2
-    return _near(expected, 1e-12 * expected)
+    return near(expected, 1e-12 * expected)
 
 
 # -- a persisted array --------------------------------------------------------------------------------------------
@@ -138,7 +135,7 @@ def _persisted(get: Get, limit_bytes: int, seed: int) -> float:
 
 def _persisted_bounds(limit_bytes: int) -> tuple[float, float]:
     length = _length(1.5, limit_bytes)
-    return _near(length / 2, 10 * math.sqrt(length / 12))
+    return near(length / 2, 10 * math.sqrt(length / 12))
 
 
 #: Every case by name, in the order of the report.

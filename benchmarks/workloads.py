@@ -161,23 +161,24 @@ COLLECTIONS: dict[str, Callable[..., Any]] = {
 # them far more sharply.
 
 
-def _near(centre: float, tolerance: float) -> Bounds:
+def near(centre: float, tolerance: float) -> Bounds:
+    """Return the range of numbers that differ by no more than a tolerance."""
     return centre - tolerance, centre + tolerance
 
 
 def _random_sum_bounds(scale: float) -> Bounds:
     n = scaled(14_000, scale)
-    return _near(n**2 / 2, 3 * n)
+    return near(n**2 / 2, 3 * n)
 
 
 def _elementwise_bounds(scale: float) -> Bounds:
     # With E[x] = 1/2 and E[x²] = 1/3: (25/9 + 1)/3 + (10/3 - 1/2)/2 + 4.
-    return _near(34 / 27 + 17 / 12 + 4, 30 / scaled(10_000, scale))
+    return near(34 / 27 + 17 / 12 + 4, 30 / scaled(10_000, scale))
 
 
 def _transcendental_bounds(scale: float) -> Bounds:
     n = scaled(8_000, scale)
-    return _near(n**2 * (1 + math.sqrt(math.pi / 2) * math.erf(math.sqrt(0.5))), 3 * n)
+    return near(n**2 * (1 + math.sqrt(math.pi / 2) * math.erf(math.sqrt(0.5))), 3 * n)
 
 
 def _standardise_bounds(scale: float) -> Bounds:
@@ -186,12 +187,12 @@ def _standardise_bounds(scale: float) -> Bounds:
 
 
 def _shifted_difference_bounds(scale: float) -> Bounds:
-    return _near(0, 4 * scaled(9_000, scale))
+    return near(0, 4 * scaled(9_000, scale))
 
 
 def _matmul_bounds(scale: float) -> Bounds:
     n = scaled(4_000, scale)
-    return _near(n**3 / 4 + n**2 / 12, 3 * n**2)
+    return near(n**3 / 4 + n**2 / 12, 3 * n**2)
 
 
 def _rechunk_bounds(scale: float) -> Bounds:
@@ -200,7 +201,7 @@ def _rechunk_bounds(scale: float) -> Bounds:
 
 
 def _overlap_bounds(scale: float) -> Bounds:
-    return _near(0.5, 3 / scaled(8_000, scale))
+    return near(0.5, 3 / scaled(8_000, scale))
 
 
 def _svd_bounds(scale: float) -> Bounds:
@@ -235,7 +236,7 @@ def _noops(full_count: int) -> Workload:
         f"{full_count} independent tasks that do nothing, as a plain dict",
         prepare,
         _count,
-        lambda scale: _near(count(scale), 0),
+        lambda scale: near(count(scale), 0),
         count,
     )
 
@@ -305,7 +306,7 @@ _WORKLOADS = (
         "(ones * 2 + 1).sum() over 20000 chunks of 10 elements; tasks are chunks",
         _many_chunks,
         _numbers,
-        lambda scale: _near(3 * 10 * _many_chunks_count(scale), 0),
+        lambda scale: near(3 * 10 * _many_chunks_count(scale), 0),
         _many_chunks_count,
     ),
     Workload(
@@ -314,7 +315,7 @@ _WORKLOADS = (
         f"{GIL_TASKS} delayed loops that hold the GIL for about 0.25 s each",
         _gil,
         _numbers,
-        lambda scale: _near(scaled(GIL_ITERATIONS, scale) // 2, 0),
+        lambda scale: near(scaled(GIL_ITERATIONS, scale) // 2, 0),
         lambda scale: GIL_TASKS,
     ),
     Workload(
@@ -323,7 +324,7 @@ _WORKLOADS = (
         "binary tree of additions with 4096 leaves, 8191 tasks, as a plain dict",
         _tree,
         _numbers,
-        lambda scale: _near(_leaves(scale), 0),
+        lambda scale: near(_leaves(scale), 0),
         lambda scale: 2 * _leaves(scale) - 1,
     ),
 )

@@ -652,23 +652,19 @@ def test_a_disk_that_failed_is_tried_again_after_some_time():
     assert host.finished == {1}
 
 
-def test_the_pieces_of_a_chunk_are_cut_before_the_next_chunk_is_made():
+@pytest.mark.parametrize(
+    ("piece_bytes", "order"),
+    [
+        pytest.param(20, [0, 1, 5, 2, 3, 6, 7, 4], id="pieces are cut before the next chunk is made"),
+        pytest.param(60, [0, 1, 2, 3, 4, 5, 6, 7], id="what is larger waits for its turn"),
+    ],
+)
+def test_what_is_made_of_a_chunk_comes_next_if_it_takes_no_more_memory(piece_bytes, order):
     # Two chunks of which each makes two pieces; two results of which each needs a piece of both.
     graph_plan = plan((), (0,), (), (2,), (1, 3), (0,), (2,), (5, 6), operand_of=[0, 1, 0, 1, 2, 1, 1, 2])
-    sizes = {0: 40, 1: 20, 2: 0}
-    graph_plan.declared_bytes = lambda chunk: sizes[graph_plan.operand_of[chunk]]
-    host = Host(sizes_of(graph_plan, 40, 20, 0), limit=1000, workers=1)
-    host.submit(graph_plan)
-    while host.hands[0]:
-        host.work(0)
-    assert host.started == [0, 1, 5, 2, 3, 6, 7, 4]
-
-
-def test_what_is_made_of_a_chunk_and_is_larger_waits_for_its_turn():
-    graph_plan = plan((), (0,), (), (2,), (1, 3), (0,), (2,), (5, 6), operand_of=[0, 1, 0, 1, 2, 1, 1, 2])
-    sizes = {0: 40, 1: 60, 2: 0}
-    graph_plan.declared_bytes = lambda chunk: sizes[graph_plan.operand_of[chunk]]
-    host = Host(sizes_of(graph_plan, 40, 60, 0), limit=1000, workers=1)
+    sizes = sizes_of(graph_plan, 40, piece_bytes, 0)
+    graph_plan.declared_bytes = lambda chunk: sizes[chunk]
+    host = Host(sizes, limit=1000, workers=1)
     host.submit(graph_plan)
     host.run()
-    assert host.started == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert host.started == order

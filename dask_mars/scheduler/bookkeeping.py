@@ -39,7 +39,6 @@ class Graph:
         "consumers",
         "delayed",
         "failures",
-        "finished_outputs",
         "followers",
         "in_client",
         "in_hand",
@@ -183,15 +182,18 @@ class Graph:
         """Return the chunk that a key belongs to."""
         return key % len(self.state) if self.rank is None else self.rank[1][key]
 
-    def place(self, chunk: int) -> None:
-        """Settle where a chunk of which all inputs are given comes, where the user has set no priorities.
+    def place(self, chunk: int, last: int | None = None) -> None:
+        """Settle where a chunk comes whose inputs are all given, where the user has set no priorities.
 
         That is the graph's order, but some come right behind their inputs: chunks that free as much memory as they
         take, and those that take none or are pieces of their input, which would have to be read from disk later.
         """
+        places = self._places
+        # Right behind its last input it is already, unless that was brought forward.
+        if last == chunk - 1 and not places:
+            return
         inputs = self.plan.inputs[chunk]
         if self.rank is None and inputs:
-            places = self._places
             behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
             # Most come there anyway.
             if behind < chunk - 1 and (self._relieves(chunk) or self._is_piece(chunk)):
@@ -221,11 +223,6 @@ class Graph:
             else:
                 need += memory.expected(missing)
         return _TOLERANCE * freed_bytes >= need
-
-    @property
-    def reordered(self) -> bool:
-        """Whether chunks were brought forward."""
-        return bool(self._places)
 
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
@@ -327,9 +324,7 @@ class Graph:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
                 state[successor] = READY
-                # Right behind its last input it is already, unless that was brought forward.
-                if chunk != successor - 1 or self._places:
-                    self.place(successor)
+                self.place(successor, chunk)
                 self.push(successor)
 
     # -- proof ------------------------------------------------------------------------------------------------

@@ -276,8 +276,7 @@ class Dispatcher:
             chunks.append(chunk)
             if complete and graph.plan.run_ahead:
                 for successor in complete:
-                    if chunk != successor - 1 or graph.reordered:
-                        graph.place(successor)
+                    graph.place(successor, chunk)
                     heapq.heappush(followers, graph.key_of(successor))
         for key in passed:
             heapq.heappush(ready, key)

@@ -218,9 +218,9 @@ class Memory:
 
     def repay(self, number: int, chunk: int, size_bytes: int) -> None:
         """Note that so many bytes of those promised to a chunk are in the store now, and counted there."""
-        left = max(self._promised.get((number, chunk), 0) - size_bytes, 0)
-        if (number, chunk) in self._promised:
-            self.promise(number, chunk, left)
+        promised = self._promised.get((number, chunk))
+        if promised is not None:
+            self.promise(number, chunk, max(promised - size_bytes, 0))
 
     def missing_bytes(self, need_bytes: int) -> int:
         """Return how many bytes have to leave memory, besides those on their way, for so many to be free."""
