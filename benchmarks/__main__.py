@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
@@ -74,17 +75,10 @@ def _line(measurement: Measurement) -> str:
     metavar="NAME",
     help="A workload or a group (array, tasks, latency); see --list. Default: all.",
 )
-@click.option("--rounds", default=3, type=click.IntRange(min=1), help="Fresh processes per figure.")
+@options.rounds
 @click.option("--repeat", default=3, type=click.IntRange(min=1), help="Timed runs per process.")
-@click.option("--workers", default=2, type=click.IntRange(min=1), help="Workers or threads per peer.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=600.0,
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="What one process may take. Repeats that would not fit are left out.",
-)
+@options.workers
+@options.timeout
 @click.option(
     "--scale",
     default=1.0,

@@ -13,6 +13,7 @@ from dask.utils import parse_bytes
 from rich import box
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.jobs import LimitedJob, Measurement
 from benchmarks.limited import LIMITED
 from benchmarks.machine import describe_machine, machine_facts
@@ -172,17 +173,10 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> in
 @click.option(
     "--limit", "limit_bytes", default="1 GiB", callback=_bytes, metavar="SIZE", help="Of memory; sizes follow it."
 )
-@click.option("--rounds", default=3, type=click.IntRange(min=1), help="Fresh processes per figure.")
+@options.rounds
 @click.option("--repeat", default=1, type=click.IntRange(min=1), help="Timed runs per process.")
-@click.option("--workers", default=2, type=click.IntRange(min=1), help="Workers or threads per peer.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    default=600.0,
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="What one process may take. Repeats that would not fit are left out.",
-)
+@options.workers
+@options.timeout
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, exists=True, path_type=Path),

@@ -12,7 +12,6 @@ import heapq
 import itertools
 import logging
 import os
-import queue
 import selectors
 import sys
 import threading
@@ -246,30 +245,17 @@ class Engine:
 
     def borrow(self, graph: int, chunk: int) -> Location:
         """Return the location of a kept chunk, which stays there until it is given back."""
-        answer: queue.SimpleQueue[Location | None] = queue.SimpleQueue()
 
-        def command() -> None:
+        def kept() -> Location | None:
             location = self.location_of(graph, chunk)
             if location is not None:
                 self._blocks.keep_location(location)
-            answer.put(location)
-
-        if threading.current_thread() is self._thread:
-            command()
-        elif any(engine._thread is threading.current_thread() for engine in _engines):
-            raise RuntimeError("engines do not wait for each other")
-        else:
-            self._command(command)
-        while True:
-            try:
-                location = answer.get(timeout=_ANSWER_S)
-            except queue.Empty:
-                if self.alive:
-                    continue
-                location = None
-            if location is None:
-                raise self.why_stopped()
             return location
+
+        location = self._ask(kept)
+        if location is None:
+            raise self.why_stopped()
+        return location
 
     def give_back(self, location: Location) -> None:
         """Let go of a location that was borrowed."""
@@ -349,6 +335,10 @@ class Engine:
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         """Have a question answered by the engine's thread."""
+        if threading.current_thread() is self._thread:
+            return question()
+        if any(engine._thread is threading.current_thread() for engine in _engines):
+            raise RuntimeError("engines do not wait for each other")
         answer: Future[Answer] = Future()
 
         def command() -> None:
@@ -360,7 +350,7 @@ class Engine:
         self._command(command)
         while True:
             try:
-                return answer.result(timeout=_LIVENESS_S)
+                return answer.result(timeout=_ANSWER_S)
             except TimeoutError:
                 if not self.alive:
                     raise self.why_stopped() from None
