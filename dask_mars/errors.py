@@ -56,6 +56,28 @@ class Cancelled(MarsError):
         return f"the computation of graph {self.graph} was cancelled"
 
 
+class ExecutionInterrupted(KeyboardInterrupt):
+    """Raised inside a running task whose computation is cancelled.
+
+    It is to a task what Ctrl-C is to a program, and derives from the same class: ``except Exception`` lets it
+    pass, ``finally`` and ``with`` are carried out, and libraries that clean up after Ctrl-C do so. So it is no
+    `MarsError`. A task has ``dask-mars.cancel-grace`` for all of that; then its process is ended. Only the task
+    ever sees it.
+
+    Attributes
+    ----------
+    graph : int
+        Number of the computation.
+    """
+
+    def __init__(self, graph: int) -> None:
+        super().__init__(graph)
+        self.graph = graph
+
+    def __str__(self) -> str:
+        return f"the computation of graph {self.graph} was cancelled"
+
+
 class Stalled(MarsError):
     """A computation waits for nothing: a bug of dask_mars, please report it.
 

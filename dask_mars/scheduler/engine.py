@@ -8,7 +8,6 @@ that sealed them.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import itertools
 import logging
 import os
@@ -36,6 +35,7 @@ from dask_mars.ids import TASK_LIMIT
 from dask_mars.limits import PROC, arena_bytes, estimate_memory
 from dask_mars.persisted import Persisted, Reference, watch
 from dask_mars.scheduler import run as messages
+from dask_mars.scheduler.deadlines import Deadlines
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksReleased,
@@ -52,7 +52,7 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.explain import explain, explain_key
+from dask_mars.scheduler.explain import RunningStep, explain, explain_key
 from dask_mars.scheduler.holdings import Holdings
 from dask_mars.scheduler.instructions import Instructions
 from dask_mars.scheduler.machine import Machine, Policy
@@ -121,8 +121,6 @@ class Engine:
         #: Guards `_released`: the numbers of closed descriptors may stand for anything else.
         self._descriptors_lock = threading.Lock()
         self._released = False
-        #: (deadline, worker process, graph): what is to have stopped by then.
-        self._deadlines: list[tuple[float, int, WorkerHandle, int]] = []
         self._start_failures = 0
         self._closing = False
         self._stopped: BaseException | None = None
@@ -144,7 +142,8 @@ class Engine:
         self._runs, self._workers, self._kept = holdings.runs, holdings.workers, holdings.kept
         self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
         self._reports = Reports(holdings, self._handle)
-        self._instructions = Instructions(holdings, self._handle, self._command, self._end_soon)
+        self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
+        self._instructions = Instructions(holdings, self._handle, self._command, self._deadlines.end_soon)
 
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -357,19 +356,25 @@ class Engine:
 
     def _explain(self, key: Any = None) -> str:
         if key is not None:
-            return explain_key(self._machine, self._runs, key, time.monotonic())
+            return explain_key(self._machine, self._runs, key, time.monotonic(), self._steps())
         pids = {number: handle.process.pid for number, handle in self._workers.items()}
-        return explain(self._machine, self._runs, pids, set(self._kept))
+        return explain(self._machine, self._runs, pids, set(self._kept), self._steps())
 
     def _state(self) -> dict[str, Any]:
         machine, memory = self._machine, self._machine.memory
+        steps = self._steps()
         workers = []
         for number, handle in self._workers.items():
-            noted = self._control.running(number)
-            run = None if noted is None else self._runs.get(noted.task)
-            running = None if noted is None or run is None else run.graph.keys[noted.subtask]
-            in_hand = len(machine.in_hand(number))
-            workers.append({"worker": number, "pid": handle.process.pid, "running": running, "in_hand": in_hand})
+            step = steps.get(number)
+            workers.append(
+                {
+                    "worker": number,
+                    "pid": handle.process.pid,
+                    "running": None if step is None else self._runs[step.graph].graph.keys[step.chunk],
+                    "step": None if step is None else step.name,
+                    "in_hand": len(machine.in_hand(number)),
+                }
+            )
         return {
             "graphs": [
                 {"graph": number, "persisted": number in self._kept, "chunks": machine.counts(number)}
@@ -383,6 +388,25 @@ class Engine:
                 "spilled_bytes": self._spiller.spilled_bytes,
             },
         }
+
+    def _steps(self) -> dict[int, RunningStep]:
+        """Return what each of the workers is doing that are in the middle of something."""
+        steps = {}
+        for worker in self._workers:
+            name = self._control.step(worker)
+            running = self._running(worker)
+            if running is not None:
+                steps[worker] = RunningStep(*running, name)
+        return steps
+
+    def _running(self, worker: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker is in the middle of."""
+        noted = self._control.running(worker)
+        run = self._runs.get(noted.task) if noted is not None else None
+        # A note that is being written, or that the end of the process has cut short, has no chunk's number.
+        if noted is None or run is None or noted.subtask >= len(run.graph):
+            return None
+        return noted.task, noted.subtask
 
     def close(self) -> None:
         """End the workers and release everything. Running computations raise `EngineStopped`."""
@@ -450,7 +474,6 @@ class Engine:
         due = self._machine.next_due_s()
         if due is not None and due <= now:
             self._handle(TimePassed())
-        self._enforce_deadlines(now)
         if not ready and self._runs:
             self._end_stalled()
         if len(self._runs) > len(self._kept) and now - self._watched_s > _WATCH_S:
@@ -459,6 +482,8 @@ class Engine:
         for handle in self._workers.values():
             handle.flush_frees()
             self._write(handle)
+        # After the messages: what an interrupted worker is to give back it reads before it goes on.
+        self._deadlines.enforce(now)
 
     def _release_kept(self, gone: list[Reference]) -> None:
         chunks: dict[int, list[int]] = {}
@@ -479,13 +504,12 @@ class Engine:
                 handle.send((channel.TRIM,))
 
     def _timeout_s(self) -> float | None:
-        if not (self._runs or self._deadlines):
+        deadline_s = self._deadlines.next_s()
+        if not self._runs and deadline_s is None:
             return None
-        times = [due for due in (self._machine.next_due_s(),) if due is not None]
+        times = [due for due in (self._machine.next_due_s(), deadline_s) if due is not None]
         if self._kept:
             times.append(time.monotonic() + _KEPT_S)
-        if self._deadlines:
-            times.append(self._deadlines[0][0])
         return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
 
     def _end_stalled(self) -> None:
@@ -546,7 +570,7 @@ class Engine:
         self._selector.register(handle.socket, selectors.EVENT_READ, handle)
         if handle.exit_descriptor is not None:
             self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
-        self._set_deadline(self.settings.start_timeout_s, handle, 0)
+        self._deadlines.await_start(handle, self.settings.start_timeout_s)
         # Work is sent before the process is up: the socket keeps it until then.
         self._handle(WorkerStarted(number))
 
@@ -581,38 +605,14 @@ class Engine:
 
     def _blame(self, number: int, code: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker was running when it ended."""
-        noted = self._control.running(number)
-        run = self._runs.get(noted.task) if noted is not None else None
-        # A note that the end of the process has cut short has a number that is no chunk's.
-        if noted is None or run is None or noted.subtask >= len(run.graph):
-            return None
-        key = repr(run.graph.keys[noted.subtask])
-        logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
-        run.errors[noted.subtask] = WorkerDied(key, code, self.settings.lost_limit + 1)
-        return noted.task, noted.subtask
-
-    def _end_soon(self, handle: WorkerHandle, graph: int) -> None:
-        self._set_deadline(self.settings.cancel_grace_s, handle, graph)
-
-    def _set_deadline(self, seconds: float, handle: WorkerHandle, graph: int) -> None:
-        entry = (time.monotonic() + seconds, next(self._numbers), handle, graph)
-        heapq.heappush(self._deadlines, entry)
-
-    def _enforce_deadlines(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, handle, graph = heapq.heappop(self._deadlines)
-            if self._workers.get(handle.number) is not handle:
-                continue
-            if graph == 0:
-                late = not handle.ready
-            else:
-                late = any(number == graph for number, _ in self._machine.in_hand(handle.number))
-                if late and not handle.ready:
-                    # It runs nothing yet, and will give back what it finds waiting.
-                    self._set_deadline(self.settings.cancel_grace_s, handle, graph)
-                    continue
-            if late:
-                handle.kill()
+        running = self._running(number)
+        if running is not None:
+            graph, chunk = running
+            run = self._runs[graph]
+            key = repr(run.graph.keys[chunk])
+            logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
+            run.errors[chunk] = WorkerDied(key, code, self.settings.lost_limit + 1)
+        return running
 
     # -- the end ----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from dask.utils import format_bytes
 
@@ -21,10 +22,35 @@ _ENDS = {
     State.CANCELLING: "is cancelled and still running",
     State.CANCELLED: "is cancelled",
 }
+#: What a worker does in each step.
+_DOES = {"prepare": "prepares", "load": "loads the inputs of", "compute": "computes", "seal": "stores"}
+
+
+class RunningStep(NamedTuple):
+    """What a worker is in the middle of.
+
+    Attributes
+    ----------
+    graph, chunk : int
+        What it works on.
+    name : str
+        The step, one of `control.STEPS`.
+    """
+
+    graph: int
+    chunk: int
+    name: str
+
+
+_NO_STEPS: Mapping[int, RunningStep] = MappingProxyType({})
 
 
 def explain(
-    machine: Machine, runs: Mapping[int, GraphRun], running: Mapping[int, int], kept: Set[int] = frozenset()
+    machine: Machine,
+    runs: Mapping[int, GraphRun],
+    running: Mapping[int, int],
+    kept: Set[int] = frozenset(),
+    steps: Mapping[int, RunningStep] = _NO_STEPS,
 ) -> str:
     """Say of each graph how far it is and what it waits for.
 
@@ -38,6 +64,8 @@ def explain(
         Process ids of the workers, by number.
     kept : set of int, optional
         Numbers of the graphs that are nothing but persisted chunks.
+    steps : mapping, optional
+        What workers are in the middle of, by number.
     """
     memory = machine.memory
     lines = [
@@ -55,7 +83,10 @@ def explain(
         lines.append(f"graph {number}: {counts}")
     for worker, pid in running.items():
         in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.in_hand(worker)]
-        lines.append(f"worker {worker} (process {pid}) has {_listed(in_hand)}")
+        line = f"worker {worker} (process {pid}) has {_listed(in_hand)}"
+        if step := steps.get(worker):
+            line += f", and {_DOES[step.name]} {runs[step.graph].graph.keys[step.chunk]!r}"
+        lines.append(line)
     if client_hand := machine.in_hand(CLIENT):
         in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in client_hand]
         lines.append(f"the user's process has {_listed(in_hand)}")
@@ -66,7 +97,13 @@ def explain(
     return "\n".join(lines)
 
 
-def explain_key(machine: Machine, runs: Mapping[int, GraphRun], key: Any, now_s: float) -> str:
+def explain_key(
+    machine: Machine,
+    runs: Mapping[int, GraphRun],
+    key: Any,
+    now_s: float,
+    steps: Mapping[int, RunningStep] = _NO_STEPS,
+) -> str:
     """Say why a key is not being computed, and if that is because of another, why that one is not.
 
     Raises
@@ -77,11 +114,13 @@ def explain_key(machine: Machine, runs: Mapping[int, GraphRun], key: Any, now_s:
     for number, run in runs.items():
         chunk = run.graph.ids.get(key)
         if chunk is not None:
-            return "\n".join(_reasons(machine, run, number, chunk, now_s))
+            return "\n".join(_reasons(machine, run, number, chunk, now_s, steps))
     raise KeyError(key)
 
 
-def _reasons(machine: Machine, run: GraphRun, number: int, chunk: int, now_s: float) -> Iterator[str]:
+def _reasons(
+    machine: Machine, run: GraphRun, number: int, chunk: int, now_s: float, steps: Mapping[int, RunningStep]
+) -> Iterator[str]:
     name = repr(run.graph.keys[chunk])
     state = machine.state_of(number, chunk)
     if state in _ENDS:
@@ -91,16 +130,18 @@ def _reasons(machine: Machine, run: GraphRun, number: int, chunk: int, now_s: fl
     if state is State.RUNNING:
         holder = machine.holder_of(number, chunk)
         where = "the user's process" if holder is None else f"worker {holder}"
-        before = "" if holder is None else _position(machine, number, chunk, holder)
+        before = "" if holder is None else _position(machine, number, chunk, holder, steps.get(holder))
         yield f"{name} is in the hands of {where}{before}"
     elif missing:
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
-        yield from _reasons(machine, run, number, missing[0], now_s)
+        yield from _reasons(machine, run, number, missing[0], now_s, steps)
     else:
         yield f"{name} is ready and {_why_ready(machine, number, chunk, now_s)}"
 
 
-def _position(machine: Machine, number: int, chunk: int, worker: int) -> str:
+def _position(machine: Machine, number: int, chunk: int, worker: int, step: RunningStep | None) -> str:
+    if step is not None and step[:2] == (number, chunk):
+        return f", which {_DOES[step.name]} it"
     position = machine.in_hand(worker).index((number, chunk))
     return f", behind {position} others" if position else ", and next or running"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dask_mars.worker import channel
 from dask_mars.worker.context import WORKER_ENVIRONMENT
+from dask_mars.worker.interruption import SIGNAL
 from dask_mars.worker.locations import Block
 
 # The import path comes first, so that a worker finds what the client finds, dask_mars included.
@@ -125,6 +126,10 @@ class WorkerHandle:
                 return messages, False
             for payload in self._reader.feed(data):
                 messages += pickle.loads(payload)
+
+    def interrupt(self) -> None:
+        """Have the process look whether it is to leave the task that it runs."""
+        self.process.send_signal(SIGNAL)
 
     def kill(self) -> None:
         """End the process at once."""

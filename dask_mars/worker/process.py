@@ -21,20 +21,22 @@ import warnings
 from collections import deque
 from functools import partial
 from itertools import repeat
+from types import FrameType
 from typing import Any
 
 import dask
 import numpy as np
 
 from dask_mars import mode
-from dask_mars.errors import StoreFull
+from dask_mars.errors import ExecutionInterrupted, StoreFull
 from dask_mars.graph import Operand
-from dask_mars.ids import NO_SUBTASK, write_subtask_id
+from dask_mars.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
 from dask_mars.operands import OperandMapping
 from dask_mars.worker import channel, context
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena, Bytes
-from dask_mars.worker.control import ControlPage
+from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, ControlPage, to_stop
+from dask_mars.worker.interruption import SIGNAL, may_interrupt
 from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, blocks_of
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
@@ -92,16 +94,17 @@ class WorkerProcess:
         To the engine.
     store : Store
         This process's view of the shared store.
-    control : memoryview
-        Where in the control page to note what runs here.
+    part : memoryview
+        Of the control page, this worker's.
     idle_trim_s : float
         After how many idle seconds unused memory goes back to the system.
     """
 
-    def __init__(self, connection: socket.socket, store: Store, control: memoryview, idle_trim_s: float) -> None:
+    def __init__(self, connection: socket.socket, store: Store, part: memoryview, idle_trim_s: float) -> None:
         self._connection = connection
         self._store = store
-        self._control = control
+        self._part = part
+        self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
         self._idle_trim_s = idle_trim_s
         self._reader = channel.FrameReader()
         self._poll = select.poll()
@@ -124,6 +127,10 @@ class WorkerProcess:
         self._lingering: list[tuple[Block, Bytes]] = []
         self._trimmed = True
         self._running: tuple[int, int] = (-1, -1)
+        #: The graph and chunk that was last interrupted. Once: what it does then, to clean up, is left alone.
+        self._interrupted: tuple[int, int] | None = None
+        #: Whether a task was to be interrupted in the middle of something that has to be whole.
+        self._postponed = False
         #: Where tasks print; what has no end of line yet is sent when its task ends.
         self.streams: tuple[_Output, ...] = ()
 
@@ -147,6 +154,7 @@ class WorkerProcess:
                     # Somebody may be waiting for what is done.
                     self._flush(now)
                 self._run(*record)
+                self._note[:] = NO_SUBTASK
                 now = clock()
                 if now - self._last_flush > _FLUSH_S:
                     self._flush(now)
@@ -238,11 +246,15 @@ class WorkerProcess:
             self._mapping.learn(op_id, path)
         self._enter(context_number)
         chunks = unpack_numbers(packed_chunks)
+        # It may import what takes long, of which the graph is to be known.
+        write_subtask_id(self._note, number, 0, NO_CHUNK)
         try:
             columns = unpack_chunks(records, self._loads)
         except BaseException:
             self._outgoing.append((channel.RETURNED, number, list(chunks), channel.UNREADABLE))
             return
+        finally:
+            self._note[:] = NO_SUBTASK
         self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
 
     def _loads(self, payload_and_parts: tuple[bytes, tuple[Block, ...]]) -> Any:
@@ -273,9 +285,11 @@ class WorkerProcess:
     ) -> None:
         graph = self._graphs[number]
         operand = graph.operands[operand_number]
+        write_subtask_id(self._note, number, 0, chunk)
         if self._context != context_number:
             self._enter(context_number)
         if type(operand) is tuple:
+            self._step[0] = PREPARE
             try:
                 operand = unpack_operand(operand, self._mapping, self._loads)
             except BaseException:
@@ -287,7 +301,6 @@ class WorkerProcess:
             return
         self._running = (number, chunk)
         self._trimmed = False
-        write_subtask_id(self._control, number, 0, chunk)
         owners: list[tuple[Block, Bytes]] = []
         start = time.perf_counter()
         try:
@@ -298,12 +311,14 @@ class WorkerProcess:
             self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
             return
         except BaseException as error:
-            self._failed(number, chunk, error, owners)
+            if self._interrupted == self._running:
+                self._give_up(number, chunk, error, owners)
+            else:
+                self._failed(number, chunk, error, owners)
             return
         finally:
             for stream in self.streams:
                 stream.flush()
-            self._control[:] = NO_SUBTASK
             self._running = (-1, -1)
         peak_bytes = self._store.peak_bytes
         sealed = self._seal(number, graph, chunk, results, owners, start)
@@ -354,6 +369,7 @@ class WorkerProcess:
                 # Of a class, say, that only the user's own process can import.
                 raise _SendBack(channel.UNREADABLE) from None
             self._store.mark()
+            self._step[0] = COMPUTE
             try:
                 return operand.run(values, literals)
             except (BufferError, TypeError, ValueError) as error:
@@ -379,6 +395,8 @@ class WorkerProcess:
         graph, store = self._graphs[number], self._store
         users_arena = len(store.arenas) - 1
         values = []
+        if inputs:
+            self._step[0] = LOAD
         for source in inputs:
             if source not in graph.values:
                 # It was to be computed here before this.
@@ -417,6 +435,7 @@ class WorkerProcess:
     ) -> bool:
         """Put a result into the store and note that it is there; False if that could not be done."""
         inputs = [block for block, _ in owners]
+        self._step[0] = SEAL
         try:
             result = results.pop()
             location = self._store.seal(result, inputs, adopt=True)
@@ -473,6 +492,35 @@ class WorkerProcess:
         self._report_finished()
         self._outgoing.append((channel.FAILED, number, chunk, record, final))
 
+    # -- interruption -----------------------------------------------------------------------------------------
+
+    def interrupt(self, signal_number: int, frame: FrameType | None) -> None:
+        """Handle the engine's signal: raise in the task that runs, if it is one of the graph that is to stop."""
+        running = self._running
+        if running[0] != to_stop(self._part) or running == self._interrupted:
+            return
+        if may_interrupt(frame, _COMPUTE, (_SEND_NOW,)):
+            self._interrupted = running
+            raise ExecutionInterrupted(running[0])
+        self._postponed = True
+
+    def _catch_up(self) -> None:
+        """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
+        if self._postponed:
+            self._postponed = False
+            signal.raise_signal(SIGNAL)
+
+    def _give_up(self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]) -> None:
+        """Leave a chunk that was interrupted."""
+        # Its frames hold what the task has made.
+        error.__traceback__ = error.__context__ = None
+        self._linger(owners)
+        self._outgoing.append((channel.RETURNED, number, [chunk], channel.DROPPED))
+        # Whatever setting it was about to restore is set anew for the next, which is none of the same graph: that
+        # stands in the messages.
+        self._context = None
+        self._last_look = 0.0
+
     # -- blocks that outlive their task -------------------------------------------------------------------------
 
     def _linger(self, owners: list[tuple[Block, Bytes]]) -> None:
@@ -514,7 +562,11 @@ class WorkerProcess:
 
     def send_output(self, stream: str, text: str) -> None:
         """Send what a task printed."""
-        self._outgoing.append((channel.OUTPUT, self._running[0], stream, text))
+        self._send_now((channel.OUTPUT, self._running[0], stream, text))
+        self._catch_up()
+
+    def _send_now(self, message: tuple[Any, ...]) -> None:
+        self._outgoing.append(message)
         self._flush(time.perf_counter())
 
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
@@ -540,6 +592,11 @@ class WorkerProcess:
         # Without glibc there is no such function, and its allocator has ways of its own.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+# By these a signal's handler knows where it is.
+_COMPUTE = WorkerProcess._compute.__code__
+_SEND_NOW = WorkerProcess._send_now.__code__
 
 
 def _is_elementwise(function: Any) -> bool:
@@ -621,7 +678,7 @@ def main(descriptor: int) -> None:
     process = WorkerProcess(
         connection,
         store,
-        ControlPage(control.view(0, start.control_bytes).data).note_of(start.number),
+        ControlPage(control.view(0, start.control_bytes).data).part_of(start.number),
         start.idle_trim_s,
     )
     sys.stdout = _Output(process, "stdout", sys.stdout)
@@ -633,6 +690,8 @@ def main(descriptor: int) -> None:
 
     warnings.showwarning = show  # type: ignore[assignment]
     os.register_at_fork(after_in_child=_leave_engine)
+    signal.signal(SIGNAL, process.interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.serve()
     # What destructors and exit handlers of user code print now has nowhere else to go.

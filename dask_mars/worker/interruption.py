@@ -1,0 +1,41 @@
+"""Where a task may be interrupted: in the user's code, and not where what all tasks share is half changed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection
+from types import CodeType, FrameType
+
+from dask_mars.graph import Operand
+from dask_mars.worker.locks import InterprocessLock
+
+#: What the engine sends. Nobody else has a use for it, and where it has no handler, as in a process that is still
+#: starting or that a task has started, nothing happens.
+SIGNAL = signal.SIGURG
+_RUN = Operand.run.__code__
+#: A module that was imported halfway may never be imported again, and a lock may be held that nobody will release.
+_WHOLE_FILES = frozenset({"<frozen importlib._bootstrap>", InterprocessLock.acquire.__code__.co_filename})
+
+
+def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
+    """Say whether an exception that is raised in a frame would end the task, and nothing else.
+
+    Parameters
+    ----------
+    frame : frame, optional
+        Where the main thread is.
+    caller : code
+        Of the function that runs operands. What it does before and after is not the task.
+    whole : collection of code
+        Of functions that tasks lead to and that have to run to their end.
+    """
+    called = None
+    while frame is not None:
+        code = frame.f_code
+        if code is caller:
+            return called is _RUN
+        if code in whole or code.co_filename in _WHOLE_FILES:
+            return False
+        called = code
+        frame = frame.f_back
+    return False
