@@ -576,11 +576,15 @@ class Engine:
         running = self._blame(number, code)
         for block in handle.held:
             self._blocks.drop(block)
-        self._handle(WorkerLost(number, running))
+        self._handle(WorkerLost(number, running, handle.ready))
         self._start_worker(number)
 
     def _blame(self, number: int, code: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker was running when it ended."""
+        """Return graph and chunk that a worker was running when it ended, and note why what it had may fail."""
+        for task, chunk in self._machine.in_hand(number):
+            owner = self._runs[task]
+            if owner.plan.operand_of[chunk] in owner.plan.unrepeatable:
+                owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
         noted = self._control.running(number)
         run = self._runs.get(noted.task) if noted is not None else None
         # A note that the end of the process has cut short has a number that is no chunk's.
@@ -588,7 +592,8 @@ class Engine:
             return None
         key = repr(run.graph.keys[noted.subtask])
         logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
-        run.errors[noted.subtask] = WorkerDied(key, code, self.settings.lost_limit + 1)
+        if run.plan.operand_of[noted.subtask] not in run.plan.unrepeatable:
+            run.errors[noted.subtask] = WorkerDied(key, code, self.settings.lost_limit + 1)
         return noted.task, noted.subtask
 
     def _end_soon(self, handle: WorkerHandle, graph: int) -> None:
