@@ -25,6 +25,7 @@ from dask_mars.assembling import is_assembly, part
 from dask_mars.graph import ChunkGraph, Key, Operand
 from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
 from dask_mars.optimize.convert import convert
+from dask_mars.optimize.effects import appends
 from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
 from dask_mars.optimize.prepare import prepare
 from dask_mars.persisted import Persisted, as_node, value_of
@@ -214,6 +215,7 @@ class _Computation:
             # Callbacks are told of a task once its inputs are there.
             run_ahead=observer is None or isinstance(observer, CountingObserver),
             declared_bytes=partial(_stored_bytes, graph, engine.settings.inline_bytes),
+            unrepeatable=frozenset(number for number, operand in enumerate(operands) if appends(operand)),
         )
         # With one such task at a time the calling thread itself will do.
         self._single = len(in_client) <= 1

@@ -52,7 +52,7 @@ class Settings:
     retry_delay_s, retry_delay_limit_s : float
         Delay before the first retry, and the most that doubling may make of it.
     cancel_grace_s : float
-        How long a running task of a cancelled computation may go on before its process is ended.
+        How long a task that was interrupted may go on before its process is ended.
     start_timeout_s : float
         How long a worker process may take to get ready.
     idle_trim_s : float

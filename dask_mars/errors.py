@@ -169,21 +169,30 @@ class WorkerDied(MarsError):
         As `subprocess.Popen.returncode`: negative for a signal.
     attempts : int
         How many worker processes the task took with it.
+    repeatable : bool
+        False if it was not tried again because it appends to files or tables: what it had written would be there
+        twice.
     """
 
-    def __init__(self, key: str, exit_code: int, attempts: int) -> None:
-        super().__init__(key, exit_code, attempts)
+    def __init__(self, key: str, exit_code: int, attempts: int, repeatable: bool = True) -> None:
+        super().__init__(key, exit_code, attempts, repeatable)
         self.key = key
         self.exit_code = exit_code
         self.attempts = attempts
+        self.repeatable = repeatable
 
     def _message(self) -> str:
         hint = ""
         if self.exit_code == -signal.SIGKILL:
             hint = " The system kills processes like this when memory runs out."
+        how_often = f"{self.attempts} times in a row."
+        if not self.repeatable:
+            how_often = (
+                "which appends to files or tables, and is not tried again because what it had written would be "
+                "there twice."
+            )
         return (
-            f"the worker process {describe_exit(self.exit_code)} while it computed {self.key}, "
-            f"{self.attempts} times in a row.{hint}"
+            f"the worker process {describe_exit(self.exit_code)} while it computed {self.key}, {how_often}{hint}"
         )
 
 

@@ -139,8 +139,9 @@ class Runtime:
         dict
             ``graphs``: of each its number, whether it is nothing but persisted data, and how many of its chunks
             are in which state. ``workers``: of each its number, its process id, the Dask key of what it is
-            running, and how many chunks it has in hand. ``store``: bytes that it holds, may hold, has promised to
-            what is in hand, and has written to disk since the start. Empty if no workers are running.
+            running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and how many chunks
+            it has in hand. ``store``: bytes that it holds, may hold, has promised to what is in hand, and has
+            written to disk since the start. Empty if no workers are running.
         """
         with self._lock:
             engine = self._engine
@@ -149,9 +150,12 @@ class Runtime:
     def cancel(self, graph: int) -> bool:
         """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
 
-        What is queued is dropped at once, and a task that runs on past ``dask-mars.cancel-grace`` is ended with
-        its worker, which is replaced. A task that runs in the user's process runs to its end first. Other
+        What is queued is dropped at once. In a running task `errors.ExecutionInterrupted` is raised, which is a
+        KeyboardInterrupt, and one that runs on past ``dask-mars.cancel-grace`` all the same is ended with its
+        worker, which is replaced. A task that runs in the user's process runs to its end first. Other
         computations are not disturbed.
+
+        A computation that is still being prepared has no number and cannot be cancelled so; Ctrl-C ends it too.
 
         Parameters
         ----------

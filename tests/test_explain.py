@@ -18,7 +18,7 @@ from tasks import wait_for
 import dask_mars
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.scheduler.events import CLIENT, OperandFailed, OperandsFinished, TimePassed
-from dask_mars.scheduler.explain import explain, explain_key
+from dask_mars.scheduler.explain import RunningStep, explain, explain_key
 from dask_mars.scheduler.run import GraphRun
 
 NAMES = ["a", "b", "c", "d"]
@@ -75,6 +75,17 @@ def test_retries_have_a_time():
     checked.submit((), default_retries=1)
     checked.post(OperandFailed(0, 1, 0))
     assert told(checked, "a", ()) == ["'a' is ready and will be tried again in 0.1 s"]
+
+
+def test_steps_are_told():
+    checked = CheckedMachine()
+    checked.submit(())
+    run = GraphRun(1, _Graph(()), None, 0)
+    steps = {0: RunningStep(1, 0, "load")}
+    told = explain_key(checked.machine, {1: run}, "a", checked.now_s, steps)
+    assert told == "'a' is in the hands of worker 0, which loads the inputs of it"
+    everything = explain(checked.machine, {1: run}, {0: 77}, steps=steps)
+    assert "worker 0 (process 77) has 'a', and loads the inputs of 'a'" in everything.splitlines()
 
 
 def test_without_workers_they_are_waited_for():

@@ -600,18 +600,23 @@ class Engine:
         running = self._blame(number, code)
         for block in handle.held:
             self._blocks.drop(block)
-        self._handle(WorkerLost(number, running))
+        self._handle(WorkerLost(number, running, handle.ready))
         self._start_worker(number)
 
     def _blame(self, number: int, code: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker was running when it ended."""
+        """Return graph and chunk that a worker was running when it ended, and note why what it had may fail."""
+        for task, chunk in self._machine.in_hand(number):
+            owner = self._runs[task]
+            if owner.plan.operand_of[chunk] in owner.plan.unrepeatable:
+                owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
         running = self._running(number)
         if running is not None:
             graph, chunk = running
             run = self._runs[graph]
             key = repr(run.graph.keys[chunk])
             logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
-            run.errors[chunk] = WorkerDied(key, code, self.settings.lost_limit + 1)
+            if run.plan.operand_of[chunk] not in run.plan.unrepeatable:
+                run.errors[chunk] = WorkerDied(key, code, self.settings.lost_limit + 1)
         return running
 
     # -- the end ----------------------------------------------------------------------------------------------

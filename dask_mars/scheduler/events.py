@@ -40,6 +40,8 @@ class GraphPlan:
         Whether a chunk may be handed to a worker that is still to compute inputs of it.
     declared_bytes : callable or None
         Returns the bytes that a chunk's result is declared to take in the store, or None where nothing is said.
+    unrepeatable : collection of int
+        Operands of which no chunk may be begun a second time.
     """
 
     inputs: Sequence[tuple[int, ...]]
@@ -53,6 +55,7 @@ class GraphPlan:
     borrowed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     run_ahead: bool = True
     declared_bytes: Callable[[int], int | None] | None = None
+    unrepeatable: frozenset[int] = frozenset()
 
 
 # -- events ---------------------------------------------------------------------------------------------------
@@ -116,10 +119,14 @@ class WorkerStarted:
 
 @dataclass(slots=True)
 class WorkerLost:
-    """A worker process died while it ran `running`, if anything."""
+    """A worker process died while it ran `running`, if anything.
+
+    Unless it was up it has begun nothing of what it had in hand.
+    """
 
     worker: int
     running: tuple[int, int] | None
+    was_up: bool = True
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ class Instructions:
     command : callable
         Has a function called in the engine's thread, from any other.
     end_soon : callable
-        Sees to it that a worker has ended, or nothing of a graph in hand, after the grace period.
+        Interrupts a worker's task of a graph, and ends the worker if that does not help.
     """
 
     def __init__(
