@@ -14,12 +14,14 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from conftest import eventually, shared_runtime
 from tasks import large_array, note, note_name, notes, pid_of, wait_for
@@ -108,10 +110,6 @@ def swallow_exceptions() -> None:
             continue
 
 
-def run_program() -> None:
-    subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], check=True)
-
-
 def run_loop() -> None:
     asyncio.run(asyncio.sleep(60))
 
@@ -133,8 +131,8 @@ def compute_on() -> None:
 
 def begin(path: str, function: Callable[[], Any]) -> None:
     """Note that a task begins, and how it ends."""
-    note(path, "begins")
     try:
+        note(path, "begins")
         function()
     except BaseException as error:
         note(path, f"{type(error).__name__} {isinstance(error, ExecutionInterrupted)}")
@@ -147,7 +145,6 @@ PYTHON = [
     spin,
     lambda: time.sleep(60),
     swallow_exceptions,
-    run_program,
     run_loop,
     wait_for_nobody,
     print_on,
@@ -158,7 +155,7 @@ PYTHON = [
 @pytest.mark.parametrize(
     "function",
     PYTHON,
-    ids=["loop", "sleep", "except Exception", "program", "event loop", "waiting", "printing", "arrays"],
+    ids=["loop", "sleep", "except Exception", "event loop", "waiting", "printing", "arrays"],
 )
 def test_a_task_is_interrupted_and_its_worker_lives_on(
     function: Callable[[], Any], patient: Runtime, tmp_path: Path
@@ -172,16 +169,27 @@ def test_a_task_is_interrupted_and_its_worker_lives_on(
     assert patient.get({"x": (pid_of, 1)}, "x") == before
 
 
-def test_an_interrupted_task_leaves_no_memory(patient: Runtime, tmp_path: Path) -> None:
+def test_the_program_that_an_interrupted_task_waits_for_ends(patient: Runtime, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = f"import time; open({str(started)!r}, 'a').close(); time.sleep(60)"
+    running = Computation(patient, {"x": (subprocess.run, [sys.executable, "-c", program])}, "x")
+    assert eventually(started.exists, 20)
+    running.cancel()
+    assert eventually(lambda: not psutil.Process(pid(patient)).children())
+
+
+def test_an_interrupted_task_leaves_no_memory(tmp_path: Path) -> None:
     def hold() -> None:
         arrays = [large_array(1) for _ in range(40)]
+        note(path, "holds")
         wait_for(tmp_path / "never", arrays, 60)
 
+    path = str(tmp_path / "notes")
     with dask.config.set({"dask-mars.cancel-grace": "60 s"}), Runtime(1, memory_limit=64 << 20) as runtime:
         runtime.get({"x": (pid_of, 1)}, "x")
-        before, path = pid(runtime), str(tmp_path / "notes")
-        running = Computation(runtime, {"x": (begin, path, hold)}, "x")
-        assert eventually(lambda: notes(path) and running.is_at("compute"), 20)
+        before = pid(runtime)
+        running = Computation(runtime, {"x": (hold,)}, "x")
+        assert eventually(lambda: notes(path), 20)
         running.cancel()
         # Together they would not fit.
         assert runtime.get({"x": (len, (large_array, 30))}, "x") == 30 << 17
@@ -238,30 +246,35 @@ def test_ctrl_c_goes_the_same_way(scripts: Any) -> None:
 # -- tasks that it cannot ---------------------------------------------------------------------------------------
 
 
-def never_return() -> None:
+def never_return(begins: Callable[[], None]) -> None:
+    begins()
     collections.deque(itertools.repeat(0), maxlen=0)
 
 
-def swallow_all() -> None:
+def swallow_all(begins: Callable[[], None]) -> None:
     while True:
         try:
+            begins()
             time.sleep(60)
         except BaseException:
             continue
 
 
-def replace_handler() -> None:
+def replace_handler(begins: Callable[[], None]) -> None:
     signal.signal(SIGNAL, signal.SIG_DFL)
+    begins()
     time.sleep(60)
 
 
 class Unsealable:
+    """Cannot be stored in any time."""
+
+    def __init__(self, begins: Callable[[], None]) -> None:
+        self.begins = begins
+
     def __reduce__(self) -> Any:
+        self.begins()
         spin()
-
-
-def is_stuck(computation: Computation) -> bool:
-    return computation.is_at("compute") or computation.is_at("seal")
 
 
 @pytest.mark.parametrize(
@@ -270,15 +283,15 @@ def is_stuck(computation: Computation) -> bool:
     ids=["C code", "swallows all", "has replaced the handler", "its result is being stored"],
 )
 def test_a_task_that_goes_on_is_ended_with_its_process(
-    function: Callable[[], Any], strict: Runtime, tmp_path: Path
+    function: Callable[[Callable[[], None]], Any], strict: Runtime, tmp_path: Path
 ) -> None:
     before, path = pid(strict), str(tmp_path / "notes")
-    running = Computation(strict, {"x": (lambda: (note(path), function())[1],)}, "x")
-    assert eventually(lambda: notes(path) and is_stuck(running), 20)
+    running = Computation(strict, {"x": (function, lambda: note(path, str(os.getpid())))}, "x")
+    assert eventually(lambda: notes(path), 20)
     running.cancel()
     assert eventually(lambda: pid(strict) != before, 20)
     assert strict.get({"x": (pid_of, 1)}, "x") == pid(strict)
-    assert len(notes(path)) == 1
+    assert set(notes(path)) == {str(before)}
 
 
 # -- other graphs -----------------------------------------------------------------------------------------------
@@ -467,6 +480,25 @@ def test_locks_are_not_left_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InterprocessLock, "_try_byte", lambda self, descriptor: len(found) > 1)
     monkeypatch.setattr(time, "sleep", lambda seconds: found.append(may()))
     compute(InterprocessLock("test_interrupt").acquire)
+    assert found == [False, False]
+
+
+def test_finalizers_are_not_interrupted() -> None:
+    found: list[bool] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            found.append(may())
+
+    class Watched:
+        pass
+
+    def make() -> None:
+        Finalized()
+        watched = Watched()
+        weakref.finalize(watched, lambda: found.append(may()))
+
+    compute(make)
     assert found == [False, False]
 
 

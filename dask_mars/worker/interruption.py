@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import weakref
 from collections.abc import Collection
 from types import CodeType, FrameType
 
@@ -14,7 +15,15 @@ from dask_mars.worker.locks import InterprocessLock
 SIGNAL = signal.SIGURG
 _RUN = Operand.run.__code__
 #: A module that was imported halfway may never be imported again, and a lock may be held that nobody will release.
-_WHOLE_FILES = frozenset({"<frozen importlib._bootstrap>", InterprocessLock.acquire.__code__.co_filename})
+#: What is raised in a finalizer is lost, and the object may be anybody's.
+_WHOLE_FILES = frozenset(
+    {
+        "<frozen importlib._bootstrap>",
+        InterprocessLock.acquire.__code__.co_filename,
+        weakref.finalize.__call__.__code__.co_filename,
+    }
+)
+_FINALIZER = "__del__"
 
 
 def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
@@ -34,7 +43,7 @@ def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[C
         code = frame.f_code
         if code is caller:
             return called is _RUN
-        if code in whole or code.co_filename in _WHOLE_FILES:
+        if code in whole or code.co_filename in _WHOLE_FILES or code.co_name == _FINALIZER:
             return False
         called = code
         frame = frame.f_back
