@@ -197,6 +197,37 @@ def test_an_interrupted_task_leaves_no_memory(tmp_path: Path) -> None:
         assert pid(runtime) == before
 
 
+def print_while_signalled(path: str, go_on: str) -> Any:
+    if notes(path):
+        return notes(path)
+    process: Any = sys.stdout._process  # type: ignore[attr-defined]
+    flush = process._flush
+    process._flush = lambda now: (flush(now), signal.raise_signal(SIGNAL))
+    wait_for(go_on)
+    try:
+        print("a whole line")
+        note(path, "not interrupted")
+    except BaseException as error:
+        note(path, type(error).__name__)
+        raise
+    finally:
+        del process._flush
+
+
+def test_what_a_task_prints_is_sent_before_it_is_interrupted(
+    patient: Runtime, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, go_on = str(tmp_path / "notes"), str(tmp_path / "go on")
+    running = Computation(patient, {"x": (print_while_signalled, path, go_on)}, "x")
+    assert eventually(lambda: running.is_at("compute"), 20)
+    assert running.number is not None
+    # The graph itself is not cancelled, and so what was interrupted is begun again.
+    patient.engine()._control.stop(0, running.number)
+    note(go_on)
+    assert running.end() == ["ExecutionInterrupted"]
+    assert capfd.readouterr().out == "a whole line\n"
+
+
 def test_settings_of_the_user_are_restored(patient: Runtime, tmp_path: Path) -> None:
     def unsettle() -> None:
         np.seterr(all="raise")
@@ -562,6 +593,24 @@ def test_the_steps_of_an_operand_are_seen(patient: Runtime, tmp_path: Path) -> N
         assert running.end() == 1 << 17
     (worker,) = patient.state()["workers"]
     assert (worker["running"], worker["step"]) == (None, None)
+
+
+class SlowLiteral(SlowFunction):
+    def __reduce__(self) -> Any:
+        return wait_for, (f"{self.path}/read", 7)
+
+
+def test_whose_message_is_being_read_is_known(patient: Runtime, tmp_path: Path) -> None:
+    running = Computation(patient, {"x": (abs, SlowLiteral(str(tmp_path)))}, "x")
+    control = patient.engine()._control
+    try:
+        assert eventually(lambda: control.running(0) is not None, 20)
+        assert control.running(0) == (running.number, 0, NO_CHUNK)
+        (worker,) = patient.state()["workers"]
+        assert (worker["running"], worker["step"]) == (None, None)
+    finally:
+        (tmp_path / "read").touch()
+        assert running.end() == 7
 
 
 def test_a_step_is_a_byte_of_a_workers_own() -> None:
