@@ -202,7 +202,13 @@ def print_while_signalled(path: str, go_on: str) -> Any:
         return notes(path)
     process: Any = sys.stdout._process  # type: ignore[attr-defined]
     flush = process._flush
-    process._flush = lambda now: (flush(now), signal.raise_signal(SIGNAL))
+
+    def flush_signalled(now: float) -> None:
+        signal.raise_signal(SIGNAL)
+        flush(now)
+        note(path, "sent")
+
+    process._flush = flush_signalled
     wait_for(go_on)
     try:
         print("a whole line")
@@ -224,7 +230,7 @@ def test_what_a_task_prints_is_sent_before_it_is_interrupted(
     # The graph itself is not cancelled, and so what was interrupted is begun again.
     patient.engine()._control.stop(0, running.number)
     note(go_on)
-    assert running.end() == ["ExecutionInterrupted"]
+    assert running.end() == ["sent", "ExecutionInterrupted"]
     assert capfd.readouterr().out == "a whole line\n"
 
 
