@@ -516,9 +516,9 @@ class WorkerProcess:
         error.__traceback__ = error.__context__ = None
         self._linger(owners)
         self._outgoing.append((channel.RETURNED, number, [chunk], channel.DROPPED))
-        # Whatever setting it was about to restore is set anew for the next, which is none of the same graph: that
-        # stands in the messages.
+        # It may have been about to restore a setting: whatever comes next gets all of them anew.
         self._context = None
+        # A message says that the rest of the graph is to be given back.
         self._last_look = 0.0
 
     # -- blocks that outlive their task -------------------------------------------------------------------------
