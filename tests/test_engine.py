@@ -752,6 +752,29 @@ def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     assert len(single.engine()._sender.contexts) <= 2
 
 
+def test_workers_load_xarray_when_a_task_needs_it() -> None:
+    pytest.importorskip("xarray")
+
+    def loaded(block: Any) -> Any:
+        return np.full(block.shape, "pandas" in sys.modules)
+
+    def total(block: Any) -> Any:
+        import xarray
+
+        return xarray.DataArray(block, dims=("x",)).cumsum().to_numpy() + len(xarray.testing.__name__)
+
+    ones = da.ones(4, chunks=4)
+    with Runtime(num_workers=1) as runtime:
+        assert not ones.map_blocks(loaded, dtype=bool).compute(scheduler=runtime.get).any()
+        assert ones.map_blocks(total, dtype=float).compute(scheduler=runtime.get).tolist() == [
+            15.0,
+            16.0,
+            17.0,
+            18.0,
+        ]
+        assert ones.map_blocks(loaded, dtype=bool).compute(scheduler=runtime.get).all()
+
+
 def test_small_tasks_are_fast(get: Get) -> None:
     def compute() -> float:
         start = time.perf_counter()
