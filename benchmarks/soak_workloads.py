@@ -248,8 +248,8 @@ def _numbers_differ(ours: Any, expected: Any) -> str:
         return f"{ours.dtype}{ours.shape} instead of {expected.dtype}{expected.shape}"
     if expected.dtype.kind not in "fc":
         return "" if np.array_equal(ours, expected) else "other elements"
-    # Sums are added up in another order. What they are made of is at least about 1, and where that cancels out, as in
-    # the deviation of equal numbers, all that is left is how it was rounded.
+    # Sums are added up in another order. What they are made of is at least about 1, and where that cancels out, as
+    # in the deviation of equal numbers, all that is left is how it was rounded.
     tolerance = 1e-3 if expected.dtype.itemsize <= 4 else 1e-8
     scale = float(np.max(np.abs(expected), initial=1.0, where=np.isfinite(expected)))
     close = np.allclose(ours, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

@@ -775,6 +775,25 @@ def test_workers_load_xarray_when_a_task_needs_it() -> None:
         assert ones.map_blocks(loaded, dtype=bool).compute(scheduler=runtime.get).all()
 
 
+def test_what_waits_behind_a_slow_task_goes_to_an_idle_worker(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+
+    def step(number: int) -> int:
+        if number == 3:
+            # Its companions are so fast that hundreds of them are queued at once, the next one among them.
+            wait_for(done)
+        elif number == 4:
+            done.touch()
+        return os.getpid()
+
+    with Runtime(num_workers=2) as runtime:
+        graph: dict[Any, Any] = {("warm", number): (step, 0) for number in range(100)}
+        runtime.get(graph, list(graph))
+        graph = {("step", number): (step, number) for number in range(400)}
+        pids = runtime.get(graph, list(graph))
+    assert pids[3] != pids[4]
+
+
 def test_small_tasks_are_fast(get: Get) -> None:
     def compute() -> float:
         start = time.perf_counter()

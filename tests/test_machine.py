@@ -303,6 +303,7 @@ def test_lost_worker_is_blamed_on_the_chunk_it_ran_and_the_rest_runs_elsewhere_a
     assert machine.states() == ["FINISHED", "READY", "READY", "READY"]
     assert machine.machine.next_due_s() == pytest.approx(machine.now_s + 0.5)
     assert machine.post(WorkerStarted(0)) == [Run(0, 1, [2, 3])]
+    assert machine.finish(0, 2, 3) == []
     assert machine.post(TimePassed(), after_s=0.6) == [Run(0, 1, [1])]
 
 

@@ -17,6 +17,7 @@ from dask_mars.scheduler.events import (
     FinishGraph,
     ForgetGraph,
     Free,
+    GiveBack,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
@@ -122,6 +123,11 @@ class World:
     # -- instructions -----------------------------------------------------------------------------------------
 
     def carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, GiveBack):
+            # Whether it does is left to chance, as it is when code does not return to the interpreter.
+            assert len(self.hands[instruction.worker]) > 1
+            assert any(not hand for worker, hand in self.hands.items() if worker != CLIENT)
+            return
         computation = self.graphs[instruction.graph]
         assert instruction.graph not in self.forgotten
         match instruction:

@@ -383,10 +383,14 @@ def _ranks(plan: GraphPlan) -> tuple[list[int], list[int]] | None:
 class Worker:
     """What one worker has in hand."""
 
-    __slots__ = ("in_hand", "load_s")
+    __slots__ = ("asks", "heard_s", "in_hand", "load_s")
 
     def __init__(self) -> None:
         #: (graph, chunk) to the estimated duration that it adds to `load_s`.
         self.in_hand: dict[tuple[int, int], float] = {}
         #: Estimated seconds of work in hand.
         self.load_s = 0.0
+        #: When it last said anything, or had nothing in hand.
+        self.heard_s = 0.0
+        #: How often it has been asked since to give back what waits in its queue.
+        self.asks = 0

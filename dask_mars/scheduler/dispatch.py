@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
-from dask_mars.scheduler.events import CLIENT, Instruction, OperandsFinished, ReadAhead, Run, Spill
+from dask_mars.scheduler.events import CLIENT, GiveBack, Instruction, OperandsFinished, ReadAhead, Run, Spill
 from dask_mars.scheduler.memory import Memory
+
+#: From here on the time between requests to give back what waits is not doubled any more.
+_MOST_ASKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,9 @@ class Policy:
         reason to wait, large enough that a message carries many small operands.
     batch_limit : int
         Most chunks in one `Run`.
+    silence_s : float
+        A worker that has not reported anything for so long gets no more work, and if another has nothing to do, it
+        is asked to give back what waits in its queue; after twice as long once more, and so on.
     lost_limit : int
         How often a worker may die on the same chunk before the chunk is FATAL.
     retry_delay_s, retry_delay_limit_s : float
@@ -43,6 +49,7 @@ class Policy:
 
     window_s: float = 0.005
     batch_limit: int = 2000
+    silence_s: float = 0.02
     lost_limit: int = 3
     retry_delay_s: float = 0.1
     retry_delay_limit_s: float = 10.0
@@ -88,6 +95,8 @@ class Dispatcher:
         self._policy = policy
         self._graphs = graphs
         self._emit = emit
+        #: The time of the present event.
+        self.now_s = 0.0
         self.workers: dict[int, Worker] = {}
         self.client_hand: set[tuple[int, int]] = set()
         self.memory = Memory(policy.store_limit, policy.memory_limit)
@@ -107,6 +116,7 @@ class Dispatcher:
     def dispatch(self) -> Refusal | None:
         """Hand out what can be; return what can never be."""
         self._hand_out()
+        self._ask_back()
         for graph in self._graphs.values():
             if chunks := graph.announce(min(len(self.workers), self._policy.announce_limit)):
                 self._emit(ReadAhead(graph.number, chunks))
@@ -134,6 +144,12 @@ class Dispatcher:
             graph.in_hand -= 1
         if not in_hand:
             worker.load_s = 0.0
+
+    def heard_of(self, number: int) -> None:
+        """Note that a worker has come to the end of a chunk."""
+        if number != CLIENT:
+            worker = self.workers[number]
+            worker.heard_s, worker.asks = self.now_s, 0
 
     def take_worker(self, number: int) -> list[tuple[int, int]]:
         """Forget a worker, and return graph and chunk of all that it had in hand; the graphs count them still."""
@@ -218,8 +234,14 @@ class Dispatcher:
             for number, worker in self.workers.items()
             if limit is None or number < limit
         ]
-        # A worker is topped up when half of its window is worked off, so that it does not run dry meanwhile.
-        free = [entry for entry in sorted(busy) if not entry[1] or entry[0] < policy.window_s / 2]
+        # A worker is topped up when half of its window is worked off, so that it does not run dry meanwhile. What
+        # runs for longer than was thought may go on for as long again.
+        heard_of_s = self.now_s - policy.silence_s
+        free = [
+            (load_s, count, number)
+            for load_s, count, number in sorted(busy)
+            if not count or (load_s < policy.window_s / 2 and self.workers[number].heard_s > heard_of_s)
+        ]
         given = False
         for position, (_, _, number) in enumerate(free):
             if not graph.ready and number not in graph.followers:
@@ -234,6 +256,8 @@ class Dispatcher:
         """Move chunks into a worker's hands until its window is full: so many READY ones, and what follows."""
         policy, memory, worker = self._policy, self.memory, self.workers[number]
         in_hand, load_s, operand_of = worker.in_hand, worker.load_s, graph.plan.operand_of
+        if not in_hand:
+            worker.heard_s, worker.asks = self.now_s, 0
         #: What chunks of an operand cost and need.
         demands: dict[int, tuple[float, int]] = {}
         ready, followers = graph.ready, graph.followers.pop(number, [])
@@ -284,6 +308,38 @@ class Dispatcher:
             graph.followers[number] = followers
         worker.load_s = load_s
         return chunks
+
+    # -- taking back ------------------------------------------------------------------------------------------
+
+    def _ask_back(self) -> None:
+        """Ask workers that run something for long to give back what waits behind it, if others could run it."""
+        for number, due_s in self._asks():
+            if due_s <= self.now_s:
+                self.workers[number].asks += 1
+                self._emit(GiveBack(number))
+
+    def next_ask_s(self) -> float | None:
+        """Return when a worker is to be asked, if it has not reported anything until then."""
+        return min([due_s for _, due_s in self._asks()], default=None)
+
+    def _asks(self) -> list[tuple[int, float]]:
+        """Return workers in whose queues others could find something to do, and when that is to be asked for."""
+        workers = self.workers
+        if self._blocked is not None or all(worker.in_hand for worker in workers.values()):
+            return []
+        silence_s = self._policy.silence_s
+        return [
+            (number, worker.heard_s + silence_s * 2 ** min(worker.asks, _MOST_ASKS))
+            for number, worker in workers.items()
+            if len(worker.in_hand) > 1 and self._could_run_elsewhere(worker)
+        ]
+
+    def _could_run_elsewhere(self, worker: Worker) -> bool:
+        """Say whether some chunk that waits in a worker's queue needs nothing of what is before it there."""
+        waiting = iter(worker.in_hand)
+        # That is being computed.
+        next(waiting)
+        return any(not self._graphs[number].waiting[chunk] for number, chunk in waiting)
 
     def _demand(self, graph: Graph, chunk: int) -> tuple[float, int]:
         """Return the seconds that a chunk is thought to take, and the bytes that it needs besides its inputs."""

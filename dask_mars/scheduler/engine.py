@@ -143,7 +143,9 @@ class Engine:
         self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
         self._reports = Reports(holdings, self._handle)
         self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
-        self._instructions = Instructions(holdings, self._handle, self._command, self._deadlines.end_soon)
+        self._instructions = Instructions(
+            holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back
+        )
 
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -573,6 +575,11 @@ class Engine:
         self._deadlines.await_start(handle, self.settings.start_timeout_s)
         # Work is sent before the process is up: the socket keeps it until then.
         self._handle(WorkerStarted(number))
+
+    def _ask_back(self, handle: WorkerHandle) -> None:
+        if handle.ready:
+            self._control.ask_back(handle.number)
+            handle.interrupt()
 
     def _read(self, handle: WorkerHandle, ended: bool) -> None:
         received, goes_on = handle.read()

@@ -237,6 +237,13 @@ class Interrupt:
 
 
 @dataclass(slots=True)
+class GiveBack:
+    """Ask a worker that runs something for long to give back what waits behind it."""
+
+    worker: int
+
+
+@dataclass(slots=True)
 class Spill:
     """Write chunks to disk, unless they are there already, and leave them in memory until that is answered."""
 
@@ -298,5 +305,15 @@ class ForgetGraph:
 
 
 Instruction = (
-    Run | Free | Interrupt | Spill | UseSpilled | ReadAhead | Refuse | FinishGraph | FailGraph | ForgetGraph
+    Run
+    | Free
+    | Interrupt
+    | GiveBack
+    | Spill
+    | UseSpilled
+    | ReadAhead
+    | Refuse
+    | FinishGraph
+    | FailGraph
+    | ForgetGraph
 )

@@ -18,6 +18,7 @@ from dask_mars.scheduler.events import (
     FinishGraph,
     ForgetGraph,
     Free,
+    GiveBack,
     Instruction,
     Interrupt,
     OperandFailed,
@@ -50,6 +51,8 @@ class Instructions:
         Has a function called in the engine's thread, from any other.
     end_soon : callable
         Interrupts a worker's task of a graph, and ends the worker if that does not help.
+    ask_back : callable
+        Asks a worker to give back what waits behind what it runs.
     """
 
     def __init__(
@@ -58,11 +61,13 @@ class Instructions:
         post: Callable[[Event], None],
         command: Callable[[Callable[[], None]], None],
         end_soon: Callable[[WorkerHandle, int], None],
+        ask_back: Callable[[WorkerHandle], None],
     ) -> None:
         self._holdings = holdings
         self._post = post
         self._command = command
         self._end_soon = end_soon
+        self._ask_back = ask_back
         self._blocks, self._spiller, self._sender = holdings.blocks, holdings.spiller, holdings.sender
         self._runs, self._workers = holdings.runs, holdings.workers
         #: Why chunks cannot be written to disk, if so.
@@ -107,6 +112,9 @@ class Instructions:
         handle.send((channel.DROP, instruction.graph))
         if instruction.force:
             self._end_soon(handle, instruction.graph)
+
+    def _give_back(self, instruction: GiveBack) -> None:
+        self._ask_back(self._workers[instruction.worker])
 
     def _spill(self, instruction: Spill) -> None:
         run = self._runs[instruction.graph]
@@ -187,6 +195,7 @@ class Instructions:
         Run: _run,
         Free: _free,
         Interrupt: _interrupt,
+        GiveBack: _give_back,
         Spill: _spill,
         UseSpilled: _use_spilled,
         ReadAhead: _read_ahead,

@@ -105,6 +105,7 @@ class Machine:
         list of Instruction
             To be carried out in this order.
         """
+        self._dispatcher.now_s = now_s
         self._handlers[type(event)](event, now_s)  # type: ignore[operator]
         if self._delayed:
             self._wake(now_s)
@@ -122,7 +123,10 @@ class Machine:
 
     def next_due_s(self) -> float | None:
         """Return the time at which a `TimePassed` event is needed, if one is."""
-        return self._delayed[0][0] if self._delayed else None
+        times = [due_s for due_s, *_ in self._delayed[:1]]
+        if (ask_s := self._dispatcher.next_ask_s()) is not None:
+            times.append(ask_s)
+        return min(times, default=None)
 
     def state_of(self, graph: int, chunk: int) -> State:
         """Return a chunk's state."""
@@ -210,6 +214,7 @@ class Machine:
         if graph is None:
             return
         self._dispatcher.take_back(event.worker, graph, event.chunks)
+        self._dispatcher.heard_of(event.worker)
         state = graph.state
         if event.worker != CLIENT:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
@@ -247,6 +252,7 @@ class Machine:
         if graph is None:
             return
         self._dispatcher.take_back(event.worker, graph, (event.chunk,))
+        self._dispatcher.heard_of(event.worker)
         chunk = event.chunk
         if graph.state[chunk] == CANCELLING:
             graph.move(chunk, CANCELLED)

@@ -1,7 +1,8 @@
 """The control page: shared memory in which each worker notes what it does, and the engine what it is to stop.
 
 The engine reads there what a worker was doing when it died, whether it is in the middle of something, and in which
-step of it. A worker reads there, when it gets a signal, which graph's task it is to leave.
+step of it. A worker reads there, when it gets a signal, which graph's task it is to leave, and whether it is to
+give back what waits in its queue.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ PART_BYTES = 64
 STEP_AT = SUBTASK_ID_BYTES
 #: Where the engine writes the number of a graph. Four bytes of their own, which no reader sees half written.
 _STOP = slice(16, 20)
+#: Where it counts how often the worker was asked to give back what waits in its queue.
+_ASKS = slice(20, 24)
 
 #: Noted of a graph none of whose chunks it is that a worker is busy with.
 NO_CHUNK = SUBTASK_LIMIT - 1
@@ -32,6 +35,11 @@ def page_bytes(workers: int) -> int:
 def to_stop(part: memoryview) -> int:
     """Return the graph whose task a worker is to leave, 0 for none."""
     return int(part[_STOP].cast("I")[0])
+
+
+def asks(part: memoryview) -> int:
+    """Return how often a worker was asked to give back what waits in its queue."""
+    return int(part[_ASKS].cast("I")[0])
 
 
 class ControlPage:
@@ -72,3 +80,8 @@ class ControlPage:
     def stop(self, worker: int, graph: int) -> None:
         """Note whose task a worker is to leave, 0 for none."""
         self.part_of(worker)[_STOP].cast("I")[0] = graph
+
+    def ask_back(self, worker: int) -> None:
+        """Note that a worker is to give back what waits in its queue."""
+        count = self.part_of(worker)[_ASKS].cast("I")
+        count[0] = (count[0] + 1) % (1 << 32)

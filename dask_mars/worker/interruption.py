@@ -1,4 +1,4 @@
-"""Where a task may be interrupted: in the user's code, and not where what all tasks share is half changed."""
+"""Where a signal finds a task: in the user's code, and whether that may be left there."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _WHOLE_FILES = frozenset(
 _FINALIZER = "__del__"
 
 
-def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
-    """Say whether an exception that is raised in a frame would end the task, and nothing else.
+def is_in_task(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
+    """Say whether a frame belongs to a task, so that nothing of the worker's own is half done.
 
     Parameters
     ----------
@@ -36,15 +36,28 @@ def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[C
     caller : code
         Of the function that runs operands. What it does before and after is not the task.
     whole : collection of code
-        Of functions that tasks lead to and that have to run to their end.
+        Of functions of the worker's own that tasks lead to.
     """
     called = None
     while frame is not None:
         code = frame.f_code
         if code is caller:
             return called is _RUN
-        if code in whole or code.co_filename in _WHOLE_FILES or code.co_name == _FINALIZER:
+        if code in whole:
             return False
         called = code
         frame = frame.f_back
     return False
+
+
+def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
+    """Say whether an exception that is raised in a frame would end the task, and nothing else.
+
+    Parameters as for `is_in_task`.
+    """
+    inner = frame
+    while inner is not None and inner.f_code is not caller:
+        if inner.f_code.co_filename in _WHOLE_FILES or inner.f_code.co_name == _FINALIZER:
+            return False
+        inner = inner.f_back
+    return is_in_task(frame, caller, whole)

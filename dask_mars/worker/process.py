@@ -35,8 +35,8 @@ from dask_mars.operands import OperandMapping
 from dask_mars.worker import channel, context
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena, Bytes
-from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, ControlPage, to_stop
-from dask_mars.worker.interruption import SIGNAL, may_interrupt
+from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, ControlPage, asks, to_stop
+from dask_mars.worker.interruption import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, blocks_of
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
@@ -131,6 +131,8 @@ class WorkerProcess:
         self._interrupted: tuple[int, int] | None = None
         #: Whether a task was to be interrupted in the middle of something that has to be whole.
         self._postponed = False
+        #: How often it has been asked to give back what waits in its queue.
+        self._asks = asks(part)
         #: Where tasks print; what has no end of line yet is sent when its task ends.
         self.streams: tuple[_Output, ...] = ()
 
@@ -495,7 +497,14 @@ class WorkerProcess:
     # -- interruption -----------------------------------------------------------------------------------------
 
     def interrupt(self, signal_number: int, frame: FrameType | None) -> None:
-        """Handle the engine's signal: raise in the task that runs, if it is one of the graph that is to stop."""
+        """Handle the engine's signal.
+
+        Give back what waits behind the task that runs, if that is asked for, and raise in the task, if it is one
+        of the graph that is to stop.
+        """
+        if self._asks != asks(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
+            self._asks = asks(self._part)
+            self._give_back()
         running = self._running
         if running[0] != to_stop(self._part) or running == self._interrupted:
             return
@@ -503,6 +512,14 @@ class WorkerProcess:
             self._interrupted = running
             raise ExecutionInterrupted(running[0])
         self._postponed = True
+
+    def _give_back(self) -> None:
+        waiting: dict[int, list[int]] = {}
+        for record in self._queue:
+            waiting.setdefault(record[0], []).append(record[2])
+        self._queue.clear()
+        for number, chunks in waiting.items():
+            self._send_now((channel.RETURNED, number, chunks, channel.DROPPED))
 
     def _catch_up(self) -> None:
         """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
