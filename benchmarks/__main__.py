@@ -15,6 +15,7 @@ from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.memory_command import memory
+from benchmarks.operands import operands
 from benchmarks.ordering import ordering
 from benchmarks.peers import PEERS
 from benchmarks.preparation import preparation
@@ -153,6 +154,7 @@ def main(
 
 
 main.add_command(memory)
+main.add_command(operands)
 main.add_command(ordering)
 main.add_command(preparation)
 main.add_command(records)
