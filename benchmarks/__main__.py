@@ -23,6 +23,7 @@ from benchmarks.records import records
 from benchmarks.report import plain_console, print_tables, write_json, write_markdown
 from benchmarks.simulation.command import simulate
 from benchmarks.soak import soak
+from benchmarks.store import store
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
 #: What the widest table needs.
@@ -160,6 +161,7 @@ main.add_command(preparation)
 main.add_command(records)
 main.add_command(simulate)
 main.add_command(soak)
+main.add_command(store)
 
 
 if __name__ == "__main__":

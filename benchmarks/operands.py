@@ -24,12 +24,12 @@ from rich import box
 from rich.table import Table
 
 from benchmarks import options
-from benchmarks.functions import add, noop, one
 from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.memory import memory_kind, peak_memory, tree_bytes
 from benchmarks.peers import PEERS, Get
 from benchmarks.report import plain_console
+from benchmarks.workloads import independent_noops, tree_of_sums
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 da: Any = dask.array
@@ -46,18 +46,12 @@ WARM_UP_SHARE = 0.01
 
 
 def _independent(count: int, seed: int) -> Handed:
-    graph = {f"noop-{seed}-{number}": (noop,) for number in range(count)}
+    graph = independent_noops(count, seed)
     return graph, list(graph)
 
 
 def _tree(count: int, seed: int) -> Handed:
-    # Numbered as in a heap: the children of n are 2n and 2n + 1, and the leaves come last.
-    leaves = (count + 1) // 2
-    graph: dict[Any, Any] = {
-        f"tree-{seed}-{n}": (add, f"tree-{seed}-{2 * n}", f"tree-{seed}-{2 * n + 1}") for n in range(1, leaves)
-    }
-    graph.update((f"tree-{seed}-{n}", (one,)) for n in range(leaves, 2 * leaves))
-    return graph, [f"tree-{seed}-1"]
+    return tree_of_sums((count + 1) // 2, seed), [f"tree-{seed}-1"]
 
 
 def _array(count: int, seed: int) -> Handed:
