@@ -20,7 +20,7 @@ import dask
 from dask.callbacks import local_callbacks
 from dask.local import nested_get
 
-from dask_mars import config, mode
+from dask_mars import collector, config, mode
 from dask_mars.assembling import is_assembly, part
 from dask_mars.graph import ChunkGraph, Key, Operand
 from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
@@ -119,7 +119,8 @@ def compute(
                 computation = _Computation(
                     engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
                 )
-                values = computation.results(keep)
+                with collector.patient(len(graph)):
+                    values = computation.results(keep)
             failed = False
         finally:
             if observer:
