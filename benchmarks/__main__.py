@@ -19,6 +19,7 @@ from benchmarks.operands import operands
 from benchmarks.ordering import ordering
 from benchmarks.peers import PEERS
 from benchmarks.preparation import preparation
+from benchmarks.profiling import profile
 from benchmarks.records import records
 from benchmarks.report import plain_console, print_tables, write_json, write_markdown
 from benchmarks.simulation.command import simulate
@@ -158,6 +159,7 @@ main.add_command(memory)
 main.add_command(operands)
 main.add_command(ordering)
 main.add_command(preparation)
+main.add_command(profile)
 main.add_command(records)
 main.add_command(simulate)
 main.add_command(soak)
