@@ -128,7 +128,14 @@ def compute(
     ids = graph.ids
     if keep:
         return nested_get(keys, {key: as_node(key, values[ids[key]]) for key in wanted})
-    return nested_get(keys, {key: values[ids[key]] for key in wanted})
+    return _arranged(keys, ids, values)
+
+
+def _arranged(keys: Any, ids: Mapping[Key, int], values: Mapping[int, Any]) -> Any:
+    """Return values as `dask.local.nested_get` does, with one look at each key: there may be a million."""
+    if isinstance(keys, list):
+        return tuple([_arranged(key, ids, values) if isinstance(key, list) else values[ids[key]] for key in keys])
+    return values[ids[keys]]
 
 
 def persist(
