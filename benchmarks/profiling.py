@@ -8,6 +8,7 @@ called once for each operand are timed only where operands are large: for a no-o
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
 import os
@@ -173,6 +174,7 @@ def _profile_here(name: str, scale: float, workers: int) -> dict[str, Any]:
         workload.prepare(scale, 0)(get)
         call = workload.prepare(scale, 1)
         workers_before = _ask_workers(get, workers, each_operand)
+        gc.collect()
         timers.seconds.clear()
         start_s, begun_s = time.perf_counter(), time.thread_time()
         call(get)
