@@ -249,9 +249,13 @@ def table_of(runs: list[Run], tasks: int | None) -> Table:
     }
     used_s = sum(medians.values())
     for part, seconds in medians.items():
-        table.add_row(*part, f"{seconds * factor:.3g}", f"{seconds / used_s:.1%}")
-    table.add_row("all", "", f"{used_s * factor:.3g}", "100.0%")
+        table.add_row(*part, _amount(seconds * factor), f"{seconds / used_s:.1%}")
+    table.add_row("all", "", _amount(used_s * factor), "100.0%")
     return table
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def _summary(name: str, runs: list[Run], tasks: int | None, workers: int) -> str:

@@ -57,7 +57,7 @@ def test_shares_are_of_the_medians():
     table = table_of(runs, 1_000_000)
     assert [list(column.cells) for column in table.columns[1:]] == [
         ["computing", "sealing results", ""],
-        ["3", "1", "4"],
+        ["3.00", "1.00", "4.00"],
         ["75.0%", "25.0%", "100.0%"],
     ]
 
