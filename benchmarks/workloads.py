@@ -222,12 +222,17 @@ def _array(name: str, summary: str, bounds: Callable[[float], Bounds]) -> Worklo
 # --- task workloads -------------------------------------------------------------------------------
 
 
+def independent_noops(count: int, seed: int) -> dict[str, tuple[Any, ...]]:
+    """Return so many tasks that do nothing and need nothing; the seed is a part of all keys."""
+    return {f"noop-{seed}-{number}": (noop,) for number in range(count)}
+
+
 def _noops(full_count: int) -> Workload:
     def count(scale: float) -> int:
         return scaled(full_count, scale)
 
     def prepare(scale: float, seed: int) -> Callable[[Get], Any]:
-        dsk = {f"noop-{seed}-{number}": (noop,) for number in range(count(scale))}
+        dsk = independent_noops(count(scale), seed)
         return lambda get: get(dsk, list(dsk))
 
     return Workload(
@@ -261,18 +266,41 @@ def _gil(scale: float, seed: int) -> Callable[[Get], Any]:
     return call
 
 
-def _leaves(scale: float) -> int:
-    return scaled(4096, scale)
+def _trees(name: str, full_leaves: int) -> Workload:
+    def leaves(scale: float) -> int:
+        return scaled(full_leaves, scale)
+
+    def prepare(scale: float, seed: int) -> Callable[[Get], Any]:
+        dsk = tree_of_sums(leaves(scale), seed)
+        return lambda get: get(dsk, f"tree-{seed}-1")
+
+    return Workload(
+        name,
+        "tasks",
+        f"binary tree of additions with {full_leaves} leaves, {2 * full_leaves - 1} tasks, as a plain dict",
+        prepare,
+        _numbers,
+        lambda scale: near(leaves(scale), 0),
+        lambda scale: 2 * leaves(scale) - 1,
+    )
 
 
-def _tree(scale: float, seed: int) -> Callable[[Get], Any]:
+def tree_of_sums(leaves: int, seed: int) -> dict[str, tuple[Any, ...]]:
+    """Return a binary tree of additions of ones, whose root is number 1.
+
+    Parameters
+    ----------
+    leaves
+        How many ones there are.
+    seed
+        A part of all keys.
+    """
     # Numbered as in a heap: the children of n are 2n and 2n + 1, and the leaves come last.
-    leaves = _leaves(scale)
     dsk: dict[str, tuple[Any, ...]] = {
         f"tree-{seed}-{n}": (add, f"tree-{seed}-{2 * n}", f"tree-{seed}-{2 * n + 1}") for n in range(1, leaves)
     }
     dsk.update((f"tree-{seed}-{n}", (one,)) for n in range(leaves, 2 * leaves))
-    return lambda get: get(dsk, f"tree-{seed}-1")
+    return dsk
 
 
 _WORKLOADS = (
@@ -318,15 +346,8 @@ _WORKLOADS = (
         lambda scale: near(scaled(GIL_ITERATIONS, scale) // 2, 0),
         lambda scale: GIL_TASKS,
     ),
-    Workload(
-        "tree",
-        "tasks",
-        "binary tree of additions with 4096 leaves, 8191 tasks, as a plain dict",
-        _tree,
-        _numbers,
-        lambda scale: near(_leaves(scale), 0),
-        lambda scale: 2 * _leaves(scale) - 1,
-    ),
+    _trees("tree", 4_096),
+    _trees("tree-65535", 32_768),
 )
 
 #: Everything that can be asked for, by name, in the order of the report.

@@ -20,7 +20,7 @@ import dask
 from dask.callbacks import local_callbacks
 from dask.local import nested_get
 
-from dask_mars import config, mode
+from dask_mars import collector, config, mode
 from dask_mars.assembling import is_assembly, part
 from dask_mars.graph import ChunkGraph, Key, Operand
 from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
@@ -120,7 +120,8 @@ def compute(
                 computation = _Computation(
                     engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
                 )
-                values = computation.results(keep)
+                with collector.patient(len(graph)):
+                    values = computation.results(keep)
             failed = False
         finally:
             if observer:
@@ -128,7 +129,14 @@ def compute(
     ids = graph.ids
     if keep:
         return nested_get(keys, {key: as_node(key, values[ids[key]]) for key in wanted})
-    return nested_get(keys, {key: values[ids[key]] for key in wanted})
+    return _arranged(keys, ids, values)
+
+
+def _arranged(keys: Any, ids: Mapping[Key, int], values: Mapping[int, Any]) -> Any:
+    """Return values as `dask.local.nested_get` does, with one look at each key: there may be a million."""
+    if isinstance(keys, list):
+        return tuple([_arranged(key, ids, values) if isinstance(key, list) else values[ids[key]] for key in keys])
+    return values[ids[keys]]
 
 
 def persist(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
+from dask_mars import collector
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
@@ -36,21 +35,8 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True, fold_from: i
     KeyError, ValueError, RuntimeError
         As `convert`.
     """
-    with _without_collector():
+    with collector.paused():
         return _prepare(dsk, wanted, composed, fold_from)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep Python from looking again and again for garbage among millions of new objects, none of which is any."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _prepare(dsk: Any, wanted: Iterable[Key], composed: bool, fold_from: int | None) -> ChunkGraph:
