@@ -14,8 +14,11 @@ from dask_mars.persisted import as_data
 
 Callbacks = tuple[Callable[..., None] | None, ...]
 
+# Callbacks that hear from the engine itself what becomes of tasks.
+_LISTENING = {"dask_mars.diagnostics.progress"}
+
 # Callbacks that look at nothing but how many tasks there are in each state.
-_COUNTING = {"dask.diagnostics.progress", "tqdm.dask"}
+_COUNTING = _LISTENING | {"dask.diagnostics.progress", "tqdm.dask"}
 
 # Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
 _IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
@@ -33,13 +36,18 @@ class Observer:
     """
 
     def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any]) -> None:
-        self._callbacks: list[Callbacks] = list(callbacks)
+        self._callbacks: list[Callbacks] = [_without_tasks(callback) for callback in callbacks]
         self._dsk = dsk
         self._started: list[Callbacks] = []
         _, _, self._pretask, self._posttask, _ = unpack_callbacks(self._callbacks)
         #: State as Dask's schedulers show it to callbacks; sets where theirs has lists.
         self.state: dict[str, Any] = {}
         self._aliases: dict[Key, list[Key]] = {}
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether some callback is to be told of single tasks."""
+        return any(hook for callback in self._callbacks for hook in callback[1:4])
 
     @property
     def values_wanted(self) -> bool:
@@ -154,10 +162,20 @@ def only_count(callbacks: Iterable[Callbacks]) -> bool:
     return all(_counts(hook) for callback in callbacks for hook in callback if hook)
 
 
+def _without_tasks(callback: Callbacks) -> Callbacks:
+    """Leave of callbacks that hear from the engine only what tells them that a computation begins and ends."""
+    if all(_LISTENING.issuperset(_modules(hook)) for hook in callback if hook):
+        return callback[0], None, None, None, callback[4]
+    return callback
+
+
 def _counts(hook: Any) -> bool:
+    return _COUNTING.issuperset(_modules(hook))
+
+
+def _modules(hook: Any) -> tuple[str | None, str]:
     # A subclass may look at more, in methods that are no hooks.
-    modules = (getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__)
-    return _COUNTING.issuperset(modules)
+    return getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__
 
 
 def _looks_at_values(posttask: Any) -> bool:
