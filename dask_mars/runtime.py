@@ -16,6 +16,7 @@ import dask
 from dask_mars import config, mode
 from dask_mars.client import compute, compute_in_worker
 from dask_mars.client import persist as persist_with
+from dask_mars.diagnostics.event_log import open_configured
 from dask_mars.errors import EngineStopped
 from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.profile import LayerProfile
@@ -81,6 +82,8 @@ class Runtime:
             if self._engine is None or not self._engine.alive:
                 if self._engine is not None:
                     atexit.unregister(self._engine.close)
+                if self.settings.event_log is not None:
+                    open_configured(self.settings.event_log)
                 self._engine = Engine(self.settings)
                 atexit.register(self._engine.close)
             return self._engine
