@@ -36,7 +36,7 @@ class EventLog(Listener):
     """Writes what the engines of this process do into a file for a trace viewer, while it is open.
 
     The file is in Chrome's trace event format, which Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``
-    open. It is written twice a second: one that a killed process leaves lacks the last half second, and the closing
+    open. It is written twice a second: one that a killed process leaves lacks the last half second and the closing
     bracket, which viewers do not need.
 
     Parameters
@@ -79,10 +79,12 @@ class EventLog(Listener):
     def close(self) -> None:
         """Write what is left, and end the file."""
         listeners.remove(self)
+        if self._file is None or self._file.process != os.getpid():
+            # In a process that was forked the file is the parent's, and a thread of that one may hold the lock.
+            return
         with self._lock:
             file, self._file = self._file, None
-        # In a process that was forked, the file is the parent's to write.
-        if file is not None and file.process == os.getpid():
+        if file is not None:
             file.close()
 
     def __enter__(self) -> EventLog:
@@ -218,7 +220,7 @@ def _failure(engine: EngineView, graph: int, chunk: int) -> dict[str, Any]:
     """Return which chunk of which graph has failed, and why."""
     run = engine.runs[graph]
     error = run.errors.get(chunk)
-    described = error.summary if isinstance(error, FailureRecord) else repr(error)
+    described = error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}"
     return {"graph": graph, "chunk": str(run.graph.keys[chunk]), "error": described}
 
 

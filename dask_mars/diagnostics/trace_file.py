@@ -80,7 +80,11 @@ class TraceFile:
         lines: list[str] = []
         while self._noted:
             words, arguments = self._noted.popleft()
-            lines += words(*arguments)
+            try:
+                lines += words(*arguments)
+            except Exception:
+                # A key may be of any class, and its text of any making.
+                logger.exception("an event is missing in %s", self._path)
         if lines:
             self._put("".join([f",\n{line}" for line in lines]))
 
