@@ -228,17 +228,26 @@ def test_one_that_was_killed_lacks_only_the_bracket(scripts: Any, path: Path):
 def test_the_setting_logs_all_computations_of_a_process(scripts: Any, tmp_path: Path):
     script = scripts.write(
         "twice.py",
-        "import os, dask_mars\n"
-        "print(os.getpid())\n"
+        "import os, sys, dask_mars\n"
         "dask_mars.get({'x': (abs, -1)}, 'x')\n"
         "dask_mars.close()\n"
-        "dask_mars.get({'y': (abs, -1)}, 'y')\n",
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    dask_mars.get({'z': (abs, -1)}, 'z')\n"
+        "    sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "dask_mars.get({'y': (abs, -1)}, 'y')\n"
+        "print(os.getpid(), child)\n",
     )
     done = scripts.run(str(script), env={"DASK_DASK_MARS__EVENT_LOG": str(tmp_path / "log-{pid}.json")})
     assert done.returncode == 0, done.stderr
-    log = events(tmp_path / f"log-{done.stdout.strip()}.json")
+    parent, child = done.stdout.split()
+    log = events(tmp_path / f"log-{parent}.json")
     assert [event["args"]["chunk"] for event in of_kind(log, cat="operand")] == ["x", "y"]
     assert instants(log).count("worker started") == 2
+    # The settings of a runtime are read once, but a process that was forked makes one of its own.
+    log = events(tmp_path / f"log-{child}.json")
+    assert [event["args"]["chunk"] for event in of_kind(log, cat="operand")] == ["z"]
 
 
 def test_a_log_can_be_opened_again_and_then_begins_anew(get: Get, path: Path):

@@ -106,6 +106,8 @@ class Progress(Callback, Listener):  # type: ignore[misc]
                 # The engine may not have come to it yet.
                 tally.end(now_s, "cancelled" if failed else "finished")
             display, self._display = self._display, None
+            # They refer to graphs.
+            self._tallies = {}
             if display is not None:
                 display.stop()
 
