@@ -21,7 +21,7 @@ from tasks import die_first, large_array, pid_of, wait_for
 
 import dask_mars
 from dask_mars import Runtime, errors
-from dask_mars.diagnostics import EventLog, Listener, add_listener, remove_listener
+from dask_mars.diagnostics import EventLog, Listener, add_listener, event_log, remove_listener
 from dask_mars.diagnostics.trace_file import TraceFile
 from dask_mars.scheduler.events import OperandsFinished
 from dask_mars.scheduler.listeners import listeners
@@ -105,7 +105,8 @@ def test_steps_are_within_their_operands_which_do_not_overlap(get: Get, path: Pa
         assert any(within(step, operand) for operand in operands)
 
 
-def test_counters_and_instants_of_a_graph(get: Get, path: Path):
+def test_counters_and_instants_of_a_graph(get: Get, path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(event_log, "_COUNT_S", 0.0)
     with EventLog(path):
         get({"a": (large_array, 1), "b": (np.sum, "a")}, "b")
     log = events(path)
@@ -218,7 +219,7 @@ def test_one_that_was_killed_lacks_only_the_bracket(scripts: Any, path: Path):
         f"while 'graph finished' not in open({str(path)!r}).read(): time.sleep(0.01)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n",
     )
-    done = scripts.run(str(script), env={"DASK_DASK_MARS__EVENT_LOG": str(path)})
+    done = scripts.run(str(script), env={"DASK_DASK_MARS__EVENT_LOG": str(path)}, timeout_s=50)
     assert done.returncode == -signal.SIGKILL, done.stderr
     text = path.read_text()
     assert not text.endswith("]\n")
@@ -239,7 +240,9 @@ def test_the_setting_logs_all_computations_of_a_process(scripts: Any, tmp_path: 
         "dask_mars.get({'y': (abs, -1)}, 'y')\n"
         "print(os.getpid(), child)\n",
     )
-    done = scripts.run(str(script), env={"DASK_DASK_MARS__EVENT_LOG": str(tmp_path / "log-{pid}.json")})
+    done = scripts.run(
+        str(script), env={"DASK_DASK_MARS__EVENT_LOG": str(tmp_path / "log-{pid}.json")}, timeout_s=50
+    )
     assert done.returncode == 0, done.stderr
     parent, child = done.stdout.split()
     log = events(tmp_path / f"log-{parent}.json")

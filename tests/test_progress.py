@@ -90,7 +90,7 @@ def test_while_it_runs(get: Get, tmp_path: Path):
     graph = {("quick", 0): (abs, -1), ("slow", 0): (wait_for, tmp_path / "go", ("quick", 0))}
 
     def watch() -> None:
-        eventually(lambda: "slow" in screen.text and "1 running" in screen.text, 15)
+        eventually(lambda: "running: 1 of 2 tasks in " in screen.text and "1 of 2 workers busy" in screen.text, 10)
         (tmp_path / "go").touch()
 
     watcher = threading.Thread(target=watch)
@@ -100,6 +100,7 @@ def test_while_it_runs(get: Get, tmp_path: Path):
     watcher.join()
     assert "running: 1 of 2 tasks in " in screen.text
     assert "1 of 2 workers busy" in screen.text
+    assert "1 running" in screen.text
     assert screen.last[-1].startswith("finished: 2 of 2 tasks")
 
 
