@@ -163,19 +163,15 @@ def only_count(callbacks: Iterable[Callbacks]) -> bool:
 
 
 def _without_tasks(callback: Callbacks) -> Callbacks:
-    """Leave of callbacks that hear from the engine only what tells them that a computation begins and ends."""
-    if all(_LISTENING.issuperset(_modules(hook)) for hook in callback if hook):
-        return callback[0], None, None, None, callback[4]
-    return callback
+    """Leave out hooks for what the callback hears from the engine; those of subclasses stay."""
+    start, *of_tasks, finish = callback
+    return start, *[None if getattr(hook, "__module__", None) in _LISTENING else hook for hook in of_tasks], finish
 
 
 def _counts(hook: Any) -> bool:
-    return _COUNTING.issuperset(_modules(hook))
-
-
-def _modules(hook: Any) -> tuple[str | None, str]:
     # A subclass may look at more, in methods that are no hooks.
-    return getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__
+    modules = (getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__)
+    return _COUNTING.issuperset(modules)
 
 
 def _looks_at_values(posttask: Any) -> bool:

@@ -235,10 +235,12 @@ def test_a_subclass_may_look_at_single_tasks(get: Get):
         def _posttask(self, key: Any, *rest: Any) -> None:
             keys.append(key)
 
+    screen = Screen()
     keys: list[Any] = []
-    with Noting(console=Screen().console):
+    with Noting(console=screen.console):
         get(GRAPH, "sum")
     assert set(keys) == set(GRAPH)
+    assert screen.last[:-1] == ["leaf 6/6", "sum 1/1"]
 
 
 # -- elsewhere --------------------------------------------------------------------------------------------------
