@@ -59,6 +59,14 @@ class Screen:
         assert not Callback.active
 
 
+def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Have a module not be installed."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == module else find_spec(name, *rest)
+    )
+
+
 GRAPH = {**{("leaf", n): (abs, n) for n in range(6)}, "sum": (sum, [("leaf", n) for n in range(6)])}
 
 
@@ -180,6 +188,16 @@ def test_where_there_is_no_terminal_a_line_at_the_end(get: Get):
     assert line.startswith("finished: 7 of 7 tasks in ")
 
 
+def test_in_a_notebook_without_widgets_a_line_at_the_end(get: Get, monkeypatch: pytest.MonkeyPatch):
+    shown: list[str] = []
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
+    without(monkeypatch, "ipywidgets")
+    with Progress(console=Console(force_jupyter=True, color_system=None)):
+        get(GRAPH, "sum")
+    (line,) = shown
+    assert line.startswith("finished: 7 of 7 tasks in ")
+
+
 def test_where_somebody_else_draws(get: Get):
     from rich.live import Live
 
@@ -191,7 +209,7 @@ def test_where_somebody_else_draws(get: Get):
 
 
 def test_registered_for_good(get: Get):
-    screen = Screen()
+    screen = Screen(terminal=False)
     progress = Progress(console=screen.console)
     progress.register()
     try:
@@ -199,8 +217,8 @@ def test_registered_for_good(get: Get):
             get(GRAPH, "sum")
     finally:
         progress.unregister()
-    assert screen.text.count("finished: 7 of 7") == 2
-    screen.assert_clean()
+    assert [line[:24] for line in screen.text.splitlines()] == ["finished: 7 of 7 tasks i"] * 2
+    assert listeners.active == ()
 
 
 # -- the fast path ----------------------------------------------------------------------------------------------
@@ -219,7 +237,7 @@ def test_it_is_told_of_no_single_task_and_needs_no_tasks_of_dask_s(get: Get, mon
 
 
 def test_beside_others(get: Get):
-    screen, out = Screen(), io.StringIO()
+    screen, out = Screen(terminal=False), io.StringIO()
     keys: list[Any] = []
     with Progress(console=screen.console), ProgressBar(out=out):
         get(GRAPH, "sum")
@@ -262,10 +280,7 @@ def test_under_dask_s_own_schedulers(scheduler: str):
 
 
 def test_without_rich(monkeypatch: pytest.MonkeyPatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "rich" else find_spec(name, *rest)
-    )
+    without(monkeypatch, "rich")
     with pytest.raises(ImportError, match=r"pip install 'dask-mars\[progress\]'"):
         Progress()
 

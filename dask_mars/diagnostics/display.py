@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 
 from dask.utils import format_bytes, key_split
@@ -42,7 +43,7 @@ class Display:
 
     def start(self) -> None:
         """Begin to draw, if this is a place to draw in and nobody else is drawing."""
-        if self._console.is_terminal or self._console.is_jupyter:
+        if _can_be_redrawn(self._console):
             live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=_RENEWALS_PER_S)
             with contextlib.suppress(LiveError):
                 live.start()
@@ -88,6 +89,13 @@ class Display:
             parts.append(f"{spilled} spilled")
         text = " · ".join(parts)
         return Text(f"{tally.outcome or 'running'}: {text}", style=_STYLES[tally.outcome])
+
+
+def _can_be_redrawn(console: Console) -> bool:
+    if console.is_jupyter:
+        # Without widgets rich would warn at each renewal and draw nothing.
+        return importlib.util.find_spec("ipywidgets") is not None
+    return console.is_terminal
 
 
 def _cells(row: Row, style: str) -> list[RenderableType]:
