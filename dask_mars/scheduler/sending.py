@@ -107,7 +107,7 @@ class Sender:
             handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
         paths = self._new_paths(handle, operands.values())
         work = (pack_numbers(good), records, locations, loads, operands, paths)
-        handle.send((channel.RUN, run.number, run.context, *work, timed))
+        handle.send((channel.RUN, run.number, run.context, timed, *work))
         return unsent
 
     def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:

@@ -15,7 +15,7 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 1 << 18
 
 # -- engine to worker -----------------------------------------------------------------------------------------
-#: (RUN, graph, context, chunks, records, locations, loads, operands, paths, timed): compute these chunks. With
+#: (RUN, graph, context, timed, chunks, records, locations, loads, operands, paths): compute these chunks. With
 #: them come the locations of inputs, the operands and the paths of op ids that the worker does not know yet; see
 #: `transport`. Those inputs that `loads` names are to be put back into the store when they are read from disk.
 #: `timed` says whether somebody wants to know when each step of an operand began.

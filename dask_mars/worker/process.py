@@ -225,13 +225,13 @@ class WorkerProcess:
         self,
         number: int,
         context_number: int,
+        timed: bool,
         packed_chunks: PackedNumbers,
         records: PackedChunks,
         locations: dict[int, Location],
         loads: list[int],
         operands: dict[int, PackedOperand],
         paths: dict[int, str],
-        timed: bool,
     ) -> None:
         if timed != self._timed:
             # All that a report tells of is timed, or nothing.
