@@ -109,7 +109,7 @@ def compute(
                 graph.declared = declarations(dsk, graph_of_dask)
                 if observer and not counter:
                     observer.start_state(set(wanted))
-            if counter:
+            if counter and counter.wants_tasks:
                 counter.start_counting(graph)
             if all(graph.operand_of[chunk] < 0 for chunk in graph.outputs):
                 # Nothing to run: the values are in the graph.
@@ -241,7 +241,7 @@ class _Computation:
         run = engine.prepare(
             self._graph,
             self._plan,
-            observed=observer is not None,
+            observed=observer is not None and observer.wants_tasks,
             values_wanted=observer is not None and observer.values_wanted,
         )
         # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
@@ -333,6 +333,7 @@ class _Computation:
                     self._input(run, source, operand, lent if in_place else None) for source in graph.inputs[chunk]
                 ]
                 literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
+                loaded = time.perf_counter()
                 value = operand.run(inputs, literals)
         except Exception as error:
             with self._reporting(chunk):
@@ -345,9 +346,9 @@ class _Computation:
         else:
             if run.observed:
                 run.inbox.put(messages.Done([chunk], os.getpid(), {chunk: value}))
-            duration_s = time.perf_counter() - start
+            steps_s = start, loaded, time.perf_counter()
             with self._reporting(chunk):
-                engine.client_finished(run, chunk, value, duration_s)
+                engine.client_finished(run, chunk, value, steps_s)
 
     def _input(self, run: GraphRun, chunk: int, operand: Operand, lent: contextlib.ExitStack | None = None) -> Any:
         """Return an input: a copy, or in place as long as all that is `lent` is not given back."""

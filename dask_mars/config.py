@@ -57,6 +57,8 @@ class Settings:
         How long a worker process may take to get ready.
     idle_trim_s : float
         Idle seconds after which a worker gives unused memory back to the system.
+    event_log : str or None
+        File in which all that happens is logged for a trace viewer; None for none.
     """
 
     num_workers: int
@@ -73,6 +75,7 @@ class Settings:
     cancel_grace_s: float
     start_timeout_s: float
     idle_trim_s: float
+    event_log: str | None
 
 
 def settings(num_workers: int | None = None, memory_limit: int | float | str | None = None) -> Settings:
@@ -108,6 +111,7 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
         idle_trim_s=_seconds("idle-trim"),
+        event_log=None if (path := get("event-log")) is None else str(path),
     )
 
 

@@ -321,8 +321,7 @@ class ChunkGraph:
 
     def layer_of(self, chunk: int) -> str:
         """Name of the Dask layer that a chunk belongs to."""
-        key = self.keys[chunk]
-        return str(key[0]) if isinstance(key, tuple) and key else str(key)
+        return layer_of(self.keys[chunk])
 
     def chunk(self, chunk: int) -> Chunk:
         """Return one chunk as a record."""
@@ -381,6 +380,11 @@ class ChunkGraph:
         if not all(0 <= at < len(sizes) for at, sizes in zip(index, declared.chunks, strict=True)):
             return None, ()
         return declared, index
+
+
+def layer_of(key: Key) -> str:
+    """Name of the Dask layer that a key belongs to."""
+    return str(key[0]) if isinstance(key, tuple) and key else str(key)
 
 
 def _index(key: Key) -> tuple[int, ...]:

@@ -14,8 +14,11 @@ from dask_mars.persisted import as_data
 
 Callbacks = tuple[Callable[..., None] | None, ...]
 
+# Callbacks that hear from the engine itself what becomes of tasks.
+_LISTENING = {"dask_mars.diagnostics.progress"}
+
 # Callbacks that look at nothing but how many tasks there are in each state.
-_COUNTING = {"dask.diagnostics.progress", "tqdm.dask"}
+_COUNTING = _LISTENING | {"dask.diagnostics.progress", "tqdm.dask"}
 
 # Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
 _IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
@@ -33,13 +36,18 @@ class Observer:
     """
 
     def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any]) -> None:
-        self._callbacks: list[Callbacks] = list(callbacks)
+        self._callbacks: list[Callbacks] = [_without_tasks(callback) for callback in callbacks]
         self._dsk = dsk
         self._started: list[Callbacks] = []
         _, _, self._pretask, self._posttask, _ = unpack_callbacks(self._callbacks)
         #: State as Dask's schedulers show it to callbacks; sets where theirs has lists.
         self.state: dict[str, Any] = {}
         self._aliases: dict[Key, list[Key]] = {}
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether some callback is to be told of single tasks."""
+        return any(hook for callback in self._callbacks for hook in callback[1:4])
 
     @property
     def values_wanted(self) -> bool:
@@ -152,6 +160,12 @@ class CountingObserver(Observer):
 def only_count(callbacks: Iterable[Callbacks]) -> bool:
     """Say whether callbacks are known to look at nothing but how many tasks there are in each state."""
     return all(_counts(hook) for callback in callbacks for hook in callback if hook)
+
+
+def _without_tasks(callback: Callbacks) -> Callbacks:
+    """Leave out hooks for what the callback hears from the engine; those of subclasses stay."""
+    start, *of_tasks, finish = callback
+    return start, *[None if getattr(hook, "__module__", None) in _LISTENING else hook for hook in of_tasks], finish
 
 
 def _counts(hook: Any) -> bool:

@@ -16,8 +16,10 @@ import dask
 from dask_mars import config, mode
 from dask_mars.client import compute, compute_in_worker
 from dask_mars.client import persist as persist_with
+from dask_mars.diagnostics.event_log import open_configured
 from dask_mars.errors import EngineStopped
 from dask_mars.scheduler.engine import Engine
+from dask_mars.scheduler.profile import LayerProfile
 
 
 class Runtime:
@@ -80,6 +82,8 @@ class Runtime:
             if self._engine is None or not self._engine.alive:
                 if self._engine is not None:
                     atexit.unregister(self._engine.close)
+                if self.settings.event_log is not None:
+                    open_configured(self.settings.event_log)
                 self._engine = Engine(self.settings)
                 atexit.register(self._engine.close)
             return self._engine
@@ -146,6 +150,21 @@ class Runtime:
         with self._lock:
             engine = self._engine
         return {} if engine is None or not engine.alive else engine.state()
+
+    def profile(self) -> dict[int, dict[str, LayerProfile]]:
+        """Return what the operands of running computations took, and those of the last that has ended.
+
+        Returns
+        -------
+        dict
+            By the number of the computation and the name of the layer: ``count``, how many chunks were computed,
+            ``total_s`` and ``mean_s``, how long that took, sealing included, and ``stored_bytes``, what their
+            values took in the store, without small ones, which are not there. Chunks of a chain that runs as one
+            belong to the layer of the last. Empty if no workers are running.
+        """
+        with self._lock:
+            engine = self._engine
+        return {} if engine is None or not engine.alive else engine.profile()
 
     def cancel(self, graph: int) -> bool:
         """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.

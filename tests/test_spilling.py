@@ -196,7 +196,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path, scripts):
             write = Spiller._write
 
             def write_and_die(self, name, location, answer):
-                write(self, name, location, lambda outcome: os.kill(os.getpid(), signal.SIGKILL))
+                write(self, name, location, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 
             Spiller._write = write_and_die
             x = da.random.default_rng(3).random((2000, 2000), chunks=500)

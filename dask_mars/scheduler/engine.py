@@ -55,7 +55,9 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.explain import RunningStep, explain, explain_key
 from dask_mars.scheduler.holdings import Holdings
 from dask_mars.scheduler.instructions import Instructions
+from dask_mars.scheduler.listeners import EngineView, Happening, listeners
 from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.profile import Figures, LayerProfile, by_layer
 from dask_mars.scheduler.reports import Reports
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.workers import WorkerHandle
@@ -143,8 +145,10 @@ class Engine:
         self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
         self._reports = Reports(holdings, self._handle)
         self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
+        self._view = EngineView(holdings, self._machine.memory, self._control)
+        self._holdings = holdings
         self._instructions = Instructions(
-            holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back
+            holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back, self._tell
         )
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -262,13 +266,15 @@ class Engine:
         """Let go of a location that was borrowed."""
         self._command(lambda: self._blocks.drop_location(location))
 
-    def client_finished(self, run: GraphRun, chunk: int, value: Any, duration_s: float) -> None:
+    def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
         """Take the value of a chunk that was computed in the user's process."""
+        duration_s = steps_s[-1] - steps_s[0]
 
         def command() -> None:
             if run.number in self._runs:
                 run.values[chunk] = value
-                self._handle(OperandsFinished(CLIENT, run.number, [chunk], [duration_s]))
+                run.figures.durations_s[chunk] = duration_s
+                self._handle(OperandsFinished(CLIENT, run.number, [chunk], [duration_s], steps_s=[steps_s]))
 
         self._command(command)
 
@@ -321,6 +327,15 @@ class Engine:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
         return self._ask(self._state)
 
+    def profile(self) -> dict[int, dict[str, LayerProfile]]:
+        """Return by graph and layer what has been computed; see `Runtime.profile`."""
+
+        def kept() -> list[Figures]:
+            return [*filter(None, [self._holdings.last]), *[run.figures for run in self._runs.values()]]
+
+        # In graphs of persisted data nothing was computed.
+        return {figures.graph: layers for figures in self._ask(kept) if (layers := by_layer(figures))}
+
     def cancel_graph(self, number: int) -> bool:
         """Cancel a graph by its number; False if it is not being computed."""
 
@@ -363,8 +378,7 @@ class Engine:
         return explain(self._machine, self._runs, pids, set(self._kept), self._steps())
 
     def _state(self) -> dict[str, Any]:
-        machine, memory = self._machine, self._machine.memory
-        steps = self._steps()
+        machine, steps = self._machine, self._steps()
         workers = []
         for number, handle in self._workers.items():
             step = steps.get(number)
@@ -383,12 +397,7 @@ class Engine:
                 for number in self._runs
             ],
             "workers": workers,
-            "store": {
-                "stored_bytes": self._blocks.stored_bytes,
-                "limit_bytes": memory.limit_bytes,
-                "promised_bytes": memory.promised_bytes,
-                "spilled_bytes": self._spiller.spilled_bytes,
-            },
+            "store": self._view.store(),
         }
 
     def _steps(self) -> dict[int, RunningStep]:
@@ -538,13 +547,20 @@ class Engine:
                 now = time.monotonic()
                 machine = self._machine
                 stored = machine.memory.stored_bytes = self._blocks.stored_bytes
-                for instruction in machine.handle(self._events.popleft(), now):
+                event = self._events.popleft()
+                if listeners.active:
+                    listeners.tell(self._view, event)
+                for instruction in machine.handle(event, now):
                     self._instructions.carry_out(instruction)
                 if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
                     # What was freed just now may be what something waits for.
                     self._events.append(TimePassed())
         finally:
             self._pumping = False
+
+    def _tell(self, happening: Happening) -> None:
+        if listeners.active:
+            listeners.tell(self._view, happening)
 
     # -- workers ----------------------------------------------------------------------------------------------
 

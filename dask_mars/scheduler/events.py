@@ -75,7 +75,8 @@ class OperandsFinished:
 
     `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
     there before: a slice is a view of what it was cut from. `peaks` has the bytes of shared memory that operands
-    took while they ran, of those of which that is news.
+    took while they ran, of those of which that is news. `steps_s` says of each chunk when it was begun, its inputs
+    were loaded and its value was computed, on the clock of `time.perf_counter`; empty unless a listener wants it.
     """
 
     worker: int
@@ -85,6 +86,7 @@ class OperandsFinished:
     sizes: Mapping[int, int] = field(default_factory=dict)
     fresh: Mapping[int, int] = field(default_factory=dict)
     peaks: Mapping[int, int] = field(default_factory=dict)
+    steps_s: Sequence[tuple[float, float, float]] = ()
 
 
 @dataclass(slots=True)
@@ -164,12 +166,15 @@ class ChunksReleased:
 class ChunksSpilled:
     """Chunks were written to disk, or, unless `written`, could not be; they are still in memory.
 
-    `sizes` has the bytes of each chunk.
+    `sizes` has the bytes of each chunk. `began_s` and `ended_s` are the times of writing, on the clock of
+    `time.perf_counter`; both are 0 if there was nothing to write.
     """
 
     graph: int
     sizes: Mapping[int, int]
     written: bool = True
+    began_s: float = 0.0
+    ended_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dask_mars.persisted import Reference
 from dask_mars.scheduler.blocks import Blocks
+from dask_mars.scheduler.profile import Figures
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.sending import Sender
 from dask_mars.scheduler.spiller import Spiller
@@ -33,6 +34,8 @@ class Holdings:
         The worker processes by number.
     kept : dict
         Of graphs that are nothing but kept chunks: references to what the user has of them.
+    last : Figures or None
+        Of the last computation that was released.
     blocks, sender, spiller
         Of this store.
     """
@@ -42,6 +45,7 @@ class Holdings:
         self.runs: dict[int, GraphRun] = {}
         self.workers: dict[int, WorkerHandle] = {}
         self.kept: dict[int, list[Reference]] = {}
+        self.last: Figures | None = None
         self.spiller = Spiller(store, spill_directory)
         self.blocks = Blocks(self._release_block, self.spiller.remove)
         self.sender = Sender(store, self.blocks)
@@ -66,7 +70,8 @@ class Holdings:
     def forget(self, run: GraphRun) -> None:
         """Release all that there is of a computation."""
         del self.runs[run.number]
-        self.kept.pop(run.number, None)
+        if self.kept.pop(run.number, None) is None:
+            self.last = run.figures
         for location in [*run.locations, *run.spilled.values()]:
             if location is not None:
                 self.blocks.drop_location(location)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from dask_mars.scheduler.events import (
     UseSpilled,
 )
 from dask_mars.scheduler.holdings import Holdings
+from dask_mars.scheduler.listeners import listeners
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import channel
@@ -53,6 +55,8 @@ class Instructions:
         Interrupts a worker's task of a graph, and ends the worker if that does not help.
     ask_back : callable
         Asks a worker to give back what waits behind what it runs.
+    tell : callable
+        Tells listeners what becomes of graphs.
     """
 
     def __init__(
@@ -62,12 +66,14 @@ class Instructions:
         command: Callable[[Callable[[], None]], None],
         end_soon: Callable[[WorkerHandle, int], None],
         ask_back: Callable[[WorkerHandle], None],
+        tell: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
     ) -> None:
         self._holdings = holdings
         self._post = post
         self._command = command
         self._end_soon = end_soon
         self._ask_back = ask_back
+        self._tell = tell
         self._blocks, self._spiller, self._sender = holdings.blocks, holdings.spiller, holdings.sender
         self._runs, self._workers = holdings.runs, holdings.workers
         #: Why chunks cannot be written to disk, if so.
@@ -87,7 +93,7 @@ class Instructions:
         handle = self._workers[instruction.worker]
         chunks = instruction.chunks
         for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
-            unsent = self._sender.send(handle, run, part, instruction.loads)
+            unsent = self._sender.send(handle, run, part, instruction.loads, listeners.want_steps)
             for chunk in unsent.refused:
                 self._post(OperandFailed(handle.number, run.number, chunk, final=True))
             if unsent.unsendable:
@@ -128,8 +134,11 @@ class Instructions:
             answer = partial(self._on_spilled, run, chunk, location)
             self._spiller.write(f"{run.number}-{chunk}", location, answer)
 
-    def _on_spilled(self, run: GraphRun, chunk: int, location: Location, outcome: Location | SpillError) -> None:
+    def _on_spilled(
+        self, run: GraphRun, chunk: int, location: Location, outcome: Location | SpillError, began_s: float
+    ) -> None:
         """In the spiller's thread: tell the engine's what became of a chunk."""
+        ended_s = time.perf_counter()
 
         def command() -> None:
             # The chunk has them still, unless it was freed meanwhile.
@@ -145,7 +154,8 @@ class Instructions:
             else:
                 self._spiller.remove(outcome)
             written = not isinstance(outcome, SpillError)
-            self._post(ChunksSpilled(run.number, {chunk: needed_bytes(location)}, written))
+            sizes = {chunk: needed_bytes(location)}
+            self._post(ChunksSpilled(run.number, sizes, written, began_s, ended_s))
 
         with contextlib.suppress(Exception):
             # The engine may have ended meanwhile.
@@ -182,14 +192,17 @@ class Instructions:
         run.errors[instruction.chunk] = error
 
     def _finish_graph(self, instruction: FinishGraph) -> None:
+        self._tell(instruction)
         self._runs[instruction.graph].inbox.put(messages.Finished())
 
     def _fail_graph(self, instruction: FailGraph) -> None:
+        self._tell(instruction)
         run = self._runs[instruction.graph]
         run.inbox.put(messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
 
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         self._holdings.forget(self._runs[instruction.graph])
+        self._tell(instruction)
 
     _carry_out: ClassVar[dict[type, Callable[[Instructions, Any], None]]] = {
         Run: _run,

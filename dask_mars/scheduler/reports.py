@@ -49,22 +49,25 @@ class Reports:
         locations: list[Location],
         durations_s: list[float],
         peaks: dict[int, int],
+        steps_s: list[tuple[float, float, float]],
     ) -> None:
         run = self._runs[number]
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
-        for chunk, location in zip(chunks, locations, strict=True):
+        durations, stored_bytes = run.figures.durations_s, run.figures.stored_bytes
+        for chunk, location, duration_s in zip(chunks, locations, durations_s, strict=True):
             run.locations[chunk] = location
+            durations[chunk] = duration_s
             if location[0] >= ARRAY:
                 before = self._blocks.stored_bytes
                 self._blocks.keep_location(location)
-                sizes[chunk] = needed_bytes(location)
+                sizes[chunk] = stored_bytes[chunk] = needed_bytes(location)
                 fresh[chunk] = self._blocks.stored_bytes - before
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
-        self._post(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks))
+        self._post(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s))
 
     def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import queue
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
 from dask_mars.graph import ChunkGraph
 from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.profile import Figures
 from dask_mars.worker.locations import Block, Location
 from dask_mars.worker.pickling import FailureRecord
 from dask_mars.worker.transport import PackedOperand
@@ -109,6 +111,8 @@ class GraphRun:
         The last failure of each chunk that has failed.
     one_by_one : bool
         Send one chunk a message, because some chunk of a message could not be read.
+    figures : Figures
+        What is kept of chunks that have been computed.
     """
 
     number: int
@@ -125,7 +129,11 @@ class GraphRun:
     spilled: dict[int, Location] = field(default_factory=dict)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     one_by_one: bool = False
+    figures: Figures = field(init=False)
 
     def __post_init__(self) -> None:
         self.locations = [None] * len(self.graph)
         self.values = dict(self.graph.values)
+        count = len(self.graph)
+        durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count
+        self.figures = Figures(self.number, self.graph.keys, durations_s, stored_bytes)

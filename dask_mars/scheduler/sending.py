@@ -63,10 +63,13 @@ class Sender:
         for number in self.contexts.keys() - used - {self._newest_context}:
             del self.contexts[number]
 
-    def send(self, handle: WorkerHandle, run: GraphRun, chunks: list[int], loads: list[int]) -> Unsent:
+    def send(
+        self, handle: WorkerHandle, run: GraphRun, chunks: list[int], loads: list[int], timed: bool
+    ) -> Unsent:
         """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent.
 
-        `loads` are inputs that it is to put back into the store.
+        `loads` are inputs that it is to put back into the store; `timed` says whether it is to report the steps of
+        operands.
         """
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
@@ -103,9 +106,8 @@ class Sender:
             handle.contexts.add(run.context)
             handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
         paths = self._new_paths(handle, operands.values())
-        handle.send(
-            (channel.RUN, run.number, run.context, pack_numbers(good), records, locations, loads, operands, paths)
-        )
+        work = (pack_numbers(good), records, locations, loads, operands, paths)
+        handle.send((channel.RUN, run.number, run.context, timed, *work))
         return unsent
 
     def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:

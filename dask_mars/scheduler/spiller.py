@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +18,9 @@ from dask_mars.worker.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Called in the spiller's thread with the location of what was written, or with the error.
-Answer = Callable[[Location | SpillError], None]
+#: Called in the spiller's thread with the location of what was written, or with the error, and with the time when
+#: writing began.
+Answer = Callable[[Location | SpillError, float], None]
 
 
 class Spiller:
@@ -70,19 +72,20 @@ class Spiller:
         self._pool.submit(self._write, name, location, answer)
 
     def _write(self, name: str, location: Location, answer: Answer) -> None:
+        began_s = time.perf_counter()
         try:
             if self._directory is None:
                 self._directory = SpillDirectory(self._root, codec=lz4_codec())
             written = self._store.spill(location, name, self._directory)
             self.spilled_bytes += spilled_file(written).size_bytes
-            answer(written)
+            answer(written, began_s)
         except SpillError as error:
             # Its tracebacks would keep the memory that was to be written.
             error.__cause__ = error.__context__ = None
-            answer(error.with_traceback(None))
+            answer(error.with_traceback(None), began_s)
         except BaseException as error:
             # Whatever it is, the engine has to hear of it.
-            answer(SpillError(str(self._root), 0, -1, repr(error)))
+            answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
 
     def read_ahead(self, location: Location) -> None:
         """Have the system read a value's file into its cache, some time soon."""

@@ -15,9 +15,10 @@ _LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 1 << 18
 
 # -- engine to worker -----------------------------------------------------------------------------------------
-#: (RUN, graph, context, chunks, records, locations, loads, operands, paths): compute these chunks. With them
-#: come the locations of inputs, the operands and the paths of op ids that the worker does not know yet; see
+#: (RUN, graph, context, timed, chunks, records, locations, loads, operands, paths): compute these chunks. With
+#: them come the locations of inputs, the operands and the paths of op ids that the worker does not know yet; see
 #: `transport`. Those inputs that `loads` names are to be put back into the store when they are read from disk.
+#: `timed` says whether somebody wants to know when each step of an operand began.
 RUN = 1
 #: (FREE, graph, chunks): forget these values.
 FREE = 2
@@ -39,8 +40,8 @@ MOVED = 9
 # -- worker to engine -----------------------------------------------------------------------------------------
 #: (READY, pid)
 READY = 20
-#: (FINISHED, graph, chunks, locations, durations_s, peaks): `peaks` has the bytes that operands took while
-#: they ran, of those of which that is news.
+#: (FINISHED, graph, chunks, locations, durations_s, peaks, steps_s): `peaks` has the bytes that operands took
+#: while they ran, of those of which that is news; `steps_s` is empty unless wanted, see `OperandsFinished`.
 FINISHED = 21
 #: (FAILED, graph, chunk, record, final)
 FAILED = 22

@@ -81,6 +81,9 @@ class _Graph:
         self.needs_client: set[int] = set()
 
 
+_Finished = tuple[list[int], list[Location], list[float], dict[int, int], list[tuple[float, float, float]]]
+
+
 class _SendBack(BaseException):
     """A chunk cannot be computed here; its argument is the reason for the engine."""
 
@@ -118,8 +121,11 @@ class WorkerProcess:
         #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
         self._outgoing: list[tuple[Any, ...]] = []
-        #: By graph, of what has been computed: chunks, locations, durations, and what operands took if it is news.
-        self._finished: dict[int, tuple[list[int], list[Location], list[float], dict[int, int]]] = {}
+        #: By graph, of what has been computed: chunks, locations, durations, what operands took if it is news, and
+        #: their steps if somebody wants to know.
+        self._finished: dict[int, _Finished] = {}
+        self._timed = False
+        self._loaded_s = 0.0
         # Threads that a task has started may print.
         self._send_lock = threading.Lock()
         self._last_flush = 0.0
@@ -229,6 +235,7 @@ class WorkerProcess:
         self,
         number: int,
         context_number: int,
+        timed: bool,
         packed_chunks: PackedNumbers,
         records: PackedChunks,
         locations: dict[int, Location],
@@ -236,6 +243,10 @@ class WorkerProcess:
         operands: dict[int, PackedOperand],
         paths: dict[int, str],
     ) -> None:
+        if timed != self._timed:
+            # All that a report tells of is timed, or nothing.
+            self._report_finished()
+            self._timed = timed
         graph = self._graphs.get(number)
         if graph is None:
             graph = self._graphs[number] = _Graph()
@@ -322,12 +333,15 @@ class WorkerProcess:
             for stream in self.streams:
                 stream.flush()
             self._running = (-1, -1)
+        computed_s = time.perf_counter() if self._timed else 0.0
         peak_bytes = self._store.peak_bytes
         sealed = self._seal(number, graph, chunk, results, owners, start)
         if time.perf_counter() - start < _FLUSH_S:
             graph.quick.add(operand_number)
         else:
             graph.quick.discard(operand_number)
+        if self._timed and sealed:
+            self._finished[number][4].append((start, self._loaded_s, computed_s))
         # It is told anew if it has grown, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
             self._finished[number][3][operand_number] = graph.peaks[operand_number] = peak_bytes
@@ -370,6 +384,8 @@ class WorkerProcess:
             except BaseException:
                 # Of a class, say, that only the user's own process can import.
                 raise _SendBack(channel.UNREADABLE) from None
+            if self._timed:
+                self._loaded_s = time.perf_counter()
             self._store.mark()
             self._step[0] = COMPUTE
             try:
@@ -464,7 +480,7 @@ class WorkerProcess:
             self._linger(owners)
         batch = self._finished.get(number)
         if batch is None:
-            batch = self._finished[number] = ([], [], [], {})
+            batch = self._finished[number] = ([], [], [], {}, [])
         batch[0].append(chunk)
         batch[1].append(location)
         # Sealing is part of it: what the worker's queue is worth in time is judged by this.

@@ -1,0 +1,25 @@
+"""To see what the engines of this process do: event logs for trace viewers, and a display of progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dask_mars.diagnostics.event_log import EventLog
+from dask_mars.scheduler.listeners import EngineView, Listener, listeners
+
+if TYPE_CHECKING:
+    from dask_mars.diagnostics.progress import Progress
+
+__all__ = ["EngineView", "EventLog", "Listener", "Progress", "add_listener", "remove_listener"]
+
+add_listener = listeners.add
+remove_listener = listeners.remove
+
+
+def __getattr__(name: str) -> Any:
+    # What starts an engine may open a log, and need not wait for what draws.
+    if name == "Progress":
+        from dask_mars.diagnostics.progress import Progress
+
+        return Progress
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,242 @@
+"""An event log that trace viewers open: what each process did when, and what the store held."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+from dask_mars.diagnostics.trace_file import TraceFile
+from dask_mars.scheduler.events import (
+    CLIENT,
+    ChunksSpilled,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    GraphCancelled,
+    GraphSubmitted,
+    OperandFailed,
+    OperandsFinished,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.listeners import EngineView, Happening, Listener, listeners
+from dask_mars.worker.pickling import FailureRecord
+
+#: How much time lies at least between two looks at what the store holds.
+_COUNT_S = 0.001
+
+
+class EventLog(Listener):
+    """Writes what the engines of this process do into a file for a trace viewer, while it is open.
+
+    The file is in Chrome's trace event format, which Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``
+    open. It is written twice a second: one that a killed process leaves lacks the last half second and the closing
+    bracket, which viewers do not need.
+
+    Parameters
+    ----------
+    path : str or Path
+        Of the file, which is replaced. ``{pid}`` in it stands for the number of the process.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dask_mars
+    >>> from dask_mars.diagnostics import EventLog
+    >>> with EventLog("trace.json"):  # doctest: +SKIP
+    ...     da.ones((2000, 2000), chunks=500).sum().compute(scheduler=dask_mars.get)
+    """
+
+    wants_steps = True
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(str(path).replace("{pid}", str(os.getpid()))).expanduser()
+        self._file: TraceFile | None = None
+        #: Guards `_file` against being closed by one thread while another notes something.
+        self._lock = threading.Lock()
+        #: Process ids of the workers of each engine.
+        self._pids: dict[tuple[int, int], int] = {}
+        #: Graphs that have not come to an end.
+        self._open: set[tuple[int, int]] = set()
+        self._counted_s = 0.0
+
+    def open(self) -> EventLog:
+        """Begin a new file, and write there what happens from now on."""
+        if self._file is not None:
+            raise ValueError(f"the event log {self.path} is open already")
+        self._pids.clear()
+        self._open.clear()
+        self._file = TraceFile(self.path)
+        listeners.add(self)
+        return self
+
+    def close(self) -> None:
+        """Write what is left, and end the file."""
+        listeners.remove(self)
+        if self._file is None or self._file.process != os.getpid():
+            # In a process that was forked the file is the parent's, and a thread of that one may hold the lock.
+            return
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def __enter__(self) -> EventLog:
+        return self.open()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- in the engines' threads ------------------------------------------------------------------------------
+
+    def hear(self, engine: EngineView, happening: Happening) -> None:
+        """Note what is to be written of an event."""
+        write = self._writers.get(type(happening))
+        if write is not None:
+            now_s = time.perf_counter()
+            with self._lock:
+                if self._file is not None:
+                    write(self, self._file, engine, happening, now_s)
+                    self._count(self._file, engine, now_s)
+
+    def _count(self, file: TraceFile, engine: EngineView, now_s: float) -> None:
+        if now_s - self._counted_s > _COUNT_S:
+            self._counted_s = now_s
+            file.note(file.counters, engine.number, now_s, engine.store())
+
+    def _pid(self, file: TraceFile, engine: EngineView, worker: int) -> int:
+        """Return the process of a worker, whose row has a name then."""
+        pid = self._pids.get((engine.number, worker))
+        if pid is None:
+            pid = self._pids[engine.number, worker] = engine.pids()[worker]
+            file.note(file.worker, worker, pid)
+        return pid
+
+    def _on_submitted(self, file: TraceFile, engine: EngineView, event: GraphSubmitted, now_s: float) -> None:
+        for worker in engine.pids():
+            self._pid(file, engine, worker)
+        self._open.add((engine.number, event.graph))
+        operands = sum(operand >= 0 for operand in event.plan.operand_of)
+        args = {"graph": event.graph, "operands": operands}
+        file.note(file.instant, "graph submitted", engine.number, None, now_s, args)
+
+    def _on_finished(self, file: TraceFile, engine: EngineView, event: OperandsFinished, now_s: float) -> None:
+        if not event.steps_s:
+            # They were begun before anybody wanted to know.
+            return
+        run = engine.runs[event.graph]
+        keys = [run.graph.keys[chunk] for chunk in event.chunks]
+        times = [
+            (*steps, steps[0] + duration) for steps, duration in zip(event.steps_s, event.durations_s, strict=True)
+        ]
+        if event.worker == CLIENT:
+            for key, chunk, times_s in zip(keys, event.chunks, times, strict=True):
+                size = getattr(run.values[chunk], "nbytes", None)
+                file.note(file.operand_here, run.number, key, times_s, size if isinstance(size, int) else None)
+        else:
+            locations = [run.locations[chunk] for chunk in event.chunks]
+            file.note(file.operands, self._pid(file, engine, event.worker), run.number, keys, times, locations)
+
+    def _on_failed(self, file: TraceFile, engine: EngineView, event: OperandFailed, now_s: float) -> None:
+        pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)
+        args = _failure(engine, event.graph, event.chunk)
+        file.note(file.instant, "operand failed", engine.number, pid, now_s, args)
+
+    def _on_started(self, file: TraceFile, engine: EngineView, event: WorkerStarted, now_s: float) -> None:
+        pid = self._pid(file, engine, event.worker)
+        file.note(file.instant, "worker started", engine.number, pid, now_s, {"worker": event.worker})
+
+    def _on_lost(self, file: TraceFile, engine: EngineView, event: WorkerLost, now_s: float) -> None:
+        pid = self._pids.pop((engine.number, event.worker), None)
+        args: dict[str, Any] = {"worker": event.worker}
+        if event.running is not None:
+            args |= _failure(engine, *event.running)
+        file.note(file.instant, "worker lost", engine.number, pid, now_s, args)
+
+    def _on_spilled(self, file: TraceFile, engine: EngineView, event: ChunksSpilled, now_s: float) -> None:
+        run = engine.runs.get(event.graph)
+        if event.ended_s:
+            for chunk, size in event.sizes.items():
+                args: dict[str, Any] = {"graph": event.graph, "bytes": size, "written": event.written}
+                if run is not None:
+                    args["chunk"] = str(run.graph.keys[chunk])
+                file.note(file.spill, engine.number, event.began_s, event.ended_s, args)
+
+    def _on_graph_finished(self, file: TraceFile, engine: EngineView, event: FinishGraph, now_s: float) -> None:
+        self._end(file, engine, "graph finished", event.graph, now_s)
+
+    def _on_graph_failed(self, file: TraceFile, engine: EngineView, event: FailGraph, now_s: float) -> None:
+        self._end(file, engine, "graph failed", event.graph, now_s, _failure(engine, event.graph, event.chunk))
+
+    def _on_graph_cancelled(
+        self, file: TraceFile, engine: EngineView, event: GraphCancelled, now_s: float
+    ) -> None:
+        self._end(file, engine, "graph cancelled", event.graph, now_s)
+
+    def _on_graph_forgotten(self, file: TraceFile, engine: EngineView, event: ForgetGraph, now_s: float) -> None:
+        # Its bytes have gone, however short a time it is that they were counted.
+        self._counted_s = 0.0
+
+    def _end(
+        self,
+        file: TraceFile,
+        engine: EngineView,
+        name: str,
+        graph: int,
+        now_s: float,
+        args: dict[str, Any] | None = None,
+    ) -> None:
+        # What has failed is cancelled as well: one end is enough.
+        if (engine.number, graph) in self._open:
+            self._open.remove((engine.number, graph))
+            file.note(file.instant, name, engine.number, None, now_s, {"graph": graph, **(args or {})})
+
+    _writers: ClassVar[dict[type, Callable[[EventLog, TraceFile, EngineView, Any, float], None]]] = {
+        GraphSubmitted: _on_submitted,
+        OperandsFinished: _on_finished,
+        OperandFailed: _on_failed,
+        WorkerStarted: _on_started,
+        WorkerLost: _on_lost,
+        ChunksSpilled: _on_spilled,
+        FinishGraph: _on_graph_finished,
+        FailGraph: _on_graph_failed,
+        GraphCancelled: _on_graph_cancelled,
+        ForgetGraph: _on_graph_forgotten,
+    }
+
+
+def _failure(engine: EngineView, graph: int, chunk: int) -> dict[str, Any]:
+    """Return which chunk of which graph has failed, and why."""
+    run = engine.runs[graph]
+    error = run.errors.get(chunk)
+    described = error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}"
+    return {"graph": graph, "chunk": str(run.graph.keys[chunk]), "error": described}
+
+
+_configured: dict[str, EventLog] = {}
+_configured_lock = threading.Lock()
+
+
+def open_configured(path: str) -> None:
+    """Log all that the engines of this process do from now on to its end, as the configuration has it.
+
+    A process that was forked from one that logs has to have a path of its own, by ``{pid}``; otherwise it logs
+    nothing, as the file is its parent's.
+    """
+    log = EventLog(path)
+    with _configured_lock:
+        if str(log.path) not in _configured:
+            _configured[str(log.path)] = log.open()
+            # Engines register what ends them later than this, and so end before.
+            atexit.register(log.close)

@@ -1,0 +1,157 @@
+"""A display of progress for terminals and notebooks: a Dask callback that hears from the engines themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dask.callbacks import Callback
+
+from dask_mars.diagnostics.tally import Tally
+from dask_mars.graph import Key
+from dask_mars.scheduler.events import (
+    FailGraph,
+    FinishGraph,
+    GraphCancelled,
+    GraphSubmitted,
+    OperandFailed,
+    OperandsFinished,
+)
+from dask_mars.scheduler.listeners import EngineView, Happening, Listener, listeners
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dask_mars.diagnostics.display import Display
+
+
+class Progress(Callback, Listener):  # type: ignore[misc]
+    """Shows how far computations are: a bar for each layer, the store's memory, and how many workers are busy.
+
+    It is a callback of Dask, used as its `ProgressBar` is: as a context manager, or for good by `register`. In a
+    terminal, or a notebook that has `ipywidgets`, the display is renewed up to ten times a second; elsewhere a
+    line is printed at the end. Of computations by other schedulers than dask_mars it shows the bars only.
+
+    Parameters
+    ----------
+    layers : int, optional
+        Most bars for one computation. The largest layers have their own, the others are added up.
+    console : rich.console.Console, optional
+        Where to draw, by default rich's own.
+
+    Raises
+    ------
+    ImportError
+        rich is not installed.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dask_mars
+    >>> from dask_mars.diagnostics import Progress
+    >>> with Progress():  # doctest: +SKIP
+    ...     da.ones((2000, 2000), chunks=500).sum().compute(scheduler=dask_mars.get)
+    """
+
+    def __init__(self, layers: int = 8, console: Console | None = None) -> None:
+        super().__init__()
+        if importlib.util.find_spec("rich") is None:
+            raise ImportError("the progress display needs rich: python -m pip install 'dask-mars[progress]'")
+        self._layers = max(layers, 1)
+        self._console = console
+        self._lock = threading.Lock()
+        #: Computations within which others may be started.
+        self._depth = 0
+        self._display: Display | None = None
+        self._tallies: dict[tuple[int, int], Tally] = {}
+
+    # -- what Dask calls --------------------------------------------------------------------------------------
+
+    def _start(self, dsk: Mapping[Key, Any]) -> None:
+        from dask_mars.diagnostics.display import Display
+
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._tallies = {}
+                self._display = Display(self._console, self._layers)
+                listeners.add(self)
+                self._display.start()
+
+    def _start_state(self, dsk: Mapping[Key, Any], state: Mapping[str, Any]) -> None:
+        # Only other schedulers than ours come here: ours says nothing of single tasks to those who hear it.
+        values = set(state["cache"])
+        keys = [key for key in dsk if key not in values]
+        running = state["running"]
+        self._show((0, id(state)), Tally(time.monotonic(), keys, _itself, lambda: list(running)), None)
+
+    def _posttask(self, key: Key, result: Any, dsk: Any, state: Mapping[str, Any], worker: Any) -> None:
+        tally = self._tallies.get((0, id(state)))
+        if tally is not None:
+            tally.done.append([key])
+
+    def _finish(self, dsk: Any, state: Mapping[str, Any], failed: bool) -> None:
+        now_s = time.monotonic()
+        if tally := self._tallies.get((0, id(state))):
+            tally.end(now_s, "failed" if failed else "finished")
+        with self._lock:
+            self._depth -= 1
+            if self._depth:
+                return
+            listeners.remove(self)
+            for tally in self._tallies.values():
+                # The engine may not have come to it yet.
+                tally.end(now_s, "cancelled" if failed else "finished")
+            display, self._display = self._display, None
+            # They refer to graphs.
+            self._tallies = {}
+            if display is not None:
+                display.stop()
+
+    # -- in the engines' threads ------------------------------------------------------------------------------
+
+    def hear(self, engine: EngineView, happening: Happening) -> None:
+        """Note what is to be counted."""
+        kind = type(happening)
+        if kind is GraphSubmitted:
+            assert isinstance(happening, GraphSubmitted)
+            run = engine.runs[happening.graph]
+            keys, operand_of = run.graph.keys, run.graph.operand_of
+            tasks = (key for key, operand in zip(keys, operand_of, strict=True) if operand >= 0)
+            tally = Tally(time.monotonic(), tasks, keys.__getitem__, lambda: _running(engine, run.number, keys))
+            self._show((engine.number, run.number), tally, engine)
+            return
+        tally_of = self._tallies.get((engine.number, getattr(happening, "graph", 0)))
+        if tally_of is None:
+            return
+        if isinstance(happening, OperandsFinished):
+            tally_of.done.append(happening.chunks)
+            stored_bytes = engine.store()["stored_bytes"]
+            tally_of.most_stored_bytes = max(tally_of.most_stored_bytes, stored_bytes)
+        elif isinstance(happening, OperandFailed):
+            tally_of.failed.append(happening.chunk)
+        elif kind in _OUTCOMES:
+            tally_of.end(time.monotonic(), _OUTCOMES[kind])
+
+    def _show(self, name: tuple[int, int], tally: Tally, engine: EngineView | None) -> None:
+        self._tallies[name] = tally
+        display = self._display
+        if display is not None:
+            display.show(tally, engine)
+
+
+_OUTCOMES: dict[type, str] = {FinishGraph: "finished", FailGraph: "failed", GraphCancelled: "cancelled"}
+
+
+def _itself(key: Key) -> Key:
+    return key
+
+
+def _running(engine: EngineView, graph: int, keys: list[Key]) -> Iterator[Key]:
+    """Return the keys that workers are computing of a graph, but for what is no chunk's number."""
+    for noted in engine.running().values():
+        if noted is not None and noted.task == graph and noted.subtask < len(keys):
+            yield keys[noted.subtask]

@@ -1,0 +1,106 @@
+"""How far computations are, by layer: counted from what listeners hear, whenever somebody wants to know."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dask_mars.graph import Key, layer_of
+
+
+class Row(NamedTuple):
+    """How far a layer is, or several."""
+
+    name: str
+    done: int
+    running: int
+    failed: int
+    total: int
+
+
+@dataclass
+class Tally:
+    """Counts the tasks of one computation.
+
+    Those that tell it what has happened only append to its deques; the counting is done by those who ask.
+
+    Attributes
+    ----------
+    began_s : float
+        When the computation began.
+    keys : iterable of key
+        Of all tasks.
+    key_of : callable
+        Returns the key of what `done` and `failed` name.
+    running : callable
+        Returns the keys of tasks that are running.
+    done, failed : deque
+        Batches of tasks that are done, and tasks that have failed since they were last looked at.
+    ended_s, outcome
+        When and how it ended; None and "" before.
+    most_stored_bytes : int
+        What the store was seen to hold at most.
+    """
+
+    began_s: float
+    keys: Iterable[Key]
+    key_of: Callable[[Any], Key]
+    running: Callable[[], Iterable[Key]]
+    done: deque[Iterable[Any]] = field(default_factory=deque)
+    failed: deque[Any] = field(default_factory=deque)
+    ended_s: float | None = None
+    outcome: str = ""
+    most_stored_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        #: One thread at a time counts.
+        self._lock = threading.Lock()
+        self._totals: Counter[str] = Counter()
+        self._done: Counter[str] = Counter()
+        self._failed: set[Key] = set()
+
+    def end(self, now_s: float, outcome: str) -> None:
+        """Note the end, unless it has ended already."""
+        if self.ended_s is None:
+            self.ended_s, self.outcome = now_s, outcome
+
+    def rows(self, most: int) -> list[Row]:
+        """Return how far the largest layers are, in the order of the graph, and below them all others together."""
+        with self._lock:
+            self._take()
+            running = Counter(map(layer_of, self.running() if self.ended_s is None else ()))
+            failed = Counter(map(layer_of, self._failed))
+            shown = list(self._totals)
+            if len(shown) > most:
+                largest = {name for name, _ in self._totals.most_common(most - 1)}
+                shown = [name for name in shown if name in largest]
+            rows = [self._row(name, [name], running, failed) for name in shown]
+            others = self._totals.keys() - set(shown)
+            if others:
+                rows.append(self._row(f"{len(others)} other layers", others, running, failed))
+            return rows
+
+    def whole(self) -> Row:
+        """Return how far the whole computation is."""
+        return next(iter(self.rows(1)), Row("", 0, 0, 0, 0))
+
+    def _row(self, name: str, layers: Iterable[str], running: Counter[str], failed: Counter[str]) -> Row:
+        columns = (self._done, running, failed, self._totals)
+        return Row(name, *[sum([counts[layer] for layer in layers]) for counts in columns])
+
+    def _take(self) -> None:
+        """Count what has happened since the last time."""
+        if not self._totals:
+            self._totals.update(map(layer_of, self.keys))
+            self.keys = ()
+        # What fails now may be done later, when it is tried again, but not the other way round.
+        while self.failed:
+            self._failed.add(self.key_of(self.failed.popleft()))
+        while self.done:
+            keys = [self.key_of(task) for task in self.done.popleft()]
+            self._done.update(map(layer_of, keys))
+            if self._failed:
+                self._failed.difference_update(keys)

@@ -1,0 +1,153 @@
+"""The file of an event log: which rows it has, and the thread that puts into words what is noted and writes it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dask_mars.diagnostics import trace
+from dask_mars.graph import Key, layer_of
+from dask_mars.worker.locations import Location, size_of
+
+logger = logging.getLogger(__name__)
+
+#: How often what has been noted is written.
+_WRITE_S = 0.5
+
+#: Begun, inputs loaded, value computed, sealed.
+Times = tuple[float, float, float, float]
+
+#: Counters of the trace, by what `EngineView.store` calls them.
+_COUNTERS = {
+    "stored_bytes": "bytes stored",
+    "promised_bytes": "bytes promised",
+    "spilled_bytes": "bytes spilled",
+}
+
+
+class TraceFile:
+    """Writes trace events to a file, in a thread of its own.
+
+    Of a process that is killed, the file lacks the closing bracket, which viewers do not need, and the last half
+    second. Methods that return iterators are to be passed to `note`, which has them called in the writing thread.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file, which is replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.process = os.getpid()
+        self._path = path
+        self._noted: deque[tuple[Callable[..., Iterator[str]], tuple[Any, ...]]] = deque()
+        #: Numbers of rows, by what they are for.
+        self._rows: dict[tuple[Any, ...], int] = {}
+        #: Until when something is drawn in each of the rows of the user's process.
+        self._lanes_s: list[float] = []
+        #: What the counters were last set to.
+        self._counts: dict[tuple[int, str], int] = {}
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._put("[\n" + trace.name_process(self.process, "dask_mars"))
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._write_on, name="dask-mars-event-log", daemon=True)
+        self._thread.start()
+
+    def note(self, words: Callable[..., Iterator[str]], *arguments: Any) -> None:
+        """Have one of the methods below called with some arguments, and the events that it returns written."""
+        self._noted.append((words, arguments))
+
+    def close(self) -> None:
+        """Write what is left, and end the file."""
+        self._closing.set()
+        self._thread.join()
+        self._put("\n]\n")
+        os.close(self._file)
+
+    # -- in the writing thread --------------------------------------------------------------------------------
+
+    def _write_on(self) -> None:
+        while not self._closing.wait(_WRITE_S):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        lines: list[str] = []
+        while self._noted:
+            words, arguments = self._noted.popleft()
+            try:
+                lines += words(*arguments)
+            except Exception:
+                # A key may be of any class, and its text of any making.
+                logger.exception("an event is missing in %s", self._path)
+        if lines:
+            self._put("".join([f",\n{line}" for line in lines]))
+
+    def _put(self, text: str) -> None:
+        data = memoryview(text.encode())
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            logger.warning("the event log %s has gaps: %s", self._path, error)
+
+    def worker(self, number: int, pid: int) -> Iterator[str]:
+        """Name the row of a worker process, unless it has a name."""
+        yield from self._row((pid,), f"worker {number} (process {pid})")[1]
+
+    def operands(
+        self,
+        pid: int,
+        graph: int,
+        keys: Sequence[Key],
+        times: Sequence[Times],
+        locations: Sequence[Location | None],
+    ) -> Iterator[str]:
+        """Return the events of operands of a worker."""
+        row = self._rows[pid,]
+        for key, times_s, location in zip(keys, times, locations, strict=True):
+            size = None if location is None else size_of(location)
+            yield from trace.operand(layer_of(key), self.process, row, graph, str(key), size, times_s)
+
+    def operand_here(self, graph: int, key: Key, times_s: Times, size: int | None) -> Iterator[str]:
+        """Return the events of an operand of the user's process, whose threads share rows where they can."""
+        lane = next((n for n, until_s in enumerate(self._lanes_s) if until_s <= times_s[0]), len(self._lanes_s))
+        self._lanes_s[lane : lane + 1] = [times_s[-1]]
+        row, naming = self._row(("user", lane), "user's process" if lane == 0 else f"user's process, {lane + 1}")
+        yield from naming
+        yield from trace.operand(layer_of(key), self.process, row, graph, str(key), size, times_s)
+
+    def instant(
+        self, name: str, engine: int, pid: int | None, time_s: float, args: Mapping[str, Any]
+    ) -> Iterator[str]:
+        """Return the event of something that took no time, in the row of a worker or the engine's."""
+        row, naming = self._row(("engine", engine), "engine") if pid is None else (self._rows[pid,], [])
+        yield from naming
+        scope = trace.ALL_ROWS if name == "worker lost" else trace.ROW
+        yield trace.instant(name, self.process, row, time_s, scope, args)
+
+    def spill(self, engine: int, began_s: float, ended_s: float, args: Mapping[str, Any]) -> Iterator[str]:
+        """Return the event of a chunk that was written to disk."""
+        row, naming = self._row(("disk", engine), "disk")
+        yield from naming
+        yield trace.complete("spill", "spill", self.process, row, began_s, ended_s, args)
+
+    def counters(self, engine: int, time_s: float, values: Mapping[str, int]) -> Iterator[str]:
+        """Return the events of counters that have changed."""
+        for name, title in _COUNTERS.items():
+            if self._counts.get((engine, name)) != values[name]:
+                self._counts[engine, name] = values[name]
+                yield trace.counter(title, self.process, time_s, values[name])
+
+    def _row(self, what: tuple[Any, ...], name: str) -> tuple[int, list[str]]:
+        """Return the number of a row, and the events that name it if it is new."""
+        known = self._rows.get(what)
+        if known is not None:
+            return known, []
+        row = self._rows[what] = len(self._rows) + 1
+        return row, trace.name_row(self.process, row, name)

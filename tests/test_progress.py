@@ -1,0 +1,304 @@
+"""The display of progress: what it shows, that it leaves terminals clean, and that it slows nothing down."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import threading
+from collections import deque
+from collections.abc import Callable
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import pytest
+from conftest import eventually
+from dask.callbacks import Callback
+from dask.diagnostics import ProgressBar
+from tasks import die_first, fail_first, wait_for
+
+import dask_mars.client
+from dask_mars import Runtime, errors
+from dask_mars.diagnostics import Progress
+from dask_mars.diagnostics.tally import Row, Tally
+from dask_mars.scheduler import run as messages
+from dask_mars.scheduler.listeners import listeners
+
+Console = pytest.importorskip("rich.console").Console
+
+pytestmark = pytest.mark.timeout(60)
+
+Get = Callable[..., Any]
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+class Screen:
+    """A terminal of a hundred columns, and what was drawn there."""
+
+    def __init__(self, terminal: bool = True) -> None:
+        self.file = io.StringIO()
+        self.console = Console(file=self.file, force_terminal=terminal, width=100, color_system=None)
+
+    @property
+    def text(self) -> str:
+        return self.file.getvalue()
+
+    @property
+    def last(self) -> list[str]:
+        """The lines that are left, without bars."""
+        text = self.text.rsplit(HIDE, 1)[-1].rsplit("\x1b[2K", 1)[-1].replace(SHOW, "")
+        return [" ".join(line.replace("━", "").split()) for line in text.splitlines() if line.strip()]
+
+    def assert_clean(self) -> None:
+        assert self.text.count(HIDE) == self.text.count(SHOW)
+        assert self.text.rindex(SHOW) > self.text.rindex(HIDE)
+        assert listeners.active == ()
+        assert not Callback.active
+
+
+def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """Have a module not be installed."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == module else find_spec(name, *rest)
+    )
+
+
+GRAPH = {**{("leaf", n): (abs, n) for n in range(6)}, "sum": (sum, [("leaf", n) for n in range(6)])}
+
+
+# -- under our scheduler ----------------------------------------------------------------------------------------
+
+
+def test_a_bar_for_each_layer_and_the_whole(get: Get):
+    screen = Screen()
+    with Progress(console=screen.console):
+        assert get(GRAPH, "sum") == 15
+    *bars, whole = screen.last
+    assert bars == ["leaf 6/6", "sum 1/1"]
+    assert whole.startswith("finished: 7 of 7 tasks in ")
+    assert "stored" in whole
+    assert "0 B spilled" in whole
+    screen.assert_clean()
+
+
+def test_collections(get: Get):
+    screen = Screen()
+    with Progress(console=screen.console):
+        assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=get) == 3200
+    assert any(line.endswith("16/16") for line in screen.last)
+    assert screen.last[-1].startswith("finished: ")
+
+
+def test_while_it_runs(get: Get, tmp_path: Path):
+    screen = Screen()
+    graph = {("quick", 0): (abs, -1), ("slow", 0): (wait_for, tmp_path / "go", ("quick", 0))}
+
+    def watch() -> None:
+        eventually(lambda: "running: 1 of 2 tasks in " in screen.text and "1 of 2 workers busy" in screen.text, 10)
+        (tmp_path / "go").touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with Progress(console=screen.console):
+        assert get(graph, ("slow", 0)) == 1
+    watcher.join()
+    assert "running: 1 of 2 tasks in " in screen.text
+    assert "1 of 2 workers busy" in screen.text
+    assert "1 running" in screen.text
+    assert screen.last[-1].startswith("finished: 2 of 2 tasks")
+
+
+def test_failures_are_counted_until_a_retry_succeeds(get: Get, tmp_path: Path):
+    screen = Screen()
+    with Progress(console=screen.console), pytest.raises(ZeroDivisionError):
+        get({"a": (divmod, 1, 0)}, "a")
+    assert screen.last == ["a 0/1 1 failed", screen.last[-1]]
+    assert screen.last[-1].startswith("failed: 0 of 1 tasks in ")
+    screen.assert_clean()
+    with Progress(console=screen.console):
+        assert get({"b": (fail_first, tmp_path / "failed", 1, 5)}, "b", retries=1) == 5
+    assert screen.last[0] == "b 1/1"
+    screen.assert_clean()
+
+
+def test_a_killed_worker_s_task_is_counted_once(get: Get, tmp_path: Path):
+    screen = Screen()
+    with Progress(console=screen.console):
+        assert get({"a": (die_first, tmp_path / "died", 1, 5)}, "a") == 5
+    assert screen.last[0] == "a 1/1"
+
+
+def test_a_cancelled_graph(runtime: Runtime, tmp_path: Path):
+    screen = Screen()
+    raised: list[BaseException] = []
+
+    def compute() -> None:
+        try:
+            with Progress(console=screen.console):
+                runtime.get({"a": (wait_for, tmp_path / "go")}, "a")
+        except errors.Cancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert eventually(lambda: any(worker["running"] for worker in runtime.state()["workers"]))
+    assert runtime.cancel(runtime.state()["graphs"][0]["graph"])
+    thread.join()
+    (tmp_path / "go").touch()
+    assert raised
+    assert screen.last[-1].startswith("cancelled: 0 of 1 tasks")
+    screen.assert_clean()
+
+
+def test_a_computation_within_another(get: Get):
+    screen = Screen()
+
+    class Inner:
+        """Cannot be pickled, so that its task runs in the user's process."""
+
+        def __reduce__(self) -> Any:
+            raise TypeError
+
+        def __call__(self, x: int) -> Any:
+            return get({"inner": (add, x, 1)}, "inner")
+
+    with Progress(console=screen.console):
+        assert get({"outer": (Inner(), 1)}, "outer") == 2
+    assert [line for line in screen.last if "tasks" not in line] == ["outer 1/1", "inner 1/1"]
+    screen.assert_clean()
+
+
+def test_where_nothing_has_to_be_computed(get: Get):
+    screen = Screen()
+    with Progress(console=screen.console):
+        assert get({"a": 1}, "a") == 1
+    assert screen.last == []
+    screen.assert_clean()
+
+
+def test_where_there_is_no_terminal_a_line_at_the_end(get: Get):
+    screen = Screen(terminal=False)
+    with Progress(console=screen.console):
+        get(GRAPH, "sum")
+    (line,) = screen.text.splitlines()
+    assert line.startswith("finished: 7 of 7 tasks in ")
+
+
+def test_in_a_notebook_without_widgets_a_line_at_the_end(get: Get, monkeypatch: pytest.MonkeyPatch):
+    shown: list[str] = []
+    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
+    without(monkeypatch, "ipywidgets")
+    with Progress(console=Console(force_jupyter=True, color_system=None)):
+        get(GRAPH, "sum")
+    (line,) = shown
+    assert line.startswith("finished: 7 of 7 tasks in ")
+
+
+def test_where_somebody_else_draws(get: Get):
+    from rich.live import Live
+
+    screen = Screen()
+    with Live("theirs", console=screen.console, auto_refresh=False), Progress(console=screen.console):
+        get(GRAPH, "sum")
+    assert "finished: 7 of 7 tasks in " in screen.text
+    screen.assert_clean()
+
+
+def test_registered_for_good(get: Get):
+    screen = Screen(terminal=False)
+    progress = Progress(console=screen.console)
+    progress.register()
+    try:
+        for _ in range(2):
+            get(GRAPH, "sum")
+    finally:
+        progress.unregister()
+    assert [line[:24] for line in screen.text.splitlines()] == ["finished: 7 of 7 tasks i"] * 2
+    assert listeners.active == ()
+
+
+# -- the fast path ----------------------------------------------------------------------------------------------
+
+
+def test_it_is_told_of_no_single_task_and_needs_no_tasks_of_dask_s(get: Get, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the slow path")
+
+    for name in ("low_level_graph", "as_tasks"):
+        monkeypatch.setattr(dask_mars.client, name, refuse)
+    monkeypatch.setattr(messages, "Started", refuse)
+    monkeypatch.setattr(messages, "Done", refuse)
+    with Progress(console=Screen().console):
+        assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=get) == 3200
+
+
+def test_beside_others(get: Get):
+    screen, out = Screen(terminal=False), io.StringIO()
+    keys: list[Any] = []
+    with Progress(console=screen.console), ProgressBar(out=out):
+        get(GRAPH, "sum")
+    with Progress(console=screen.console), Callback(posttask=lambda key, *_: keys.append(key)):
+        get(GRAPH, "sum")
+    assert "100% Completed" in out.getvalue()
+    assert set(keys) == set(GRAPH)
+    assert screen.text.count("finished: 7 of 7 tasks") == 2
+
+
+def test_a_subclass_may_look_at_single_tasks(get: Get):
+    class Noting(Progress):
+        def _posttask(self, key: Any, *rest: Any) -> None:
+            keys.append(key)
+
+    screen = Screen()
+    keys: list[Any] = []
+    with Noting(console=screen.console):
+        get(GRAPH, "sum")
+    assert set(keys) == set(GRAPH)
+    assert screen.last[:-1] == ["leaf 6/6", "sum 1/1"]
+
+
+# -- elsewhere --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_under_dask_s_own_schedulers(scheduler: str):
+    screen = Screen()
+    x = (da.ones((40, 40), chunks=10) + 1).sum()
+    with Progress(console=screen.console):
+        assert x.compute(scheduler=scheduler) == 3200
+    assert any(line.endswith("16/16") for line in screen.last)
+    assert screen.last[-1].startswith("finished: ")
+    assert "stored" not in screen.last[-1]
+    with Progress(console=screen.console), pytest.raises(ZeroDivisionError):
+        dask.delayed(divmod)(1, 0).compute(scheduler=scheduler)
+    assert screen.last[-1].startswith("failed: 0 of 1 tasks")
+    screen.assert_clean()
+
+
+def test_without_rich(monkeypatch: pytest.MonkeyPatch):
+    without(monkeypatch, "rich")
+    with pytest.raises(ImportError, match=r"pip install 'dask-mars\[progress\]'"):
+        Progress()
+
+
+# -- counting ---------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_layers_have_rows_and_the_others_share_one():
+    sizes = {"a": 1, "b": 5, "c": 2, "d": 4, "e": 1}
+    keys = [(layer, n) for layer, size in sizes.items() for n in range(size)]
+    tally = Tally(0.0, keys, lambda key: key, lambda: [("b", 4), ("a", 0)])
+    tally.done.append([("b", 0), ("c", 1)])
+    tally.failed = deque([("d", 0), ("c", 0)])
+    assert tally.rows(3) == [Row("b", 1, 1, 0, 5), Row("d", 0, 0, 1, 4), Row("3 other layers", 1, 1, 1, 4)]
+    assert [row.name for row in tally.rows(5)] == list(sizes)
+    assert tally.whole()[1:] == (2, 2, 2, 13)
+    tally.done.append([("d", 0)])
+    tally.end(1.0, "finished")
+    tally.end(2.0, "cancelled")
+    assert (tally.ended_s, tally.outcome) == (1.0, "finished")
+    assert tally.whole()[1:] == (3, 0, 1, 13)
