@@ -130,6 +130,33 @@ def compute(
     return nested_get(keys, {key: values[ids[key]] for key in wanted})
 
 
+def run_graph(
+    engine: Engine,
+    graph: ChunkGraph,
+    retries: int | None = None,
+    started: Callable[[int], None] | None = None,
+) -> dict[int, Any]:
+    """Compute a chunk graph, and leave the outputs in the store.
+
+    Parameters
+    ----------
+    engine : Engine
+        What computes it.
+    graph : ChunkGraph
+        At least one of its outputs is not known.
+    retries : int, optional
+        How often a task that raises is tried again.
+    started : callable, optional
+        Told the number that the engine gives the computation.
+
+    Returns
+    -------
+    dict
+        What stands for each output, or its value where that is small.
+    """
+    return _Computation(engine, graph, None, None, retries, False).results(keep=True, started=started)
+
+
 def persist(
     get: Callable[..., Any], collections: Iterable[Any], optimize_graph: bool, options: Mapping[str, Any]
 ) -> tuple[Any, ...]:
@@ -224,7 +251,7 @@ class _Computation:
         #: Whether no thread of the pool is to begin another.
         self._cancelled = False
 
-    def results(self, keep: bool) -> dict[int, Any]:
+    def results(self, keep: bool, started: Callable[[int], None] | None = None) -> dict[int, Any]:
         """Compute, and return the value of each output chunk, or what stands for it in the store."""
         observer = self._observer
         engine = self._engine
@@ -237,6 +264,8 @@ class _Computation:
         # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
         try:
             engine.submit(run)
+            if started is not None:
+                started(run.number)
             self._serve(run)
             if keep:
                 return self._kept(run)
@@ -419,4 +448,4 @@ def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
     return partial(dask.local.get_sync, **known)(dsk, keys)
 
 
-__all__ = ["compute", "compute_in_worker", "persist"]
+__all__ = ["compute", "compute_in_worker", "persist", "run_graph"]
