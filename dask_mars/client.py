@@ -78,12 +78,50 @@ def compute(
     tuple or object
         As Dask's own schedulers: nested lists of keys become nested tuples of values.
     """
+    if rerun_exceptions_locally is None:
+        rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
+
+    def run(graph: ChunkGraph, observer: Observer | None) -> dict[int, Any]:
+        computation = _Computation(
+            engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
+        )
+        return computation.results(keep)
+
+    alike = fold_from(config.worker_count(num_workers or None))
+    return compute_with(run, dsk, keys, alike, callbacks, cache, keep)
+
+
+def compute_with(
+    run: Callable[[ChunkGraph, Observer | None], dict[int, Any]],
+    dsk: Any,
+    keys: Any,
+    fold_initial_from: int | None = None,
+    callbacks: Any = None,
+    cache: Mapping[Key, Any] | None = None,
+    keep: bool = False,
+) -> Any:
+    """Compute keys of a Dask graph by something that can run chunk graphs.
+
+    Parameters
+    ----------
+    run : callable
+        Returns the value of each output of a graph, and tells an observer how it gets on.
+    dsk, keys
+        As Dask calls a scheduler.
+    fold_initial_from : int, optional
+        As `prepare` takes it under the name of ``fold_from``.
+    callbacks, cache, keep
+        As `compute` takes them.
+
+    Returns
+    -------
+    tuple or object
+        As `compute`.
+    """
     wanted = flatten(keys)
     if not wanted:
         return nested_get(keys, {})
     cache = cache if cache is not None else dask.config.get("cache", None)
-    if rerun_exceptions_locally is None:
-        rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
     with local_callbacks(callbacks) as active:
         observer: Observer | None = None
         counter = CountingObserver(active) if active and only_count(active) else None
@@ -93,7 +131,7 @@ def compute(
                 observer = counter
                 counter.start()
             if (counter or not active) and not cache:
-                graph = prepare(dsk, wanted, fold_from=_fold_from(num_workers))
+                graph = prepare(dsk, wanted, fold_from=fold_initial_from)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)
@@ -116,10 +154,7 @@ def compute(
                 if not keep:
                     values = {chunk: value_of(value) for chunk, value in values.items()}
             else:
-                computation = _Computation(
-                    engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
-                )
-                values = computation.results(keep)
+                values = run(graph, observer)
             failed = False
         finally:
             if observer:
@@ -180,10 +215,10 @@ def persist(
     return tuple(kept)
 
 
-def _fold_from(num_workers: int | None) -> int | None:
+def fold_from(slots: int) -> int | None:
     """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
     per_worker = config.get("fold-initial")
-    return None if per_worker is None else int(per_worker) * config.worker_count(num_workers or None)
+    return None if per_worker is None else int(per_worker) * slots
 
 
 def _stored_bytes(graph: ChunkGraph, inline_bytes: int, chunk: int) -> int | None:
@@ -448,4 +483,4 @@ def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
     return partial(dask.local.get_sync, **known)(dsk, keys)
 
 
-__all__ = ["compute", "compute_in_worker", "persist", "run_graph"]
+__all__ = ["compute", "compute_in_worker", "compute_with", "fold_from", "persist", "run_graph"]

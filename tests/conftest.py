@@ -66,7 +66,9 @@ class SharedAgent:
 def cluster(private_tmp: Path) -> Iterator[Any]:
     """Two agents with a worker process each, for the tests of a module."""
     cluster_of_agents = pytest.importorskip("dask_mars.cluster.local").LocalMarsCluster
-    with cluster_of_agents(2, 1, dashboard_address=None, memory_limit="1 GiB") as cluster:
+    # So that work stays where it was assigned.
+    no_stealing = dask.config.set({"distributed.scheduler.work-stealing": False})
+    with no_stealing, cluster_of_agents(2, 1, dashboard_address=None, memory_limit="1 GiB") as cluster:
         shared = [SharedAgent(agent) for agent in cluster.workers.values()]
         assert eventually(lambda: all(agent.engine().worker_pids() for agent in shared), 10)
         _shared.extend(shared)
