@@ -66,9 +66,10 @@ class SharedAgent:
 def cluster(private_tmp: Path) -> Iterator[Any]:
     """Two agents with a worker process each, for the tests of a module."""
     cluster_of_agents = pytest.importorskip("dask_mars.cluster.local").LocalMarsCluster
-    # So that work stays where it was assigned.
-    no_stealing = dask.config.set({"distributed.scheduler.work-stealing": False})
-    with no_stealing, cluster_of_agents(2, 1, dashboard_address=None, memory_limit="1 GiB") as cluster:
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": "1 GiB"}
+    with cluster_of_agents(**options) as cluster:
+        # So that work stays where it was assigned.
+        cluster.sync(cluster.scheduler.extensions["stealing"].stop)
         shared = [SharedAgent(agent) for agent in cluster.workers.values()]
         assert eventually(lambda: all(agent.engine().worker_pids() for agent in shared), 10)
         _shared.extend(shared)

@@ -16,6 +16,8 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
 
     Parameters
     ----------
+    name : str, optional
+        Of the cluster.
     n_workers : int, optional
         Agents. Default: one, as there is for a host.
     threads_per_worker : int, optional
@@ -35,12 +37,17 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
     """
 
     def __init__(
-        self, n_workers: int | None = None, threads_per_worker: int | None = None, **options: Any
+        self,
+        name: str | None = None,
+        n_workers: int | None = None,
+        threads_per_worker: int | None = None,
+        **options: Any,
     ) -> None:
         # Within a process Dask passes objects on as they are, and agents would get each other's stand-ins.
         options.setdefault("protocol", "tcp")
         options.setdefault("worker_class", MarsWorker)
         super().__init__(
+            name=name,
             n_workers=1 if n_workers is None else n_workers,
             threads_per_worker=threads_per_worker,
             processes=False,
