@@ -248,11 +248,10 @@ class _Computation:
         operands = graph.operands
         borrowed = {}
         for chunk, value in graph.values.items():
-            if type(value) is Persisted:
-                if value.engine is engine:
-                    borrowed[chunk] = value.graph, value.chunk
-                else:
-                    graph.values[chunk] = value.result()
+            if type(value) is Persisted and value.engine is engine:
+                borrowed[chunk] = value.graph, value.chunk
+            else:
+                graph.values[chunk] = value_of(value)
         in_client = (
             {
                 chunk

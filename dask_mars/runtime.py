@@ -355,9 +355,17 @@ def get(
 
 
 def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
-    """Compute collections and keep their chunks in the default runtime's store, as `Runtime.persist` does."""
+    """Compute collections and keep their chunks in the default runtime's store, as `Runtime.persist` does.
+
+    On a cluster they stay there, and this does not wait until they are computed.
+    """
     if mode.in_worker:
         return persist_with(compute_in_worker, collections, optimize_graph, options)
+    client = _client_of_cluster(options.pop("client", None))
+    if client is not None:
+        from dask_mars.cluster import clients
+
+        return persist_with(partial(clients.compute, client, keep=True), collections, optimize_graph, {})
     getter = partial(compute, _default.engine, keep=True)
     if options.get("num_workers") is None:
         options["num_workers"] = dask.config.get("num_workers", None)

@@ -16,7 +16,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client
+from distributed import Client, futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import dask_mars
@@ -109,6 +109,35 @@ def test_large_values_of_the_user_travel_once(get, client):
     assert (x + 1).sum().compute(scheduler=get) == values.sum() + 200_000
     shared = dask.delayed(values)
     assert sum(dask.compute(*[shared[number] for number in range(10)], scheduler=get)) == 45
+
+
+def test_values_of_futures(client, get):
+    x = da.from_array(np.arange(100.0), chunks=25)
+    kept = client.persist(x)
+    scattered = client.scatter(np.arange(10))
+    total = dask.delayed(np.sum)(scattered)
+    assert (kept + 1).sum().compute(scheduler=get) == 5050
+    assert total.compute(scheduler=get) == 45
+    # The user's own futures are left alone.
+    assert scattered.result().sum() == 45
+    assert kept.sum().compute(scheduler=client) == 4950.0
+
+
+def test_persist(cluster):
+    with Client(cluster) as client:
+        x = da.from_array(np.arange(40_000.0), chunks=10_000) + 1
+        kept, mean = dask.persist(x, x.mean(), scheduler=dask_mars.get)
+        assert len(futures_of(kept)) == 4
+        wait([kept, mean])
+        # The chunks are on both hosts, and are used there.
+        assert {*client.who_has(futures_of(kept)).values()} == {(agent,) for agent in client.nthreads()}
+        assert (kept - mean).sum().compute(scheduler=dask_mars.get) == 0
+        assert kept[15_000].compute(scheduler=dask_mars.get) == 15_001
+        # To everybody else they are arrays.
+        assert kept.sum().compute(scheduler=client) == x.sum().compute(scheduler="sync")
+        np.testing.assert_array_equal(kept.compute(), np.arange(40_000.0) + 1)
+        del kept, mean
+        assert eventually(lambda: nothing_is_left(cluster), 5)
 
 
 # -- in the user's process ------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def close() -> None:
         _own.clear()
 
 
-def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None) -> Any:
+def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None, keep: bool = False) -> Any:
     """Compute keys of a Dask graph on a cluster.
 
     Parameters
@@ -61,6 +61,8 @@ def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None) -> 
         As Dask calls a scheduler.
     retries : int, optional
         How often a task that raises is tried again.
+    keep : bool, optional
+        Leave values on the cluster, and return nodes for graphs in their place, without waiting for them.
 
     Returns
     -------
@@ -70,10 +72,10 @@ def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None) -> 
     slots = sum([host.slots for host in find_hosts(client)])
 
     def run(graph: ChunkGraph, observer: object) -> dict[int, Any]:
-        return run_on_cluster(client, graph, retries)
+        return run_on_cluster(client, graph, retries, keep)
 
     # Nobody here hears of single tasks.
-    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks=())
+    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks=(), keep=keep)
 
 
 __all__ = ["close", "compute", "connected", "current"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask_mars.cluster.stored import item_of
 from dask_mars.graph import DATA, ChunkGraph, Key, Operand
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.pickling import dumps, loads
@@ -79,7 +80,7 @@ class Piece:
         for chunk in range(known):
             if chunk not in values:
                 argument, item = next(read)
-                values[chunk] = arguments[argument] if item is None else arguments[argument][item]
+                values[chunk] = item_of(arguments[argument], item)
         return PieceGraph(
             keys=self.keys,
             operand_of=[DATA] * known + self.operand_of,

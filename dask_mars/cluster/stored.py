@@ -73,7 +73,13 @@ class Stored(Serialized):  # type: ignore[misc]
         return sum([item.nbytes if type(item) is Persisted else sizeof(item) for item in self.items])
 
     def __getitem__(self, number: int) -> Any:
-        return self.items[number]
+        # What a task returns has to be one of these.
+        item = self.items[number]
+        return Stored([item], bare=True) if type(item) is Persisted else item
+
+    def item(self, number: int | None) -> Any:
+        """Return an item as it is, or, given None, what it stands for if that is not a list."""
+        return self.items[number or 0] if self._bare or number is not None else self
 
     # Two of the base class that would read all values.
     def __eq__(self, other: object) -> bool:
@@ -86,6 +92,13 @@ class Stored(Serialized):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<Stored {len(self.items)} values, {self.nbytes:,} bytes>"
+
+
+def item_of(value: Any, number: int | None) -> Any:
+    """Return an item of a result, or, given None, the result."""
+    if isinstance(value, Stored):
+        return value.item(number)
+    return value if number is None else value[number]
 
 
 def plain(value: Any) -> Any:
@@ -164,4 +177,4 @@ def give_back_ended() -> None:
             engine.give_back(loan.location)
 
 
-__all__ = ["Stored", "give_back_ended", "plain"]
+__all__ = ["Stored", "give_back_ended", "item_of", "plain"]

@@ -10,7 +10,7 @@ import operator
 import pickle
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ from dask_mars.worker.locks import interprocess
 #: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
 _SCATTER_BYTES = 1 << 16
 
-#: Key of a task of Dask's.
-DaskKey = tuple[str, int] | tuple[str, int, int]
+#: Key of a task of Dask's, ours or the user's.
+DaskKey = Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ def find_hosts(client: Client) -> list[Host]:
     ]
 
 
-def run_on_cluster(client: Client, graph: ChunkGraph, retries: int | None = None) -> dict[int, Any]:
+def run_on_cluster(
+    client: Client, graph: ChunkGraph, retries: int | None = None, keep: bool = False
+) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
     Parameters
@@ -73,6 +75,8 @@ def run_on_cluster(client: Client, graph: ChunkGraph, retries: int | None = None
         What to compute.
     retries : int, optional
         How often a task that raises is tried again.
+    keep : bool, optional
+        Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
 
     Returns
     -------
@@ -93,7 +97,7 @@ def run_on_cluster(client: Client, graph: ChunkGraph, retries: int | None = None
     here = packer.unsendable()
     while True:
         try:
-            submission = _Submission(client, graph, hosts, packer, here)
+            submission = _Submission(client, graph, hosts, packer, here, keep)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -111,6 +115,8 @@ class _Submission:
         Of the graph.
     here : collection of int
         Chunks that have to run in this process, besides those of which the graph says so.
+    keep : bool
+        As given.
 
     Raises
     ------
@@ -119,7 +125,13 @@ class _Submission:
     """
 
     def __init__(
-        self, client: Client, graph: ChunkGraph, hosts: Sequence[Host], packer: Packer, here: Collection[int]
+        self,
+        client: Client,
+        graph: ChunkGraph,
+        hosts: Sequence[Host],
+        packer: Packer,
+        here: Collection[int],
+        keep: bool,
     ) -> None:
         self._client = client
         self._graph = graph
@@ -127,8 +139,12 @@ class _Submission:
         self._packer = packer
         self._subtasks = _cut(graph, hosts, here)
         self._name = uuid.uuid4().hex
+        self._requested = frozenset(graph.outputs)
+        self._keep = keep
         #: Values of chunks that are in this process.
-        self._values = {chunk: value_of(value) for chunk, value in graph.values.items()}
+        self._values: dict[int, Any] = {}
+        #: The user's own futures.
+        self._given: dict[DaskKey, Future] = {}
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
@@ -136,6 +152,14 @@ class _Submission:
                 self._readers[chunk].append(number)
         #: Of each chunk that a task of Dask's has among its results: which task, and the item.
         self._whereabouts: dict[int, tuple[DaskKey, int | None]] = {}
+        #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
+        self._kept: dict[int, DaskKey] = {}
+        for chunk, value in graph.values.items():
+            if isinstance(value, Future) and value.client is client:
+                self._given[value.key] = value
+                self._whereabouts[chunk] = value.key, None
+            else:
+                self._values[chunk] = value_of(value)
         #: Numbers of subtasks that nobody has been told of.
         self._waiting = list(range(len(self._subtasks)))
         #: What Dask is to keep until all is done.
@@ -154,6 +178,8 @@ class _Submission:
                 self._run_here(self._subtasks[self._waiting.pop(0)])
                 self._batch = self._next_batch()
             outputs = self._graph.outputs
+            if self._keep:
+                return {chunk: self._stand_in(chunk) for chunk in outputs}
             self._gather(outputs)
             return {chunk: self._value(chunk) for chunk in outputs}
         except BaseException:
@@ -162,6 +188,14 @@ class _Submission:
         finally:
             for future in self._futures.values():
                 future.release()
+
+    def _stand_in(self, chunk: int) -> Any:
+        """Return the future of an output, or its value if that is here."""
+        if chunk in self._values:
+            return self._values[chunk]
+        if chunk in self._kept:
+            return self._futures.pop(self._kept[chunk])
+        return self._given[self._whereabouts[chunk][0]]
 
     # -- subtasks for the cluster -----------------------------------------------------------------------------
 
@@ -214,15 +248,19 @@ class _Submission:
                 part = f"mars-part-{self._name}", number, place_of_parcel
                 tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_parcel), number
             self._whereabouts.update({chunk: (part, item) for item, chunk in enumerate(parcel)})
+            for item, chunk in enumerate(parcel if self._keep else ()):
+                if chunk in self._requested:
+                    # Under the name that it has in the user's collection.
+                    own = self._kept[chunk] = self._graph.keys[chunk]
+                    tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
         return tasks
 
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one."""
-        requested = set(self._graph.outputs).intersection(subtask.outputs)
         parcels: dict[frozenset[int], list[int]] = {}
         for chunk in subtask.outputs:
             hosts = {self._subtasks[reader].host for reader in self._readers[chunk]}
-            if chunk in requested:
+            if chunk in self._requested:
                 hosts.add(CLIENT)
             parcels.setdefault(frozenset(hosts), []).append(chunk)
         return list(parcels.values())
@@ -264,11 +302,12 @@ class _Submission:
 
     def _wanted(self, sent: set[int]) -> list[DaskKey]:
         """Return the tasks whose results are needed here, or by subtasks that are not sent yet."""
-        requested = set(self._graph.outputs)
         wanted: dict[DaskKey, None] = {}
         for number in sorted(sent):
             for chunk in self._subtasks[number].outputs:
-                if chunk in requested or not sent.issuperset(self._readers[chunk]):
+                if chunk in self._kept:
+                    wanted[self._kept[chunk]] = None
+                if (chunk in self._requested and not self._keep) or not sent.issuperset(self._readers[chunk]):
                     wanted[self._whereabouts[chunk][0]] = None
         return list(wanted)
 
@@ -291,7 +330,8 @@ class _Submission:
         """Fetch the results that chunks are in, in place of those fetched before."""
         needed = {self._whereabouts[chunk][0]: None for chunk in chunks if chunk not in self._values}
         missing = [key for key in needed if key not in self._gathered]
-        found = self._client.gather([self._futures[key] for key in missing]) if missing else []
+        futures = [self._futures.get(key) or self._given[key] for key in missing]
+        found = self._client.gather(futures) if missing else []
         self._gathered = {key: self._gathered[key] for key in needed if key in self._gathered}
         self._gathered.update(zip(missing, found, strict=True))
 
