@@ -97,7 +97,7 @@ def test_a_subtask_stays_in_the_store_of_the_agent(client, agent):
     assert x.flags.writeable
     assert pid in agent.engine.worker_pids()
     stored = agent.data["subtask"]
-    assert isinstance(stored[0], Persisted)
+    assert isinstance(stored.items[0], Persisted)
     assert stored.nbytes == agent.state.tasks["subtask"].nbytes == pytest.approx(800_000, rel=0.01)
     assert agent.engine.state()["store"]["stored_bytes"] >= 800_000
 

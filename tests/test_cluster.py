@@ -76,6 +76,7 @@ def test_array_function(get, name):
     assert_close(dask.compute(made, scheduler=get), dask.compute(made, scheduler="sync"))
 
 
+@pytest.mark.filterwarnings("ignore:Computing mixed collections")
 def test_collections_of_all_kinds(get):
     frame = dd.from_pandas(pd.DataFrame({"a": range(100), "b": [1.0, 2.0] * 50}), npartitions=4)
     bag = db.range(100, npartitions=5).map(lambda x: x + 1)

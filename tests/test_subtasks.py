@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_mars.ids import decode_subtask_id
@@ -17,6 +17,8 @@ from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.subtasks import NO_HOST, Room, Subtask, cut, place
 from tests.machines import plan
+
+few = settings(max_examples=50)
 
 
 @st.composite
@@ -61,6 +63,7 @@ def cut_assigned(graph: GraphPlan, hosts: dict[int, int], **options: Any) -> lis
     return cut(graph, place(graph, assign(graph, hosts), hosts), hosts, **options)
 
 
+@few
 @given(cases())
 def test_each_chunk_is_in_one_subtask_at_its_host(case):
     graph, placed, hosts = case
@@ -69,6 +72,7 @@ def test_each_chunk_is_in_one_subtask_at_its_host(case):
     assert all(placed[chunk] == subtask.host for subtask in found for chunk in subtask.chunks)
 
 
+@few
 @given(cases())
 def test_each_subtask_comes_after_all_that_it_needs(case):
     graph, placed, hosts = case
@@ -78,6 +82,7 @@ def test_each_subtask_comes_after_all_that_it_needs(case):
         there.update(subtask.outputs)
 
 
+@few
 @given(cases())
 def test_inputs_and_outputs_are_what_crosses_the_border(case):
     graph, placed, hosts = case
@@ -92,6 +97,7 @@ def test_inputs_and_outputs_are_what_crosses_the_border(case):
         assert subtask.outputs == tuple([chunk for chunk in subtask.chunks if chunk in read | set(graph.outputs)])
 
 
+@few
 @given(cases(), st.integers(0, 10**9), st.floats(0, 2))
 def test_no_subtask_of_several_chunks_is_larger_than_allowed(case, size, seconds):
     graph, placed, hosts = case
@@ -103,6 +109,7 @@ def test_no_subtask_of_several_chunks_is_larger_than_allowed(case, size, seconds
             assert len(subtask.chunks) <= seconds * 3 * (1 + 1e-6)
 
 
+@few
 @given(cases())
 def test_equal_graphs_are_cut_alike(case):
     graph, placed, hosts = case
@@ -110,6 +117,7 @@ def test_equal_graphs_are_cut_alike(case):
     assert cut(graph, placed, hosts, task=7) == cut(graph, list(placed), again, task=7)
 
 
+@few
 @given(cases())
 def test_ids_say_which_computation_which_level_and_which_subtask(case):
     graph, placed, hosts = case
@@ -123,6 +131,7 @@ def test_ids_say_which_computation_which_level_and_which_subtask(case):
         assert all(stage_of.get(source, -1) < own.stage for source in subtask.inputs)
 
 
+@few
 @given(cases())
 def test_chunks_follow_most_of_their_bytes(case):
     graph, _, hosts = case
