@@ -50,12 +50,12 @@ def other(cluster: LocalMarsCluster) -> MarsWorker:
     return cluster.workers[1]
 
 
-def piece_of(dsk: dict[Any, Any], *wanted: Any, reads: tuple[Any, ...] = ()) -> bytes:
-    """Make a piece of a whole graph; those in `reads` come as arguments, one each."""
+def piece_of(dsk: dict[Any, Any], *wanted: Any, reads: tuple[Any, ...] = (), item: int | None = 0) -> bytes:
+    """Make a piece of a whole graph; those in `reads` come as arguments, one each, and are an item of it."""
     graph = convert({**dsk, **dict.fromkeys(reads)}, wanted)
     plan = GraphPlan(graph.inputs, graph.outputs, graph.operand_of)
     (subtask,) = cut(plan, place(plan, {}, [0]), {0: 1}, seconds=[0.0] * len(graph))
-    sources = {graph.ids[key]: (number, 0) for number, key in enumerate(reads)}
+    sources = {graph.ids[key]: (number, item) for number, key in enumerate(reads)}
     values = {chunk: value for chunk, value in graph.values.items() if chunk not in sources}
     return Packer(graph, None).pack(subtask, [[graph.ids[key] for key in wanted]], sources, values)
 
@@ -116,11 +116,27 @@ def test_what_another_host_has_left_comes_over(client, agent, other):
     first = submit(client, agent, piece_of(dsk, *"xyz"), key="first")
     second = submit(client, other, piece_of({"t": (type_and_sum, "x")}, "t", reads=("x",)), first)
     assert second.result() == [("ndarray", 100_000.0)]
-    # What came over the network is what Dask's own worker would have got.
-    x, y, z = other.data["first"]
-    assert type(x) is np.ndarray
+    # It was put into the store there, once.
+    arrived = other.data["first"]
+    assert type(arrived.items[0]) is Persisted
+    stored = other.engine.state()["store"]["stored_bytes"]
+    assert 800_000 <= stored < 1_000_000
+    third = submit(client, other, piece_of({"t": (np.max, "x")}, "t", reads=("x",)), first, key="third")
+    assert third.result() == [1]
+    assert other.data["first"] is arrived
+    assert other.engine.state()["store"]["stored_bytes"] == stored
+    x, y, z = arrived.value()
+    assert np.array_equal(x, large())
     assert y.equals(pd.DataFrame({"a": [1, 2], "b": [0.5] * 2}))
     assert z == 3
+
+
+def test_single_values_are_put_into_the_store_too(client, agent):
+    scattered = client.scatter(large(), workers=[agent.address])
+    piece = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)
+    assert submit(client, agent, piece, scattered).result() == [100_000]
+    assert isinstance(agent.data[scattered.key], Stored)
+    assert np.array_equal(scattered.result(), large())
 
 
 def test_frames_are_the_shared_memory(client, agent):

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dask.sizeof import sizeof
 from distributed import Reschedule, Worker, WorkerPlugin, get_worker
 from distributed.worker import thread_state
 from tornado.ioloop import PeriodicCallback
@@ -23,11 +25,17 @@ from dask_mars.client import run_graph
 from dask_mars.cluster.pieces import Piece
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
+from dask_mars.graph import DATA, ChunkGraph, Operand, Step
+from dask_mars.optimize.programs import identity
 from dask_mars.scheduler.engine import Engine
 from dask_mars.version import __version__
 
+logger = logging.getLogger(__name__)
+
 #: How often is looked for chunks whose transfer is over.
 _GIVE_BACK_MS = 100
+#: Results from elsewhere of at least this many bytes are put into the store.
+_TAKEN_IN_BYTES = 1 << 16
 #: How workers say that they are agents, and annotations that a task is ours.
 MARK = "dask-mars"
 
@@ -75,6 +83,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         #: Number in the engine of each subtask that is being computed, None before it has one.
         self._subtasks: dict[Any, int | None] = {}
         self._cancelled: set[Any] = set()
+        #: Results from elsewhere that are on their way into the store.
+        self._arriving: dict[Any, asyncio.Future[Stored]] = {}
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
     @property
@@ -103,13 +113,32 @@ class MarsWorker(Worker):  # type: ignore[misc]
                 await asyncio.to_thread(engine.close)
 
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
-        """Compute a task; one that is not ours gets plain values."""
+        """Compute a task; ours get their inputs in the store, others as plain values."""
         task = self.state.tasks.get(key)
-        if task is not None and task.run_spec is not None and not (task.annotations or {}).get(MARK):
-            inputs = [self.data.get(source.key) for source in task.dependencies]
-            if any(isinstance(value, Stored) for value in inputs):
+        if task is not None and task.run_spec is not None:
+            if (task.annotations or {}).get(MARK):
+                await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
+            elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
                 task.run_spec = _WithPlainValues(task.run_spec)
         return await super().execute(key, stimulus_id=stimulus_id)
+
+    async def _take_in(self, key: Any) -> None:
+        """Put a result that has come from elsewhere into the store, if it is large."""
+        value = self.data.get(key)
+        if value is None or isinstance(value, Stored) or sizeof(value) < _TAKEN_IN_BYTES:
+            return
+        taking = self._arriving.get(key)
+        if taking is None:
+            taking = self._arriving[key] = asyncio.ensure_future(asyncio.to_thread(taken_in, self.engine, value))
+            taking.add_done_callback(lambda _: self._arriving.pop(key))
+        try:
+            stored = await taking
+        except Exception as error:
+            # It can be used as it is, too.
+            logger.debug("%r stays where it is: %s", key, error)
+            return
+        if self.data.get(key) is value:
+            self.data[key] = stored
 
     def compute(self, piece: Piece, arguments: Sequence[Any]) -> Stored:
         """Compute a subtask, and return what stands for its outputs. Called by a thread of Dask's.
@@ -156,6 +185,25 @@ class MarsWorker(Worker):  # type: ignore[misc]
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
                 engine.cancel_graph(number)
+
+
+def taken_in(engine: Engine, value: Any) -> Stored:
+    """Return a value, or a list of values, from the store of an engine."""
+    items = value if type(value) is list else [value]
+    count = len(items)
+    copy = Operand("arrive", (identity,), (Step(0, (0,), ()),), input_count=1, literal_count=0)
+    graph = ChunkGraph(
+        keys=[("arrive", number) for number in range(2 * count)],
+        operand_of=[DATA] * count + [0] * count,
+        literals=[()] * (2 * count),
+        inputs=[()] * count + [(number,) for number in range(count)],
+        operands=[copy],
+        values=dict(enumerate(items)),
+        outputs=[*range(count, 2 * count)],
+    )
+    # The engine's worker processes copy nothing: what they return is what the engine has copied for them.
+    found = run_graph(engine, graph)
+    return Stored([found[chunk] for chunk in graph.outputs], bare=items is not value)
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]
