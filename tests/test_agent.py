@@ -57,7 +57,7 @@ def piece_of(dsk: dict[Any, Any], *wanted: Any, reads: tuple[Any, ...] = (), ite
     (subtask,) = cut(plan, place(plan, {}, [0]), {0: 1}, seconds=[0.0] * len(graph))
     sources = {graph.ids[key]: (number, item) for number, key in enumerate(reads)}
     values = {chunk: value for chunk, value in graph.values.items() if chunk not in sources}
-    return Packer(graph, None).pack(subtask, [[graph.ids[key] for key in wanted]], sources, values)
+    return Packer(graph, 0).pack(subtask, [[graph.ids[key] for key in wanted]], sources, values)
 
 
 def submit(client: Any, agent: Any, piece: bytes, *arguments: Any, key: str = "subtask") -> Any:
@@ -234,7 +234,7 @@ def test_what_cannot_be_pickled_is_named():
     graph = convert({"x": (call_with, lock), "y": (call_with, "x")}, ["y"])
     plan = GraphPlan(graph.inputs, graph.outputs, graph.operand_of)
     (subtask,) = cut(plan, [0, 0], {0: 1}, seconds=[0.0, 0.0])
-    packer = Packer(graph, None)
+    packer = Packer(graph, 0)
     assert packer.unsendable() == set()
     with pytest.raises(Unsendable) as caught:
         packer.pack(subtask, [[1]], {}, {})

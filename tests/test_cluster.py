@@ -177,8 +177,27 @@ def test_errors_are_the_users_own(get):
     assert caught.traceback[-1].name == "fail_with"
 
 
+def test_results_that_cannot_travel(get):
+    with pytest.raises(TypeError, match="generator"):
+        get({"x": (iterate, 3)}, "x")
+
+
+def test_results_are_the_users_to_write_to(get):
+    (array, frame, (inner,)) = get({"x": (large,), "y": (framed, "x"), "z": (listed, "x")}, ["x", "y", "z"])
+    array[0], inner[0] = 5, 6
+    frame.iloc[0, 0] = 7
+    assert (array[0], inner[0], frame["a"][0]) == (5, 6, 7)
+
+
+def test_values_that_are_known_already(get):
+    assert get({"x": (fail_with, "it was run"), "y": (operator.neg, "x")}, "y", cache={"x": 5}) == -5
+
+
 def test_retries(get, tmp_path):
     assert get({"x": (fail_first, str(tmp_path / "n"), 2, 7)}, "x", retries=2) == 7
+    # What runs here is tried again as well.
+    graph = {"x": (held, threading.Lock()), "y": (fail_first, str(tmp_path / "m"), 2, "x")}
+    assert hasattr(get(graph, "y", retries=2), "acquire")
 
 
 def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
@@ -253,6 +272,18 @@ def held(lock: Any, *_: Any) -> Any:
 
 def large(*_: Any) -> np.ndarray[Any, Any]:
     return np.linspace(1.0, 1.0, 100_000)
+
+
+def iterate(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def framed(array: np.ndarray[Any, Any]) -> pd.DataFrame:
+    return pd.DataFrame({"a": array, "b": array})
+
+
+def listed(array: np.ndarray[Any, Any]) -> list[Any]:
+    return [array + 1]
 
 
 def nested() -> int:

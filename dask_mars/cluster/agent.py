@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from dask.sizeof import sizeof
 from distributed import Reschedule, Worker, WorkerPlugin, get_worker
 from distributed.worker import thread_state
@@ -27,8 +28,10 @@ from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
 from dask_mars.optimize.programs import identity
+from dask_mars.persisted import Persisted
 from dask_mars.scheduler.engine import Engine
 from dask_mars.version import __version__
+from dask_mars.worker.pickling import dumps
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,8 @@ logger = logging.getLogger(__name__)
 _GIVE_BACK_MS = 100
 #: Results from elsewhere of at least this many bytes are put into the store.
 _TAKEN_IN_BYTES = 1 << 16
+#: What can be pickled, without a look at it.
+_TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
 #: How workers say that they are agents, and annotations that a task is ours.
 MARK = "dask-mars"
 
@@ -170,6 +175,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
             with self._subtasks_lock:
                 del self._subtasks[key]
                 self._cancelled.discard(key)
+        for value in found.values():
+            _refuse_unpicklable(value)
         parcels = [Stored([found[chunk] for chunk in parcel]) for parcel in piece.parcels]
         return parcels[0] if len(parcels) == 1 else Stored(parcels)
 
@@ -204,6 +211,12 @@ def taken_in(engine: Engine, value: Any) -> Stored:
     # The engine's worker processes copy nothing: what they return is what the engine has copied for them.
     found = run_graph(engine, graph)
     return Stored([found[chunk] for chunk in graph.outputs], bare=items is not value)
+
+
+def _refuse_unpicklable(value: Any) -> None:
+    """Raise if a value cannot be pickled: better the task fails than each transfer, again and again."""
+    if type(value) not in _TRAVEL or (type(value) is np.ndarray and value.dtype.hasobject):
+        dumps(value)
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]

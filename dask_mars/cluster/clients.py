@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from distributed import Client, get_worker
 
 from dask_mars.client import compute_with, fold_from
 from dask_mars.cluster.submission import find_hosts, run_on_cluster
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph import ChunkGraph, Key
 
 _lock = threading.Lock()
 #: Clients that were made because the configuration names a scheduler, by its address.
@@ -50,7 +51,14 @@ def close() -> None:
         _own.clear()
 
 
-def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None, keep: bool = False) -> Any:
+def compute(
+    client: Client,
+    dsk: Any,
+    keys: Any,
+    retries: int | None = None,
+    cache: Mapping[Key, Any] | None = None,
+    keep: bool = False,
+) -> Any:
     """Compute keys of a Dask graph on a cluster.
 
     Parameters
@@ -61,6 +69,8 @@ def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None, kee
         As Dask calls a scheduler.
     retries : int, optional
         How often a task that raises is tried again.
+    cache : mapping, optional
+        Values of keys that are known already.
     keep : bool, optional
         Leave values on the cluster, and return nodes for graphs in their place, without waiting for them.
 
@@ -75,7 +85,7 @@ def compute(client: Client, dsk: Any, keys: Any, retries: int | None = None, kee
         return run_on_cluster(client, graph, retries, keep)
 
     # Nobody here hears of single tasks.
-    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks=(), keep=keep)
+    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), (), cache, keep)
 
 
 __all__ = ["close", "compute", "connected", "current"]

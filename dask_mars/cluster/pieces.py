@@ -48,7 +48,7 @@ class Piece:
         Its outputs, those together that go to the same places.
     retries, priorities : dict
         As in a `ChunkGraph`.
-    default_retries : int or None
+    default_retries : int
         For all other chunks.
     """
 
@@ -64,7 +64,7 @@ class Piece:
     parcels: list[list[int]]
     retries: dict[int, int]
     priorities: dict[int, float]
-    default_retries: int | None
+    default_retries: int
 
     def graph(self, arguments: Sequence[Any]) -> PieceGraph:
         """Return the chunk graph, given what the subtask reads.
@@ -145,11 +145,11 @@ class Packer:
     ----------
     graph : ChunkGraph
         The graph.
-    default_retries : int or None
+    default_retries : int
         Allowed failures of chunks of which the user has not said anything else.
     """
 
-    def __init__(self, graph: ChunkGraph, default_retries: int | None) -> None:
+    def __init__(self, graph: ChunkGraph, default_retries: int) -> None:
         self._graph = graph
         self._default_retries = default_retries
         self._operands: list[bytes | None] = [_dump_operand(operand) for operand in graph.operands]

@@ -17,6 +17,7 @@ from distributed.protocol.serialize import Serialized, serialize
 
 from dask_mars.persisted import Persisted, value_of
 from dask_mars.worker.locations import ARRAY, OBJECT, Location
+from dask_mars.worker.store import Store
 
 
 class Stored(Serialized):  # type: ignore[misc]
@@ -58,7 +59,7 @@ class Stored(Serialized):  # type: ignore[misc]
         if self._bare:
             return _serialized(self.items[0])
         found: tuple[dict[str, Any], list[Any]] = serialize(
-            [Serialized(*_serialized(item)) for item in self.items], on_error="raise", iterate_collection=True
+            [Serialized(*_serialized(item)) for item in self.items], iterate_collection=True
         )
         return found
 
@@ -116,30 +117,30 @@ def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
         return item.serialized()
     found: tuple[dict[str, Any], list[Any]]
     if type(item) is not Persisted:
-        found = serialize(item, on_error="raise")
+        found = serialize(item)
         return found
     give_back_ended()
     location = item.engine.borrow(item.graph, item.chunk)
     owners: list[Any] = []
     try:
-        found = _frames_of(item.engine.store.load(location, owners), location)
+        return _frames_of(item.engine.store, location, owners)
     finally:
         loan = _Loan(item, location, len(owners) + 1)
         for _, base in owners:
             weakref.finalize(base, _ended.append, loan).atexit = False
         _ended.append(loan)
-    return found
 
 
-def _frames_of(value: Any, location: Location) -> tuple[dict[str, Any], list[Any]]:
-    """Serialise a value that is read-only only because it lies in shared memory."""
+def _frames_of(store: Store, location: Location, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Serialise a value; whoever gets it may write to it, though it lies in shared memory here."""
     header: dict[str, Any]
-    header, frames = serialize(value, on_error="raise")
-    kind = location[0]
-    if kind == ARRAY and "writeable" in header.get("sub-header", ()):
+    if location[0] == OBJECT:
+        # It is pickled already.
+        pickled, buffers = store.load_pickle(location, owners)
+        return {"serializer": "pickle", "writeable": (True,) * len(buffers)}, [pickled, *buffers]
+    header, frames = serialize(store.load(location, owners))
+    if location[0] == ARRAY and "writeable" in header.get("sub-header", ()):
         header["sub-header"]["writeable"] = [location[6]]
-    elif kind == OBJECT and "writeable" in header:
-        header["writeable"] = (True,) * len(header["writeable"])
     return header, frames
 
 

@@ -19,6 +19,7 @@ from dask._task_spec import Task, TaskRef
 from dask.sizeof import sizeof
 from distributed import Client, Future
 
+from dask_mars import config
 from dask_mars.cluster.agent import MARK
 from dask_mars.cluster.pieces import Packer, Unsendable
 from dask_mars.errors import NoAgents
@@ -93,11 +94,12 @@ def run_on_cluster(
     hosts = find_hosts(client)
     if not hosts:
         raise NoAgents(client.scheduler.address)
+    retries = int(config.get("retries") if retries is None else retries)
     packer = Packer(graph, retries)
     here = packer.unsendable()
     while True:
         try:
-            submission = _Submission(client, graph, hosts, packer, here, keep)
+            submission = _Submission(client, graph, hosts, packer, here, retries, keep)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -115,7 +117,7 @@ class _Submission:
         Of the graph.
     here : collection of int
         Chunks that have to run in this process, besides those of which the graph says so.
-    keep : bool
+    retries, keep
         As given.
 
     Raises
@@ -131,6 +133,7 @@ class _Submission:
         hosts: Sequence[Host],
         packer: Packer,
         here: Collection[int],
+        retries: int,
         keep: bool,
     ) -> None:
         self._client = client
@@ -140,6 +143,7 @@ class _Submission:
         self._subtasks = _cut(graph, hosts, here)
         self._name = uuid.uuid4().hex
         self._requested = frozenset(graph.outputs)
+        self._retries = retries
         self._keep = keep
         #: Values of chunks that are in this process.
         self._values: dict[int, Any] = {}
@@ -324,7 +328,15 @@ class _Submission:
             self._gather(sources)
             operand = graph.operands[graph.operand_of[chunk]]
             literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
-            self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
+            left = graph.retries.get(chunk, self._retries)
+            while True:
+                try:
+                    self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
+                    break
+                except Exception:
+                    if not left:
+                        raise
+                    left -= 1
 
     def _gather(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""
