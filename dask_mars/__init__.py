@@ -20,20 +20,25 @@ from dask_mars.runtime import Runtime, close, get
 from dask_mars.version import __version__
 
 if TYPE_CHECKING:
+    from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.drawing.visualize import visualize
 
-__all__ = ["Runtime", "__version__", "close", "get", "visualize"]
+__all__ = ["LocalMarsCluster", "Runtime", "__version__", "close", "get", "visualize"]
 
 config.load_defaults()
 named_schedulers["mars"] = get
 
 
 def __getattr__(name: str) -> Any:
-    # Most programs never draw, and need not wait for the code that does.
+    # Most programs never draw nor leave their machine, and need not wait for the code that does.
     if name == "visualize":
         from dask_mars.drawing.visualize import visualize
 
         return visualize
+    if name == "LocalMarsCluster":
+        from dask_mars.cluster.local import LocalMarsCluster
+
+        return LocalMarsCluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -79,12 +79,50 @@ def compute(
     tuple or object
         As Dask's own schedulers: nested lists of keys become nested tuples of values.
     """
+    if rerun_exceptions_locally is None:
+        rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
+
+    def run(graph: ChunkGraph, observer: Observer | None) -> dict[int, Any]:
+        computation = _Computation(
+            engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
+        )
+        return computation.results(keep)
+
+    alike = fold_from(config.worker_count(num_workers or None))
+    return compute_with(run, dsk, keys, alike, callbacks, cache, keep)
+
+
+def compute_with(
+    run: Callable[[ChunkGraph, Observer | None], dict[int, Any]],
+    dsk: Any,
+    keys: Any,
+    fold_initial_from: int | None = None,
+    callbacks: Any = None,
+    cache: Mapping[Key, Any] | None = None,
+    keep: bool = False,
+) -> Any:
+    """Compute keys of a Dask graph by something that can run chunk graphs.
+
+    Parameters
+    ----------
+    run : callable
+        Returns the value of each output of a graph, and tells an observer how it gets on.
+    dsk, keys
+        As Dask calls a scheduler.
+    fold_initial_from : int, optional
+        As `prepare` takes it under the name of ``fold_from``.
+    callbacks, cache, keep
+        As `compute` takes them.
+
+    Returns
+    -------
+    tuple or object
+        As `compute`.
+    """
     wanted = flatten(keys)
     if not wanted:
         return nested_get(keys, {})
     cache = cache if cache is not None else dask.config.get("cache", None)
-    if rerun_exceptions_locally is None:
-        rerun_exceptions_locally = bool(dask.config.get("rerun_exceptions_locally", False))
     with local_callbacks(callbacks) as active:
         observer: Observer | None = None
         counter = CountingObserver(active) if active and only_count(active) else None
@@ -94,7 +132,7 @@ def compute(
                 observer = counter
                 counter.start()
             if (counter or not active) and not cache:
-                graph = prepare(dsk, wanted, fold_from=_fold_from(num_workers))
+                graph = prepare(dsk, wanted, fold_from=fold_initial_from)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)
@@ -117,11 +155,8 @@ def compute(
                 if not keep:
                     values = {chunk: value_of(value) for chunk, value in values.items()}
             else:
-                computation = _Computation(
-                    engine_for(num_workers), graph, observer, num_workers, retries, rerun_exceptions_locally
-                )
                 with collector.patient(len(graph)):
-                    values = computation.results(keep)
+                    values = run(graph, observer)
             failed = False
         finally:
             if observer:
@@ -137,6 +172,33 @@ def _arranged(keys: Any, ids: Mapping[Key, int], values: Mapping[int, Any]) -> A
     if isinstance(keys, list):
         return tuple([_arranged(key, ids, values) if isinstance(key, list) else values[ids[key]] for key in keys])
     return values[ids[keys]]
+
+
+def run_graph(
+    engine: Engine,
+    graph: ChunkGraph,
+    retries: int | None = None,
+    started: Callable[[int], None] | None = None,
+) -> dict[int, Any]:
+    """Compute a chunk graph, and leave the outputs in the store.
+
+    Parameters
+    ----------
+    engine : Engine
+        What computes it.
+    graph : ChunkGraph
+        At least one of its outputs is not known.
+    retries : int, optional
+        How often a task that raises is tried again.
+    started : callable, optional
+        Told the number that the engine gives the computation.
+
+    Returns
+    -------
+    dict
+        What stands for each output, or its value where that is small.
+    """
+    return _Computation(engine, graph, None, None, retries, False).results(keep=True, started=started)
 
 
 def persist(
@@ -162,10 +224,10 @@ def persist(
     return tuple(kept)
 
 
-def _fold_from(num_workers: int | None) -> int | None:
+def fold_from(slots: int) -> int | None:
     """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
     per_worker = config.get("fold-initial")
-    return None if per_worker is None else int(per_worker) * config.worker_count(num_workers or None)
+    return None if per_worker is None else int(per_worker) * slots
 
 
 def _stored_bytes(graph: ChunkGraph, inline_bytes: int, chunk: int) -> int | None:
@@ -195,11 +257,10 @@ class _Computation:
         operands = graph.operands
         borrowed = {}
         for chunk, value in graph.values.items():
-            if type(value) is Persisted:
-                if value.engine is engine:
-                    borrowed[chunk] = value.graph, value.chunk
-                else:
-                    graph.values[chunk] = value.result()
+            if type(value) is Persisted and value.engine is engine:
+                borrowed[chunk] = value.graph, value.chunk
+            else:
+                graph.values[chunk] = value_of(value)
         in_client = (
             {
                 chunk
@@ -234,7 +295,7 @@ class _Computation:
         #: Whether no thread of the pool is to begin another.
         self._cancelled = False
 
-    def results(self, keep: bool) -> dict[int, Any]:
+    def results(self, keep: bool, started: Callable[[int], None] | None = None) -> dict[int, Any]:
         """Compute, and return the value of each output chunk, or what stands for it in the store."""
         observer = self._observer
         engine = self._engine
@@ -247,6 +308,8 @@ class _Computation:
         # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
         try:
             engine.submit(run)
+            if started is not None:
+                started(run.number)
             self._serve(run)
             if keep:
                 return self._kept(run)
@@ -430,4 +493,4 @@ def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
     return partial(dask.local.get_sync, **known)(dsk, keys)
 
 
-__all__ = ["compute", "compute_in_worker", "persist"]
+__all__ = ["compute", "compute_in_worker", "compute_with", "fold_from", "persist", "run_graph"]

@@ -120,6 +120,26 @@ class EngineStopped(MarsError):
         self.reason = reason
 
 
+class NoAgents(MarsError):
+    """A cluster has no worker that could compute for dask_mars.
+
+    Attributes
+    ----------
+    address : str
+        Of the cluster's scheduler.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.address = address
+
+    def _message(self) -> str:
+        return (
+            f"no worker of the cluster at {self.address} is one of dask_mars. Start some: "
+            f"dask-mars-worker {self.address}"
+        )
+
+
 class PersistedLost(MarsError):
     """Persisted data are gone, because the engine that kept them is.
 

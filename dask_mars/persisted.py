@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
-from dask._task_spec import DataNode, Task
+from dask._task_spec import DataNode, Task, TaskRef
 
 from dask_mars.errors import PersistedLost
 from dask_mars.worker.locations import SPILLED, Location
@@ -154,12 +154,15 @@ def watch(persisted: Persisted, when_gone: Callable[[Any], None]) -> Reference:
 
 
 def value_of(chunk: Any) -> Any:
-    """Return what a kept chunk stands for; any other value as it is."""
-    return chunk.result() if type(chunk) is Persisted else chunk
+    """Return what a kept chunk or a future stands for; any other value as it is."""
+    return chunk.result() if type(chunk) is Persisted or isinstance(chunk, TaskRef) else chunk
 
 
-def as_node(key: Hashable, value: Any) -> DataNode | Task:
+def as_node(key: Hashable, value: Any) -> DataNode | Task | TaskRef:
     """Return the node of a graph that stands for a value, or for a kept chunk: any scheduler can run it."""
+    if isinstance(value, TaskRef) and value.key == key:
+        # So does distributed put its futures into graphs.
+        return value
     return Task(key, value_of, value) if type(value) is Persisted else DataNode(key, value)
 
 

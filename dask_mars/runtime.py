@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterable
@@ -296,6 +297,23 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _client_of_cluster(client: Any) -> Any:
+    """Return the client of the cluster that a computation is for; None if it is for this process's own engine."""
+    if client is not None:
+        return client
+    address = config.get("scheduler-address")
+    if address is not None:
+        from dask_mars.cluster import clients
+
+        return clients.connected(address)
+    # Whoever has not imported distributed has no client, and need not wait for that import.
+    if "distributed" not in sys.modules:
+        return None
+    from dask_mars.cluster import clients
+
+    return clients.current()
+
+
 def get(
     dsk: Any,
     keys: Any,
@@ -321,7 +339,8 @@ def get(
         How often a task that raises is tried again. Default: ``dask-mars.retries``, which is 0.
     **options
         ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, with the meaning that Dask's own schedulers
-        give them. Others are ignored, as they are there.
+        give them. ``client``: a `distributed.Client`, to compute on its cluster instead. Others are ignored, as
+        they are there.
 
     Returns
     -------
@@ -348,15 +367,28 @@ def get(
     """
     if mode.in_worker:
         return compute_in_worker(dsk, keys, **options)
+    client = _client_of_cluster(options.pop("client", None))
+    if client is not None:
+        from dask_mars.cluster import clients
+
+        return clients.compute(client, dsk, keys, retries, options.get("cache"))
     if num_workers is None:
         num_workers = dask.config.get("num_workers", None)
     return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))
 
 
 def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
-    """Compute collections and keep their chunks in the default runtime's store, as `Runtime.persist` does."""
+    """Compute collections and keep their chunks in the default runtime's store, as `Runtime.persist` does.
+
+    On a cluster they stay there, and this does not wait until they are computed.
+    """
     if mode.in_worker:
         return persist_with(compute_in_worker, collections, optimize_graph, options)
+    client = _client_of_cluster(options.pop("client", None))
+    if client is not None:
+        from dask_mars.cluster import clients
+
+        return persist_with(partial(clients.compute, client, keep=True), collections, optimize_graph, {})
     getter = partial(compute, _default.engine, keep=True)
     if options.get("num_workers") is None:
         options["num_workers"] = dask.config.get("num_workers", None)
@@ -370,3 +402,6 @@ get.persist = persist  # type: ignore[attr-defined]
 def close() -> None:
     """End the default runtime's workers; the next computation starts new ones."""
     _default.close()
+    clients = sys.modules.get("dask_mars.cluster.clients")
+    if clients is not None:
+        clients.close()

@@ -30,6 +30,7 @@ import numpy as np  # noqa: E402
 
 import dask_mars  # noqa: E402
 from dask_mars import Runtime  # noqa: E402
+from dask_mars.scheduler.engine import Engine  # noqa: E402
 from dask_mars.scheduler.spiller import Spiller  # noqa: E402
 from dask_mars.worker.locks import InterprocessLock  # noqa: E402
 
@@ -37,7 +38,7 @@ from dask_mars.worker.locks import InterprocessLock  # noqa: E402
 GRACE_S = 2.0
 
 #: Runtimes that outlive a test.
-_shared: list[Runtime] = []
+_shared: list[Runtime | SharedAgent] = []
 
 
 @contextlib.contextmanager
@@ -49,6 +50,32 @@ def shared_runtime(num_workers: int) -> Iterator[Runtime]:
         _shared.append(runtime)
         yield runtime
         _shared.remove(runtime)
+
+
+@dataclass
+class SharedAgent:
+    """An agent of a cluster that several tests use, in place of a runtime."""
+
+    agent: Any
+
+    def engine(self) -> Engine:
+        return self.agent.engine
+
+
+@pytest.fixture(scope="module")
+def cluster(private_tmp: Path) -> Iterator[Any]:
+    """Two agents with a worker process each, for the tests of a module."""
+    cluster_of_agents = pytest.importorskip("dask_mars.cluster.local").LocalMarsCluster
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": "1 GiB"}
+    with cluster_of_agents(**options) as cluster:
+        # So that work stays where it was assigned.
+        cluster.sync(cluster.scheduler.extensions["stealing"].stop)
+        shared = [SharedAgent(agent) for agent in cluster.workers.values()]
+        assert eventually(lambda: all(agent.engine().worker_pids() for agent in shared), 10)
+        _shared.extend(shared)
+        yield cluster
+        for agent in shared:
+            _shared.remove(agent)
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = GRACE_S) -> bool:
@@ -123,7 +150,12 @@ def _descriptors() -> dict[str, str]:
 
 def _own_descriptors() -> int:
     """Count descriptors but for those of the shared runtimes' workers, which change, and of locks, which stay."""
-    return len(_descriptors()) - 2 * len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
+    found = _descriptors()
+    if any(isinstance(runtime, SharedAgent) for runtime in _shared):
+        # Agents keep connections for when they need them again. Each worker has a socket too.
+        kept = [name for name in found.values() if not name.startswith("socket:")]
+        return len(kept) - len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
+    return len(found) - 2 * len(_pids_of_shared()) - (InterprocessLock.descriptor is not None)
 
 
 def _threads() -> set[threading.Thread]:
@@ -149,8 +181,10 @@ def _shared_memory() -> set[str]:
 
 
 def _temporary_files() -> set[str]:
-    # Dask leaves the directories of its shuffle by disk behind, under threads too.
-    return {name for name in os.listdir(tempfile.gettempdir()) if not name.endswith(".partd")}
+    # Dask leaves the directories of its shuffle by disk behind, under threads too, and the one that its workers'
+    # are in.
+    names = os.listdir(tempfile.gettempdir())
+    return {name for name in names if not name.endswith(".partd") and name != "dask-scratch-space"}
 
 
 def _settings(known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -183,7 +217,7 @@ class Surroundings:
         return {name: what for name, what in added.items() if what}
 
 
-def _left_in_engine(runtime: Runtime) -> dict[str, Any]:
+def _left_in_engine(runtime: Runtime | SharedAgent) -> dict[str, Any]:
     engine = runtime.engine()
     left = {
         "blocks": dict(engine._blocks.references),

@@ -67,6 +67,13 @@ def wait_for(path: str | Path, value: Any = None, timeout_s: float = 15.0) -> An
     return value
 
 
+def sum_after(begun: str | Path, path: str | Path, arrays: list[np.ndarray]) -> float:
+    """Note the process, and return the sum of the first elements once a file is there."""
+    note(begun, str(os.getpid()))
+    wait_for(path)
+    return float(sum(array[0] for array in arrays))
+
+
 def large_array(megabytes: float, value: float = 1.0) -> np.ndarray:
     """Return an array of its own memory."""
     return np.full(int(megabytes * (1 << 17)), value)

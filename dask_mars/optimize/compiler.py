@@ -166,6 +166,8 @@ class Compiler:
         if isinstance(argument, GraphNode):
             return self._emit_node(program, argument, local)
         if isinstance(argument, TaskRef):
+            # A future: its key need not be in the graph.
+            self.extra.setdefault(argument.key, DataNode(argument.key, argument))
             code = local.get(argument.key) if local else None
             return program.input(argument.key) if code is None else code
         return self._emit_literal(program, argument)

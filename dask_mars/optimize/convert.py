@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from dask._task_spec import Alias, DataNode
+from dask._task_spec import Alias, DataNode, TaskRef
 
 from dask_mars.graph import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler
@@ -115,6 +115,9 @@ class Converter:
             if record is not None:
                 return record
             node = self._other_node(key, wanted_by)
+        if isinstance(node, TaskRef) and type(node) is not TaskRef:
+            # A future, whose value is somewhere.
+            return DataNode(key, node)
         program = compiler.program_of(key, node)
         if isinstance(program, Program):
             return Record(compiler.operand_of(key, program), tuple(program.literals), program.input_keys)

@@ -98,8 +98,9 @@ def enter(payload: bytes) -> None:
     sys.path[:] = path
     _enter_environment({_text(key): _text(value) for key, value in environment.items()})
     settings = pickle.loads(config)
-    # Workers are all the parallelism there is: a nested compute runs where it is.
-    if settings.get("scheduler") in (None, "mars"):
+    # Workers are all the parallelism there is: a nested compute runs where it is. The last of these names is that
+    # of a client which is not here.
+    if settings.get("scheduler") in (None, "mars", "dask.distributed"):
         settings["scheduler"] = "sync"
     dask.config.config.clear()
     dask.config.config.update(settings)

@@ -71,11 +71,15 @@ def assembled(location: Location, blocks: Sequence[Any]) -> Any:
     if location[0] == ARRAY:
         _, _, dtype, shape, strides, position, _ = location
         return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
+    header, views = pickle_of(location, blocks)
+    return loads(header, buffers=views)
+
+
+def pickle_of(location: Location, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
+    """Return the pickle that a value lies in arenas as, and its buffers, given the memory of each block."""
     _, _, header, parts = location
     views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
-    if header is None:
-        header = views.pop()
-    return loads(header, buffers=views)
+    return (views.pop() if header is None else header), views
 
 
 def size_of(location: Location) -> int:

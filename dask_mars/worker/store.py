@@ -33,6 +33,7 @@ from dask_mars.worker.locations import (
     assembled,
     blocks_of,
     extents,
+    pickle_of,
     relocated,
     size_of,
     spilled_file,
@@ -316,6 +317,10 @@ class Store:
             return _load_small(*location[1:])
         if kind == SPILLED:
             return _unspilled(location)
+        return assembled(location, self._bases(location, owners))
+
+    def _bases(self, location: Location, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
+        """Return the memory of each block of a value."""
         bases = []
         for block in location[1]:
             base = self.arenas[block[0]].view(block[1], block[2])
@@ -323,7 +328,19 @@ class Store:
             bases.append(base)
             if owners is not None:
                 owners.append((block, base))
-        return assembled(location, bases)
+        return bases
+
+    def load_pickle(self, location: Location, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
+        """Return the pickle that an object lies in arenas as, and its buffers, without copying them.
+
+        Parameters
+        ----------
+        location : Location
+            Of kind `OBJECT`.
+        owners : list
+            As for `load`.
+        """
+        return pickle_of(location, self._bases(location, owners))
 
     def load_copy(self, location: Location) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""

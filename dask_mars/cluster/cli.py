@@ -1,0 +1,209 @@
+"""``dask-mars-worker``: the agent of a host, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import dask
+from dask.system import CPU_COUNT
+from distributed import Nanny
+from distributed._signals import wait_for_signals
+from distributed.preloading import validate_preload_argv
+
+from dask_mars import config
+from dask_mars.cluster.agent import MarsWorker
+from dask_mars.version import __version__
+
+logger = logging.getLogger("distributed.dask_mars")
+
+#: How long a host that is to leave may take to hand its results to others, and its processes to end.
+_RETIRE_S = 30.0
+_CLOSE_S = 10.0
+
+_PEM_FILE = click.Path(exists=True, resolve_path=True)
+
+
+@click.command(name="worker", context_settings={"ignore_unknown_options": True})
+@click.argument("scheduler", required=False)
+@click.option("--tls-ca-file", type=_PEM_FILE, help="CA certificates (PEM).")
+@click.option("--tls-cert", type=_PEM_FILE, help="Certificate (PEM).")
+@click.option("--tls-key", type=_PEM_FILE, help="Private key (PEM).")
+@click.option("--worker-port", help="Port, or first:last, that others connect to. [default: random]")
+@click.option("--nanny-port", help="The same for the nanny. [default: random]")
+@click.option("--host", help="Address of this host, as the scheduler and other workers see it.")
+@click.option("--interface", help='Network interface, like "eth0" or "ib0".')
+@click.option("--protocol", help='Protocol, like "tcp" or "tls".')
+@click.option("--dashboard-address", default=":0", help="Where the agent's own pages are.")
+@click.option("--dashboard/--no-dashboard", default=True, help="Serve them. [default: --dashboard]")
+@click.option("--nworkers", "n_workers", help="Worker processes. [default: a process for each processor]")
+@click.option("--nthreads", type=int, help="Multiplies that: here each thread is a process.")
+@click.option("--name", help="A unique name for this host.")
+@click.option(
+    "--memory-limit",
+    default="auto",
+    show_default=True,
+    help='Of the agent and its processes together: bytes, a share, or text like "5GB". "auto" is what '
+    "dask-mars.memory-limit says.",
+)
+@click.option("--store-limit", help="Results that are kept in memory; beyond it they go to disk.")
+@click.option("--spill-directory", help="Where on disk. [default: the local directory]")
+@click.option("--local-directory", help="Where files of the agent go.")
+@click.option("--resources", help='For tasks that need some, like "GPU=2 MEM=10e9".')
+@click.option("--scheduler-file", help="File with the scheduler's address, as dask scheduler writes it.")
+@click.option("--death-timeout", help="Seconds to wait for a scheduler before giving up.")
+@click.option("--pid-file", type=click.Path(path_type=Path), help="File to write the process id to.")
+@click.option("--nanny/--no-nanny", default=True, help="Restart an agent that dies. [default: --nanny]")
+@click.option(
+    "--preload",
+    multiple=True,
+    is_eager=True,
+    help='Module that the agent is to load, like "foo.bar" or "/path/to/foo.py".',
+)
+@click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
+@click.version_option(__version__)
+def main(
+    scheduler: str | None,
+    scheduler_file: str | None,
+    nanny: bool,
+    pid_file: Path | None,
+    n_workers: str | None,
+    nthreads: int | None,
+    memory_limit: str,
+    resources: str | None,
+    worker_port: str | None,
+    nanny_port: str | None,
+    tls_ca_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    **options: Any,
+) -> None:
+    """Let this host compute for the Dask scheduler at SCHEDULER with dask_mars.
+
+    The options are those of `dask worker`. There is one agent on a host, and its processes share one store.
+    """
+    if not (scheduler or scheduler_file or dask.config.get("scheduler-address", None)):
+        raise click.UsageError("give the address of a scheduler, or --scheduler-file")
+    security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
+    options |= {
+        "scheduler_file": scheduler_file,
+        "nthreads": _processes(n_workers, nthreads),
+        "memory_limit": config.get("memory-limit") if memory_limit == "auto" else memory_limit,
+        "resources": _resources(resources),
+        "security": {name: value for name, value in security.items() if value is not None},
+        "preload": list(options["preload"]),
+    }
+    options["memory_limit"] = config.parse_memory(_number(options["memory_limit"]))
+    if nanny:
+        # It counts what the agent has read of its processes' shared memory as if that were its own.
+        dask.config.set({"distributed.worker.memory.terminate": False})
+        options |= {"worker_class": MarsWorker, "worker_port": worker_port, "port": nanny_port}
+    else:
+        options["port"] = worker_port
+    with _pid_file(pid_file):
+        ended_well = asyncio.run(_serve(Nanny if nanny else MarsWorker, scheduler, options))
+    if not ended_well:
+        sys.exit(1)
+
+
+def _processes(n_workers: str | None, nthreads: int | None) -> int:
+    """Return the number of worker processes."""
+    if n_workers in (None, "auto"):
+        return nthreads or CPU_COUNT
+    try:
+        count = int(n_workers or "")
+    except ValueError:
+        raise click.BadParameter(f"{n_workers} is neither a number nor 'auto'", param_hint="--nworkers") from None
+    if count < 0:
+        count += CPU_COUNT + 1
+    if count < 1:
+        raise click.BadParameter("there must be at least one", param_hint="--nworkers")
+    return count * (nthreads or 1)
+
+
+def _resources(text: str | None) -> dict[str, float] | None:
+    if not text:
+        return None
+    try:
+        return {
+            name: float(amount) for name, amount in (pair.split("=") for pair in text.replace(",", " ").split())
+        }
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not like 'GPU=2 MEM=10e9'", param_hint="--resources") from None
+
+
+def _number(limit: Any) -> Any:
+    """Return text that is a number as one: as for `dask worker`, 0.5 is half of the memory there is."""
+    try:
+        value = float(limit)
+    except (TypeError, ValueError):
+        return limit
+    return value if value <= 1 else int(value)
+
+
+@contextlib.contextmanager
+def _pid_file(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> bool:
+    """Run an agent, or its nanny, until it ends or a signal comes; return whether all went well."""
+    signalled = asyncio.create_task(wait_for_signals())
+    # Handlers are in place from here on.
+    await asyncio.sleep(0)
+    server = kind(scheduler, **options)
+    ended = asyncio.create_task(_wait_for(server))
+    await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not signalled.done():
+        signalled.cancel()
+        try:
+            await ended
+        except TimeoutError as error:
+            logger.error("the scheduler does not answer: %s", error)
+            return False
+        return True
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(_retire(server), _RETIRE_S)
+    await server.close(timeout=_CLOSE_S, reason=f"signal-{signalled.result()}")
+    with contextlib.suppress(Exception):
+        await ended
+    return True
+
+
+async def _wait_for(server: Any) -> None:
+    await server
+    await server.finished()
+
+
+async def _retire(server: Any) -> None:
+    """Have the scheduler move the results that only this host has to others."""
+    address = server.worker_address if isinstance(server, Nanny) else server.address
+    if address is not None:
+        await server.scheduler.retire_workers(workers=[address], close_workers=False, remove=False)
+
+
+@click.group(name="mars")
+@click.version_option(__version__)
+def group() -> None:
+    """Command line tools of dask_mars."""
+
+
+group.add_command(main)
+
+
+if __name__ == "__main__":
+    main(prog_name="dask-mars-worker")

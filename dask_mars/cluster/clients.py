@@ -1,0 +1,91 @@
+"""Which cluster a computation is for, and how it gets there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client, get_worker
+
+from dask_mars.client import compute_with, fold_from
+from dask_mars.cluster.submission import find_hosts, run_on_cluster
+from dask_mars.graph import ChunkGraph, Key
+
+_lock = threading.Lock()
+#: Clients that were made because the configuration names a scheduler, by its address.
+_own: dict[str, Client] = {}
+
+
+def connected(address: str) -> Client:
+    """Return a client of the scheduler at an address; the first call connects it."""
+    with _lock:
+        client = _own.get(address)
+        if client is None or client.status != "running":
+            client = _own[address] = Client(address, set_as_default=False)
+        return client
+
+
+def current() -> Client | None:
+    """Return the user's current client, if it is one of a cluster with agents and can be waited for here."""
+    try:
+        get_worker()
+    except ValueError:
+        pass
+    else:
+        # A task waits for nothing that its own worker may have to compute.
+        return None
+    try:
+        client = Client.current()
+    except ValueError:
+        return None
+    usable = client.status == "running" and not client.asynchronous and find_hosts(client)
+    return client if usable else None
+
+
+def close() -> None:
+    """Close the clients that `connected` has made."""
+    with _lock:
+        for client in _own.values():
+            client.close()
+        _own.clear()
+
+
+def compute(
+    client: Client,
+    dsk: Any,
+    keys: Any,
+    retries: int | None = None,
+    cache: Mapping[Key, Any] | None = None,
+    keep: bool = False,
+) -> Any:
+    """Compute keys of a Dask graph on a cluster.
+
+    Parameters
+    ----------
+    client : Client
+        Connected to the cluster.
+    dsk, keys
+        As Dask calls a scheduler.
+    retries : int, optional
+        How often a task that raises is tried again.
+    cache : mapping, optional
+        Values of keys that are known already.
+    keep : bool, optional
+        Leave values on the cluster, and return nodes for graphs in their place, without waiting for them.
+
+    Returns
+    -------
+    tuple or object
+        As Dask's own schedulers.
+    """
+    slots = sum([host.slots for host in find_hosts(client)])
+
+    def run(graph: ChunkGraph, observer: object) -> dict[int, Any]:
+        return run_on_cluster(client, graph, retries, keep)
+
+    # Nobody here hears of single tasks.
+    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), (), cache, keep)
+
+
+__all__ = ["close", "compute", "connected", "current"]

@@ -1,0 +1,58 @@
+"""A cluster of agents on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import LocalCluster
+
+from dask_mars.cluster.agent import MarsWorker
+
+
+class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
+    """A `distributed.LocalCluster` whose workers are dask_mars's agents: for tests, and for Dask's dashboard.
+
+    The agents live in this process, each with worker processes of its own.
+
+    Parameters
+    ----------
+    name : str, optional
+        Of the cluster.
+    n_workers : int, optional
+        Agents. Default: one, as there is for a host.
+    threads_per_worker : int, optional
+        Worker processes of each. Default: the processors, divided among the agents.
+    **options
+        As for `distributed.LocalCluster`; those that it does not know are for `MarsWorker`.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dask_mars
+    >>> from distributed import Client
+    >>> with dask_mars.LocalMarsCluster(threads_per_worker=2, dashboard_address=None) as cluster:
+    ...     with Client(cluster):
+    ...         int(da.arange(10, chunks=5).sum().compute(scheduler=dask_mars.get))
+    45
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        n_workers: int | None = None,
+        threads_per_worker: int | None = None,
+        **options: Any,
+    ) -> None:
+        # Within a process Dask passes objects on as they are, and agents would get each other's stand-ins.
+        options.setdefault("protocol", "tcp")
+        options.setdefault("worker_class", MarsWorker)
+        super().__init__(
+            name=name,
+            n_workers=1 if n_workers is None else n_workers,
+            threads_per_worker=threads_per_worker,
+            processes=False,
+            **options,
+        )
+
+
+__all__ = ["LocalMarsCluster"]

@@ -1,0 +1,234 @@
+"""Subtasks on their way to an agent: each a piece of the chunk graph that stands on its own."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_mars.cluster.stored import item_of
+from dask_mars.graph import DATA, ChunkGraph, Key, Operand
+from dask_mars.scheduler.subtasks import Subtask
+from dask_mars.worker.pickling import dumps, loads
+
+
+@dataclass(slots=True)
+class PieceGraph(ChunkGraph):
+    """A chunk graph whose sizes were declared elsewhere."""
+
+    sizes: Sequence[int | None] = ()
+
+    def declared_bytes(self, chunk: int) -> int | None:
+        """Return the bytes that a chunk was declared to take, or None where nothing was said."""
+        return self.sizes[chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What an agent gets to know of a subtask. Chunks are numbered anew, those that it reads first.
+
+    Attributes
+    ----------
+    id : bytes
+        Of the subtask.
+    keys : list
+        Of all chunks.
+    sources : list
+        Of each chunk that others compute: in which argument it comes, and as which item of that; None if it is all
+        of it.
+    values : dict
+        Of chunks that are known.
+    operands : list of bytes
+        Pickles.
+    operand_of, inputs, literals, sizes : list
+        Of the chunks that it computes; the sizes are declared ones.
+    parcels : list of list of int
+        Its outputs, those together that go to the same places.
+    retries, priorities : dict
+        As in a `ChunkGraph`.
+    default_retries : int
+        For all other chunks.
+    """
+
+    id: bytes
+    keys: list[Key]
+    sources: list[tuple[int, int | None]]
+    values: dict[int, Any]
+    operands: list[bytes]
+    operand_of: list[int]
+    inputs: list[tuple[int, ...]]
+    literals: list[tuple[Any, ...]]
+    sizes: list[int | None]
+    parcels: list[list[int]]
+    retries: dict[int, int]
+    priorities: dict[int, float]
+    default_retries: int
+
+    def graph(self, arguments: Sequence[Any]) -> PieceGraph:
+        """Return the chunk graph, given what the subtask reads.
+
+        Parameters
+        ----------
+        arguments : sequence
+            Values, or lists of them.
+        """
+        known = len(self.keys) - len(self.operand_of)
+        values = dict(self.values)
+        read = iter(self.sources)
+        for chunk in range(known):
+            if chunk not in values:
+                argument, item = next(read)
+                values[chunk] = item_of(arguments[argument], item)
+        return PieceGraph(
+            keys=self.keys,
+            operand_of=[DATA] * known + self.operand_of,
+            literals=[()] * known + self.literals,
+            inputs=[()] * known + self.inputs,
+            operands=list(map(_operand, self.operands)),
+            values=values,
+            outputs=sorted({chunk for parcel in self.parcels for chunk in parcel}),
+            ids={key: chunk for chunk, key in enumerate(self.keys)},
+            retries=self.retries,
+            priorities=self.priorities,
+            sizes=[None] * known + self.sizes,
+        )
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Compute the subtask: with an agent by its engine, elsewhere one chunk after the other.
+
+        Returns
+        -------
+        list
+            The outputs, as a list for each parcel; if there is one parcel only, just that. An agent returns
+            what stands for them.
+        """
+        from dask_mars.cluster.agent import current_agent
+
+        agent = current_agent()
+        if agent is not None:
+            return agent.compute(self, arguments)
+        found = _run(self.graph(arguments))
+        parcels = [[found[chunk] for chunk in parcel] for parcel in self.parcels]
+        return parcels[0] if len(parcels) == 1 else parcels
+
+
+def _run(graph: ChunkGraph) -> dict[int, Any]:
+    found = dict(graph.values)
+    for chunk, operand in enumerate(graph.operand_of):
+        if operand != DATA:
+            inputs = [found[source] for source in graph.inputs[chunk]]
+            found[chunk] = graph.operands[operand].run(inputs, graph.literals[chunk])
+    return found
+
+
+@functools.lru_cache(256)
+def _operand(data: bytes) -> Operand:
+    """Return an operand; those that are the same are unpickled once."""
+    operand: Operand = loads(data)
+    return operand
+
+
+class Unsendable(Exception):
+    """Some chunks cannot be pickled. Never reaches the user."""
+
+    def __init__(self, chunks: list[int]) -> None:
+        super().__init__(chunks)
+        self.chunks = chunks
+
+
+class Packer:
+    """Makes pieces of one chunk graph.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        The graph.
+    default_retries : int
+        Allowed failures of chunks of which the user has not said anything else.
+    """
+
+    def __init__(self, graph: ChunkGraph, default_retries: int) -> None:
+        self._graph = graph
+        self._default_retries = default_retries
+        self._operands: list[bytes | None] = [_dump_operand(operand) for operand in graph.operands]
+
+    def unsendable(self) -> set[int]:
+        """Return chunks whose operand cannot be pickled."""
+        bad = {number for number, data in enumerate(self._operands) if data is None}
+        return {chunk for chunk, number in enumerate(self._graph.operand_of) if number in bad} if bad else set()
+
+    def pack(
+        self,
+        subtask: Subtask,
+        parcels: list[list[int]],
+        sources: Mapping[int, tuple[int, int | None]],
+        values: Mapping[int, Any],
+    ) -> bytes:
+        """Return the pickle of a piece.
+
+        Parameters
+        ----------
+        subtask : Subtask
+            Which.
+        parcels : list of list of int
+            Its outputs, those together that go to the same places.
+        sources : mapping
+            Of the inputs that others compute, where in the arguments they are.
+        values : mapping
+            Of inputs that are known.
+
+        Raises
+        ------
+        Unsendable
+            Chunks of it cannot be pickled.
+        """
+        graph, chunks = self._graph, subtask.chunks
+        members = [*subtask.inputs, *chunks]
+        new = {chunk: number for number, chunk in enumerate(members)}
+        numbers = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
+        places = {number: place for place, number in enumerate(numbers)}
+        piece = Piece(
+            id=subtask.id,
+            keys=[graph.keys[chunk] for chunk in members],
+            sources=[sources[chunk] for chunk in subtask.inputs if chunk not in values],
+            values={new[chunk]: values[chunk] for chunk in subtask.inputs if chunk in values},
+            operands=[data for number in numbers if (data := self._operands[number]) is not None],
+            operand_of=[places[graph.operand_of[chunk]] for chunk in chunks],
+            inputs=[tuple([new[source] for source in graph.inputs[chunk]]) for chunk in chunks],
+            literals=[graph.literals[chunk] for chunk in chunks],
+            sizes=[graph.declared_bytes(chunk) for chunk in chunks],
+            parcels=[[new[chunk] for chunk in parcel] for parcel in parcels],
+            retries={new[chunk]: graph.retries[chunk] for chunk in chunks if chunk in graph.retries},
+            priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
+            default_retries=self._default_retries,
+        )
+        try:
+            return dumps(piece)
+        except Exception as error:
+            bad = [chunk for chunk in chunks if not _can_dump(graph.literals[chunk])]
+            bad += [chunk for chunk in chunks if not _can_dump([values.get(at) for at in graph.inputs[chunk]])]
+            if not bad:
+                raise
+            raise Unsendable(bad) from error
+
+
+def _dump_operand(operand: Operand) -> bytes | None:
+    if operand.in_client:
+        return None
+    try:
+        return dumps(operand)
+    except Exception:
+        return None
+
+
+def _can_dump(value: Any) -> bool:
+    try:
+        pickle.loads(dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+__all__ = ["Packer", "Piece", "PieceGraph", "Unsendable"]

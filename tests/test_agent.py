@@ -1,0 +1,253 @@
+"""The agent of a host: subtasks on its engine, what becomes of their results, and tasks of others."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from operator import call
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from dask._task_spec import Task, TaskRef
+from distributed import Client
+from distributed.protocol import deserialize, serialize
+from distributed.utils_test import async_poll_for, gen_cluster
+
+from dask_mars.cluster.agent import MARK, MarsWorker
+from dask_mars.cluster.local import LocalMarsCluster
+from dask_mars.cluster.pieces import Packer, Unsendable
+from dask_mars.cluster.stored import Stored, give_back_ended
+from dask_mars.optimize.convert import convert
+from dask_mars.persisted import Persisted
+from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.subtasks import cut, place
+from tests.conftest import eventually
+from tests.tasks import die_first, note, pid_of, wait_for
+
+
+@pytest.fixture
+def client(cluster: LocalMarsCluster) -> Iterator[Client]:
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+    assert eventually(lambda: all(map(nothing_is_stored, cluster.workers.values())), 5)
+
+
+@pytest.fixture
+def agent(cluster: LocalMarsCluster) -> MarsWorker:
+    """Return the agent that subtasks go to, unless told otherwise."""
+    return cluster.workers[0]
+
+
+@pytest.fixture
+def other(cluster: LocalMarsCluster) -> MarsWorker:
+    return cluster.workers[1]
+
+
+def piece_of(dsk: dict[Any, Any], *wanted: Any, reads: tuple[Any, ...] = (), item: int | None = 0) -> bytes:
+    """Make a piece of a whole graph; those in `reads` come as arguments, one each, and are an item of it."""
+    graph = convert({**dsk, **dict.fromkeys(reads)}, wanted)
+    plan = GraphPlan(graph.inputs, graph.outputs, graph.operand_of)
+    (subtask,) = cut(plan, place(plan, {}, [0]), {0: 1}, seconds=[0.0] * len(graph))
+    sources = {graph.ids[key]: (number, item) for number, key in enumerate(reads)}
+    values = {chunk: value for chunk, value in graph.values.items() if chunk not in sources}
+    return Packer(graph, 0).pack(subtask, [[graph.ids[key] for key in wanted]], sources, values)
+
+
+def submit(client: Any, agent: Any, piece: bytes, *arguments: Any, key: str = "subtask") -> Any:
+    """Have a piece computed by an agent, as the client side does it."""
+    refs = [TaskRef(future.key) for future in arguments]
+    graph = {key: Task(key, call, Task(None, pickle.loads, piece), *refs)}
+    held = {future.key: future for future in arguments}
+    with dask.annotate(**{MARK: True}):
+        return client.get({**held, **graph}, key, sync=False, workers=[agent.address])
+
+
+def large(value: float = 1.0) -> np.ndarray[Any, Any]:
+    return np.linspace(value, value, 100_000)
+
+
+def nothing_is_stored(agent: MarsWorker) -> bool:
+    give_back_ended()
+    state = agent.engine.state()
+    return not agent.data and not state["graphs"] and not state["store"]["stored_bytes"]
+
+
+def endless(client: Any, agent: Any, folder: Path) -> tuple[Any, Callable[[], bool]]:
+    """Submit a subtask that would go on for ever, and return what says whether it has begun."""
+    begun, never = folder / "begun", folder / "never"
+    piece = piece_of({"x": (note, str(begun)), "y": (wait_for, str(never), "x")}, "y")
+    return submit(client, agent, piece), begun.exists
+
+
+# -- subtasks -------------------------------------------------------------------------------------------------
+
+
+def test_a_subtask_stays_in_the_store_of_the_agent(client, agent):
+    future = submit(client, agent, piece_of({"x": (large, 2.0), "y": (np.sum, "x"), "z": (pid_of,)}, *"xyz"))
+    x, y, pid = future.result()
+    assert y == 200_000
+    assert np.array_equal(x, large(2.0))
+    assert x.flags.writeable
+    assert pid in agent.engine.worker_pids()
+    stored = agent.data["subtask"]
+    assert isinstance(stored.items[0], Persisted)
+    assert stored.nbytes == agent.state.tasks["subtask"].nbytes == pytest.approx(800_000, rel=0.01)
+    assert agent.engine.state()["store"]["stored_bytes"] >= 800_000
+
+
+def test_a_subtask_reads_in_place_what_another_has_left(client, agent):
+    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+    assert eventually(first.done, 10)
+    before = agent.engine.state()["store"]["stored_bytes"]
+    second = submit(client, agent, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first)
+    assert second.result() == [100_000]
+    assert agent.engine.state()["store"]["stored_bytes"] == before
+
+
+def test_what_another_host_has_left_comes_over(client, agent, other):
+    dsk = {"x": (large,), "y": (pd.DataFrame, {"a": [1, 2], "b": [0.5] * 2}), "z": (int, 3)}
+    first = submit(client, agent, piece_of(dsk, *"xyz"), key="first")
+    second = submit(client, other, piece_of({"t": (type_and_sum, "x")}, "t", reads=("x",)), first)
+    assert second.result() == [("ndarray", 100_000.0)]
+    # It was put into the store there, once.
+    arrived = other.data["first"]
+    assert type(arrived.items[0]) is Persisted
+    stored = other.engine.state()["store"]["stored_bytes"]
+    assert 800_000 <= stored < 1_000_000
+    third = submit(client, other, piece_of({"t": (np.max, "x")}, "t", reads=("x",)), first, key="third")
+    assert third.result() == [1]
+    assert other.data["first"] is arrived
+    assert other.engine.state()["store"]["stored_bytes"] == stored
+    x, y, z = arrived.value()
+    assert np.array_equal(x, large())
+    assert y.equals(pd.DataFrame({"a": [1, 2], "b": [0.5] * 2}))
+    assert z == 3
+
+
+def test_single_values_are_put_into_the_store_too(client, agent):
+    scattered = client.scatter(large(), workers=[agent.address])
+    piece = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)
+    assert submit(client, agent, piece, scattered).result() == [100_000]
+    assert isinstance(agent.data[scattered.key], Stored)
+    assert np.array_equal(scattered.result(), large())
+
+
+def test_frames_are_the_shared_memory(client, agent):
+    future = submit(client, agent, piece_of({"x": (large,)}, "x"))
+    assert eventually(future.done, 10)
+    stored = agent.data["subtask"]
+    _, (frame,) = stored.serialized()
+    arenas = [(own.address, own.address + own.capacity_bytes) for own in agent.engine.store.arenas]
+    address = np.frombuffer(frame, np.uint8).__array_interface__["data"][0]
+    assert any(low <= address < high for low, high in arenas)
+    # As long as somebody reads the frame it stays, whatever happens to the result.
+    del stored, future
+    assert eventually(lambda: not agent.data)
+    time.sleep(0.2)
+    assert agent.engine.state()["store"]["stored_bytes"] >= 800_000
+    assert np.array_equal(np.frombuffer(frame), large())
+
+
+def test_results_within_results_travel_as_lists():
+    stored = Stored([Stored([1, 2]), Stored([large()]), Stored([{"a": 1}], bare=True)])
+    for first, (array,), last in (
+        stored.value(),
+        deserialize(*serialize(stored)),
+        pickle.loads(pickle.dumps(stored)),
+    ):
+        assert (list(first), last) == ([1, 2], {"a": 1})
+        assert np.array_equal(array, large())
+
+
+# -- errors and the end ---------------------------------------------------------------------------------------
+
+
+def test_errors_come_back_with_the_traceback_of_the_task(client, agent):
+    future = submit(client, agent, piece_of({"x": (fail_with, "no such thing")}, "x"))
+    with pytest.raises(LookupError, match="no such thing") as caught:
+        future.result()
+    assert "fail_with" in [entry.name for entry in caught.traceback]
+
+
+def test_a_worker_process_that_dies_is_replaced(client, agent, tmp_path):
+    future = submit(client, agent, piece_of({"x": (die_first, str(tmp_path / "n"), 1, 5)}, "x"))
+    assert future.result() == [5]
+
+
+def test_a_cancelled_subtask_ends(client, agent, tmp_path):
+    future, has_begun = endless(client, agent, tmp_path)
+    assert eventually(has_begun, 10)
+    future.cancel()
+    assert eventually(lambda: nothing_is_stored(agent), 2)
+    # The slot is free again.
+    assert submit(client, agent, piece_of({"y": (int, 1)}, "y"), key="next").result() == [1]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker)
+async def test_an_agent_that_is_closed_does_not_wait_for_its_subtasks(client, scheduler, agent, tmp_path):
+    future, has_begun = endless(client, agent, tmp_path)
+    await async_poll_for(has_begun, timeout=10)
+    engine = agent.engine
+    await agent.close()
+    assert not engine.alive
+    assert future.status == "pending"
+
+
+# -- with others ----------------------------------------------------------------------------------------------
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_workers_of_dask_read_what_an_agent_has_left_and_compute_subtasks_if_they_must(
+    client, scheduler, plain
+):
+    async with MarsWorker(scheduler.address, nthreads=1) as agent:
+        first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+        total = client.submit(lambda values: values[0].sum(), first, workers=[plain.address])
+        assert await total == 100_000
+        assert type(plain.data["first"]) is list
+        second = submit(client, plain, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first)
+        assert await second == [100_000]
+        del first, second, total
+
+
+def test_tasks_of_others_get_plain_values(client, agent):
+    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+    assert client.submit(lambda values: type(values[0]).__name__, first).result() == "ndarray"
+
+
+def test_graphs_of_others_work_as_before(client, agent):
+    x = da.random.default_rng(1).random((400, 400), chunks=100)
+    total, moved = client.compute([(x + x.T).sum(), x.rechunk((400, 50)).mean()])
+    assert total.result() == pytest.approx(160_000, rel=0.01)
+    assert moved.result() == pytest.approx(0.5, rel=0.01)
+
+
+def test_what_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+    graph = convert({"x": (call_with, lock), "y": (call_with, "x")}, ["y"])
+    plan = GraphPlan(graph.inputs, graph.outputs, graph.operand_of)
+    (subtask,) = cut(plan, [0, 0], {0: 1}, seconds=[0.0, 0.0])
+    packer = Packer(graph, 0)
+    assert packer.unsendable() == set()
+    with pytest.raises(Unsendable) as caught:
+        packer.pack(subtask, [[1]], {}, {})
+    assert caught.value.chunks == [0]
+
+
+def fail_with(text: str) -> None:
+    raise LookupError(text)
+
+
+def call_with(value: Any) -> Any:
+    return value
+
+
+def type_and_sum(value: Any) -> tuple[str, float]:
+    return type(value).__name__, float(value.sum())

@@ -1,0 +1,290 @@
+"""Computations on several agents, from `dask.compute` to the result."""
+
+from __future__ import annotations
+
+import operator
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, futures_of, wait
+from distributed.utils_test import gen_cluster
+
+import dask_mars
+from dask_mars.cluster import clients
+from dask_mars.cluster.stored import give_back_ended
+from dask_mars.cluster.submission import find_hosts
+from dask_mars.errors import NoAgents
+from tests.array_calls import CALLS, Arrays
+from tests.conftest import Scripts, eventually
+from tests.tasks import fail_first, note, pid_of, wait_for
+
+Get = Callable[..., Any]
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Client]:
+    """Return a client that is not the current one."""
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+    assert eventually(lambda: nothing_is_left(cluster), 5)
+
+
+@pytest.fixture
+def get(client: Client) -> Get:
+    return partial(dask_mars.get, client=client)
+
+
+def nothing_is_left(cluster: Any) -> bool:
+    give_back_ended()
+    agents = cluster.workers.values()
+    stored = sum(agent.engine.state()["store"]["stored_bytes"] for agent in agents)
+    return not stored and not any(agent.data or agent._subtasks for agent in agents)
+
+
+def pids(cluster: Any) -> list[set[int]]:
+    return [set(agent.engine.worker_pids()) for agent in cluster.workers.values()]
+
+
+def assert_close(ours: Any, theirs: Any) -> None:
+    """Compare values; the last bit of what is added up depends on where arrays lie in memory."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for our, their in zip(ours, theirs, strict=True):
+            assert_close(our, their)
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+# -- the same results -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*CALLS][::12])
+def test_array_function(get, name):
+    made = CALLS[name](Arrays())
+    assert_close(dask.compute(made, scheduler=get), dask.compute(made, scheduler="sync"))
+
+
+@pytest.mark.filterwarnings("ignore:Computing mixed collections")
+def test_collections_of_all_kinds(get):
+    frame = dd.from_pandas(pd.DataFrame({"a": range(100), "b": [1.0, 2.0] * 50}), npartitions=4)
+    bag = db.range(100, npartitions=5).map(lambda x: x + 1)
+    array = da.arange(1000, chunks=100)
+    value = dask.delayed(operator.add)(1, dask.delayed(3))
+    ours = dask.compute(frame.groupby("b").a.sum(), bag.sum(), (array[::-1] + array).max(), value, scheduler=get)
+    assert ours[0].to_dict() == {1.0: 2450, 2.0: 2500}
+    assert ours[1:] == (5050, 999, 4)
+
+
+def test_forms_of_keys(get):
+    graph = {"x": 1, "y": (operator.add, "x", 10), "z": "y"}
+    assert get(graph, "y") == 11
+    assert get(graph, ["y", ["x", "z"]]) == (11, (1, 11))
+    assert get(graph, []) == ()
+    with pytest.raises(KeyError):
+        get(graph, "w")
+
+
+def test_all_hosts_have_a_share_and_exchange_what_they_need(get, cluster):
+    x = da.random.default_rng(2).random((1200, 1200), chunks=300)
+    product = x @ x.T
+    total, used = dask.compute(product.sum(), db.range(40, npartitions=40).map(pid_of), scheduler=get)
+    assert total == pytest.approx(product.sum().compute(scheduler="sync"))
+    assert all(own.intersection(used) for own in pids(cluster))
+
+
+def test_large_values_of_the_user_travel_once(get, client):
+    values = np.arange(200_000.0)
+    x = da.from_array(values, chunks=20_000)
+    assert (x + 1).sum().compute(scheduler=get) == values.sum() + 200_000
+    shared = dask.delayed(values)
+    assert sum(dask.compute(*[shared[number] for number in range(10)], scheduler=get)) == 45
+
+
+def test_values_of_futures(client, get):
+    x = da.from_array(np.arange(100.0), chunks=25)
+    kept = client.persist(x)
+    scattered = client.scatter(np.arange(10))
+    total = dask.delayed(np.sum)(scattered)
+    assert (kept + 1).sum().compute(scheduler=get) == 5050
+    assert total.compute(scheduler=get) == 45
+    # The user's own futures are left alone.
+    assert scattered.result().sum() == 45
+    assert kept.sum().compute(scheduler=client) == 4950.0
+
+
+def test_persist(cluster):
+    with Client(cluster) as client:
+        x = da.from_array(np.arange(40_000.0), chunks=10_000) + 1
+        kept, mean = dask.persist(x, x.mean(), scheduler=dask_mars.get)
+        assert len(futures_of(kept)) == 4
+        wait([kept, mean])
+        # The chunks are on both hosts, and are used there.
+        assert {*client.who_has(futures_of(kept)).values()} == {(agent,) for agent in client.nthreads()}
+        assert (kept - mean).sum().compute(scheduler=dask_mars.get) == 0
+        assert kept[15_000].compute(scheduler=dask_mars.get) == 15_001
+        # To everybody else they are arrays.
+        assert kept.sum().compute(scheduler=client) == x.sum().compute(scheduler="sync")
+        np.testing.assert_array_equal(kept.compute(), np.arange(40_000.0) + 1)
+        del kept, mean
+        assert eventually(lambda: nothing_is_left(cluster), 5)
+
+
+# -- in the user's process ------------------------------------------------------------------------------------
+
+
+def test_stores_into_memory_of_the_user(get):
+    out = np.zeros(1000)
+    da.store(da.arange(1000, chunks=100) + 1, out, scheduler=get)
+    assert out.sum() == 500_500
+
+
+def test_what_cannot_be_pickled_runs_here_and_the_rest_there(get, cluster):
+    lock = threading.Lock()
+    graph = {
+        "before": (pid_of,),
+        "here": (held, lock, "before"),
+        "after": (pid_of, "here"),
+        "large": (large, "here"),
+        "sum": (np.sum, "large"),
+    }
+    before, here, after, total = get(graph, ["before", "here", "after", "sum"])
+    assert here is lock
+    there = set.union(*pids(cluster))
+    assert before in there
+    # It needs what cannot be sent.
+    assert after not in there
+    assert total == 100_000
+
+
+# -- errors and the end ---------------------------------------------------------------------------------------
+
+
+def test_errors_are_the_users_own(get):
+    with pytest.raises(LookupError, match="no such thing") as caught:
+        get({"x": (fail_with, "no such thing"), "y": (operator.neg, "x")}, "y")
+    assert caught.traceback[-1].name == "fail_with"
+
+
+def test_results_that_cannot_travel(get):
+    with pytest.raises(TypeError, match="generator"):
+        get({"x": (iterate, 3)}, "x")
+
+
+def test_results_are_the_users_to_write_to(get):
+    (array, frame, (inner,)) = get({"x": (large,), "y": (framed, "x"), "z": (listed, "x")}, ["x", "y", "z"])
+    array[0], inner[0] = 5, 6
+    frame.iloc[0, 0] = 7
+    assert (array[0], inner[0], frame["a"][0]) == (5, 6, 7)
+
+
+def test_values_that_are_known_already(get):
+    assert get({"x": (fail_with, "it was run"), "y": (operator.neg, "x")}, "y", cache={"x": 5}) == -5
+
+
+def test_retries(get, tmp_path):
+    assert get({"x": (fail_first, str(tmp_path / "n"), 2, 7)}, "x", retries=2) == 7
+    # What runs here is tried again as well.
+    graph = {"x": (held, threading.Lock()), "y": (fail_first, str(tmp_path / "m"), 2, "x")}
+    assert hasattr(get(graph, "y", retries=2), "acquire")
+
+
+def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
+    begun, never = tmp_path / "begun", tmp_path / "never"
+
+    def interrupt() -> None:
+        assert eventually(begun.exists, 20)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        get({"x": (note, str(begun)), "y": (wait_for, str(never), "x")}, "y")
+    thread.join()
+    assert eventually(lambda: nothing_is_left(cluster), 2)
+    assert get({"x": (operator.add, 1, 2)}, "x") == 3
+
+
+# -- the switch -----------------------------------------------------------------------------------------------
+
+
+def test_a_current_client_is_used(cluster):
+    with Client(cluster):
+        assert db.range(4, npartitions=4).map(pid_of).compute(scheduler="mars")[0] in set.union(*pids(cluster))
+        # A nested computation stays where it is, as under Dask's own schedulers.
+        assert dask.delayed(nested)().compute(scheduler=dask_mars.get) == 10
+
+
+def test_a_scheduler_in_the_configuration_is_used(cluster):
+    with dask.config.set({"dask-mars.scheduler-address": cluster.scheduler_address}):
+        assert dask_mars.get({"x": (pid_of,)}, "x") in set.union(*pids(cluster))
+        assert clients.connected(cluster.scheduler_address) is clients.connected(cluster.scheduler_address)
+    dask_mars.close()
+
+
+def test_without_a_client_nothing_changes(runtime, cluster):
+    assert dask_mars.get({"x": (pid_of,)}, "x") in runtime.engine().worker_pids()
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_a_cluster_without_agents_is_left_alone(client, scheduler, worker):
+    async with Client(scheduler.address, asynchronous=True, set_as_default=True):
+        assert clients.current() is None
+
+
+def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
+    with Client(cluster, set_as_default=False) as client:
+        assert len(find_hosts(client)) == 2
+        monkeypatch.setattr("dask_mars.cluster.submission.MARK", "no-such-mark")
+        with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
+            dask_mars.get({"x": (pid_of,)}, "x", client=client)
+
+
+def test_one_machine_does_without_distributed(scripts: Scripts):
+    text = """
+import sys
+import dask.array as da
+import dask_mars
+print(int(da.ones(10, chunks=5).sum().compute(scheduler=dask_mars.get)), "distributed" in sys.modules)
+"""
+    assert scripts.run("-c", text).stdout.split() == ["10", "False"]
+
+
+def fail_with(text: str) -> None:
+    raise LookupError(text)
+
+
+def held(lock: Any, *_: Any) -> Any:
+    with lock:
+        return lock
+
+
+def large(*_: Any) -> np.ndarray[Any, Any]:
+    return np.linspace(1.0, 1.0, 100_000)
+
+
+def iterate(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def framed(array: np.ndarray[Any, Any]) -> pd.DataFrame:
+    return pd.DataFrame({"a": array, "b": array})
+
+
+def listed(array: np.ndarray[Any, Any]) -> list[Any]:
+    return [array + 1]
+
+
+def nested() -> int:
+    return int(da.ones(10, chunks=5).sum().compute())

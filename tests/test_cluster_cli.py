@@ -1,0 +1,147 @@
+"""`dask-mars-worker` as users run it: its options, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import psutil
+import pytest
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+
+import dask_mars
+from dask_mars.cluster.cli import _number, _processes, group, main
+from tests.conftest import Scripts, eventually
+from tests.tasks import large_array, notes, sum_after
+
+COMMAND = ["-m", "dask_mars.cluster.cli"]
+
+
+@pytest.fixture(scope="module")
+def scheduler(private_tmp: Path) -> Iterator[LocalCluster]:
+    """Run a scheduler without workers."""
+    with LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(scheduler: LocalCluster) -> Iterator[Client]:
+    with Client(scheduler, set_as_default=False) as client:
+        yield client
+
+
+def agents(client: Client) -> dict[str, Any]:
+    return {told["name"]: told for told in client.scheduler_info()["workers"].values() if "dask-mars" in told}
+
+
+def ended(process: subprocess.Popen[str], timeout_s: float = 15.0) -> int:
+    """Wait for a process; what it has written tells why it goes on."""
+    try:
+        process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"it goes on: {process.communicate()}")
+    return process.returncode
+
+
+def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path):
+    file, pid_file = tmp_path / "scheduler.json", tmp_path / "pid"
+    file.write_text(json.dumps({"address": scheduler.scheduler_address}))
+    preload = scripts.write("preload.py", "def dask_setup(worker):\n    worker.was_here = True\n")
+    options = f"--scheduler-file {file} --nworkers 2 --name alice --memory-limit 512MiB --store-limit 64MiB"
+    options += f" --resources ROOM=2 --pid-file {pid_file} --local-directory {tmp_path} --death-timeout 20"
+    options += f" --preload {preload} --dashboard-address 127.0.0.1:0"
+    with scripts.start(*COMMAND, *options.split()) as process:
+        assert eventually(lambda: "alice" in agents(client), 20)
+        told = agents(client)["alice"]
+        assert (told["nthreads"], told["memory_limit"], told["resources"]) == (2, 512 << 20, {"ROOM": 2.0})
+        assert told["services"]["dashboard"]
+        assert told["nanny"]
+        assert int(pid_file.read_text()) == process.pid
+        settings = client.run(lambda dask_worker: dask_worker.engine.settings)
+        (own,) = settings.values()
+        assert (own.num_workers, own.memory_limit, own.store_limit) == (2, 512 << 20, 64 << 20)
+        assert own.spill_directory.is_relative_to(tmp_path)
+        assert list(client.run(lambda dask_worker: dask_worker.was_here).values()) == [True]
+        x = da.ones((100, 100), chunks=50)
+        assert (x + x.T).sum().compute(scheduler=partial(dask_mars.get, client=client)) == 20_000
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == 0
+    assert not pid_file.exists()
+    assert eventually(lambda: not agents(client), 5)
+
+
+def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_for(
+    scripts: Scripts, scheduler, client, tmp_path
+):
+    get = partial(dask_mars.get, client=client)
+    start = partial(scripts.start, *COMMAND, scheduler.scheduler_address, "--no-nanny", "--nworkers=1")
+    with ExitStack() as stack:
+        one, two, three = [stack.enter_context(start(f"--name={name}")) for name in ("one", "two", "three")]
+        assert eventually(lambda: len(agents(client)) == 3, 20)
+        future = client.submit(os.getpid, workers="one", pure=False)
+        assert future.result() == one.pid
+        one.send_signal(signal.SIGINT)
+        assert ended(one) == 0
+        assert future.result() == one.pid
+
+        begun, done = tmp_path / "begun", tmp_path / "done"
+        graph: dict[Any, Any] = {("x", number): (large_array, 0.1, number) for number in range(20)}
+        graph["total"] = (sum_after, str(begun), str(done), [("x", number) for number in range(20)])
+
+        def kill_it() -> None:
+            assert eventually(lambda: notes(begun), 20)
+            agent = psutil.Process(int(notes(begun)[0])).ppid()
+            assert agent in (two.pid, three.pid)
+            os.kill(agent, signal.SIGKILL)
+            done.touch()
+
+        killer = threading.Thread(target=kill_it)
+        killer.start()
+        assert get(graph, "total") == sum(range(20))
+        killer.join()
+        assert len(notes(begun)) == 2
+        assert len(agents(client)) == 1
+
+
+def test_the_command_of_dask_knows_ours():
+    result = CliRunner().invoke(group, ["worker", "--help"])
+    assert result.exit_code == 0
+    assert "--store-limit" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "address of a scheduler"),
+        (["tcp://127.0.0.1:1", "--nworkers", "many"], "neither a number"),
+        (["tcp://127.0.0.1:1", "--nworkers", "-1000"], "at least one"),
+        (["tcp://127.0.0.1:1", "--resources", "GPU"], "GPU=2"),
+        (["tcp://127.0.0.1:1", "--no-such-option"], "No such option"),
+        (["tcp://127.0.0.1:1", "--tls-key", "/no/such/file"], "does not exist"),
+    ],
+)
+def test_mistakes(arguments, complaint):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert complaint in result.output
+
+
+def test_a_scheduler_that_does_not_answer(tmp_path):
+    options = f"tcp://127.0.0.1:1 --no-nanny --death-timeout=0.2 --nworkers=1 --local-directory={tmp_path}"
+    assert CliRunner().invoke(main, options.split()).exit_code == 1
+
+
+def test_numbers():
+    assert [_processes(*given) for given in (("3", None), ("3", 2), (None, 5), ("auto", 5))] == [3, 6, 5, 5]
+    assert [_number(given) for given in ("0.5", "1000", "4 GiB", 7)] == [0.5, 1000, "4 GiB", 7]
