@@ -20,10 +20,12 @@ from distributed import Client, futures_of, wait
 from distributed.utils_test import gen_cluster
 
 import dask_mars
+from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients
 from dask_mars.cluster.stored import give_back_ended
-from dask_mars.cluster.submission import find_hosts
+from dask_mars.cluster.submission import Host, _cut, find_hosts
 from dask_mars.errors import NoAgents
+from dask_mars.optimize.prepare import prepare
 from tests.array_calls import CALLS, Arrays
 from tests.conftest import Scripts, eventually
 from tests.tasks import fail_first, note, pid_of, wait_for
@@ -217,6 +219,19 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
 
 
 # -- the switch -----------------------------------------------------------------------------------------------
+
+
+def test_hosts_are_assigned_as_the_configuration_says() -> None:
+    x = da.random.default_rng(0).random((8, 8), chunks=2)
+    graph = prepare(*handed_over((x @ x).sum()))
+    hosts = [Host(str(number), 1) for number in range(3)]
+    found = set()
+    for traversal in ("breadth-first", "depth-first"):
+        with dask.config.set({"dask-mars.assignment": traversal}):
+            cuts = _cut(graph, hosts, ())
+            assert cuts == _cut(graph, hosts, ())
+        found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in cuts))
+    assert len(found) == 2
 
 
 def test_a_current_client_is_used(cluster):

@@ -369,7 +369,8 @@ def _cut(graph: ChunkGraph, hosts: Sequence[Host], here: Collection[int]) -> lis
         declared_bytes=graph.declared_bytes,
     )
     slots = {number: host.slots for number, host in enumerate(hosts)}
-    return cut(plan, place(plan, assign(plan, slots), slots), slots)
+    initial = assign(plan, slots, config.get("assignment"))
+    return cut(plan, place(plan, initial, slots), slots)
 
 
 __all__ = ["Host", "find_hosts", "run_on_cluster"]
