@@ -50,7 +50,7 @@ CLIENT_PARTS = (
 )
 WORKER_PARTS = (
     ("dask_mars.worker.process", "WorkerProcess", "_look", "workers", "reading messages"),
-    ("dask_mars.worker.process", "WorkerProcess", "_flush", "workers", "reporting"),
+    ("dask_mars.worker.reporting", "Reporter", "flush", "workers", "reporting"),
 )
 #: Called once for each operand.
 OPERAND_PARTS = (

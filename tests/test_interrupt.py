@@ -200,15 +200,15 @@ def test_an_interrupted_task_leaves_no_memory(tmp_path: Path) -> None:
 def print_while_signalled(path: str, go_on: str) -> Any:
     if notes(path):
         return notes(path)
-    process: Any = sys.stdout._process  # type: ignore[attr-defined]
-    flush = process._flush
+    reporter: Any = sys.stdout._send.__self__._reporter  # type: ignore[attr-defined]
+    flush = reporter.flush
 
     def flush_signalled(now: float) -> None:
         signal.raise_signal(SIGNAL)
         flush(now)
         note(path, "sent")
 
-    process._flush = flush_signalled
+    reporter.flush = flush_signalled
     wait_for(go_on)
     try:
         print("a whole line")
@@ -217,7 +217,7 @@ def print_while_signalled(path: str, go_on: str) -> Any:
         note(path, type(error).__name__)
         raise
     finally:
-        del process._flush
+        del reporter.flush
 
 
 def test_what_a_task_prints_is_sent_before_it_is_interrupted(

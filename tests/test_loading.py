@@ -153,7 +153,7 @@ def test_a_worker_reads_for_itself_where_the_store_is_full(process, store, tmp_p
     store.seal(np.ones(MIB + MIB // 2))
     (value,) = process._load_inputs(1, (7,), [], False)
     np.testing.assert_array_equal(value, expected)
-    assert process._outgoing == []
+    assert process._reporter.outgoing == []
     assert graph.values[7][1][0] == SPILLED
 
 
@@ -163,14 +163,14 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
     graph.loads.add(7)
     owners: list[Any] = []
     (value,) = process._load_inputs(1, (7,), owners, False)
-    ((code, number, locations),) = process._outgoing
+    ((code, number, locations),) = process._reporter.outgoing
     assert (code, number, list(locations)) == (channel.LOADED, 1, [7])
     assert locations[7][0] == ARRAY
     assert [block for block, _ in owners] == list(blocks_of(locations[7]))
     assert not value.flags.writeable
     # The next operand finds it there, and nobody is told again.
     process._load_inputs(1, (7,), [], False)
-    assert len(process._outgoing) == 1
+    assert len(process._reporter.outgoing) == 1
 
 
 # -- with an engine -----------------------------------------------------------------------------------------------

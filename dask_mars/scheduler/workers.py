@@ -37,7 +37,7 @@ class Deferring:
 options = json.loads(sys.argv[1])
 sys.path[:] = options["path"]
 sys.meta_path.insert(0, Deferring())
-from dask_mars.worker.process import main
+from dask_mars.worker.start import main
 
 main(options["socket"])
 """

@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import pickle
 import re
 import select
 import signal
 import socket
 import sys
-import threading
 import time
-import warnings
 from collections import deque
 from functools import partial
 from itertools import repeat
@@ -27,19 +24,17 @@ from typing import Any
 import dask
 import numpy as np
 
-from dask_mars import mode
 from dask_mars.errors import ExecutionInterrupted, StoreFull
 from dask_mars.graph import Operand
 from dask_mars.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
 from dask_mars.operands import OperandMapping
 from dask_mars.worker import channel, context
-from dask_mars.worker.adoption import make_heap
-from dask_mars.worker.arena import Arena, Bytes
-from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, ControlPage, asks, to_stop
+from dask_mars.worker.arena import Bytes
+from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, asks, to_stop
 from dask_mars.worker.interruption import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, blocks_of
-from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.pickling import dumps, loads, pack_error
+from dask_mars.worker.reporting import Output, Reporter
 from dask_mars.worker.store import Store, still_used
 from dask_mars.worker.transport import (
     PackedChunks,
@@ -54,7 +49,6 @@ from dask_mars.worker.transport import (
 _FLUSH_S = 0.001
 #: How often the socket is looked at while there is work.
 _POLL_S = 0.0005
-_PR_SET_PDEATHSIG = 1
 #: How NumPy, Python's buffers, Cython and others say that memory cannot be written to.
 _READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 
@@ -79,9 +73,6 @@ class _Graph:
         self.needs_copies: set[int] = set()
         #: Operands that were seen to write into arrays of the user's.
         self.needs_client: set[int] = set()
-
-
-_Finished = tuple[list[int], list[Location], list[float], dict[int, int], list[tuple[float, float, float]]]
 
 
 class _SendBack(BaseException):
@@ -120,17 +111,11 @@ class WorkerProcess:
         self._mapping = OperandMapping()
         #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
-        self._outgoing: list[tuple[Any, ...]] = []
-        #: By graph, of what has been computed: chunks, locations, durations, what operands took if it is news, and
-        #: their steps if somebody wants to know.
-        self._finished: dict[int, _Finished] = {}
+        self._reporter = Reporter(connection)
+        #: Whether somebody wants to know the steps of operands, and when the inputs of this one were there.
         self._timed = False
         self._loaded_s = 0.0
-        # Threads that a task has started may print.
-        self._send_lock = threading.Lock()
-        self._last_flush = 0.0
         self._last_look = 0.0
-        self._lingering: list[tuple[Block, Bytes]] = []
         self._trimmed = True
         self._running: tuple[int, int] = (-1, -1)
         #: The graph and chunk that was last interrupted. Once: what it does then, to clean up, is left alone.
@@ -140,13 +125,14 @@ class WorkerProcess:
         #: How often it has been asked to give back what waits in its queue.
         self._asks = asks(part)
         #: Where tasks print; what has no end of line yet is sent when its task ends.
-        self.streams: tuple[_Output, ...] = ()
+        self.streams: tuple[Output, ...] = ()
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Work until the engine says EXIT or is gone."""
-        self._outgoing.append((channel.READY, os.getpid()))
+        reporter = self._reporter
+        reporter.outgoing.append((channel.READY, os.getpid()))
         clock = time.perf_counter
         while True:
             if self._queue:
@@ -158,23 +144,23 @@ class WorkerProcess:
                     if not self._queue:
                         continue
                 record = self._queue.popleft()
-                if self._finished and record[3] not in self._graphs[record[0]].quick:
+                if reporter.finished and record[3] not in self._graphs[record[0]].quick:
                     # Somebody may be waiting for what is done.
-                    self._flush(now)
+                    reporter.flush(now)
                 self._run(*record)
                 self._note[:] = NO_SUBTASK
                 now = clock()
-                if now - self._last_flush > _FLUSH_S:
-                    self._flush(now)
+                if now - reporter.flushed_s > _FLUSH_S:
+                    reporter.flush(now)
             else:
-                self._flush(clock())
+                reporter.flush(clock())
                 if not self._rest():
                     return
 
     def _rest(self) -> bool:
         """Wait for messages; False at the end."""
         while True:
-            if self._lingering:
+            if self._reporter.lingering:
                 timeout_s = 0.05
             elif self._trimmed:
                 timeout_s = None
@@ -182,9 +168,9 @@ class WorkerProcess:
                 timeout_s = self._idle_trim_s
             if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
                 return self._look(wait=True)
-            if self._lingering:
-                self._check_lingering()
-                self._flush(time.perf_counter())
+            if self._reporter.lingering:
+                self._reporter.check_lingering()
+                self._reporter.flush(time.perf_counter())
             elif not self._trimmed:
                 self._trim()
 
@@ -245,7 +231,7 @@ class WorkerProcess:
     ) -> None:
         if timed != self._timed:
             # All that a report tells of is timed, or nothing.
-            self._report_finished()
+            self._reporter.close_batches()
             self._timed = timed
         graph = self._graphs.get(number)
         if graph is None:
@@ -264,7 +250,7 @@ class WorkerProcess:
         try:
             columns = unpack_chunks(records, self._loads)
         except BaseException:
-            self._outgoing.append((channel.RETURNED, number, list(chunks), channel.UNREADABLE))
+            self._reporter.return_chunks(number, list(chunks), channel.UNREADABLE)
             return
         finally:
             self._note[:] = NO_SUBTASK
@@ -283,7 +269,7 @@ class WorkerProcess:
         dropped = [record[2] for record in self._queue if record[0] == number]
         if dropped:
             self._queue = deque(record for record in self._queue if record[0] != number)
-            self._outgoing.append((channel.RETURNED, number, dropped, channel.DROPPED))
+            self._reporter.return_chunks(number, dropped, channel.DROPPED)
 
     # -- one operand ------------------------------------------------------------------------------------------
 
@@ -306,11 +292,11 @@ class WorkerProcess:
             try:
                 operand = unpack_operand(operand, self._mapping, self._loads)
             except BaseException:
-                self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNREADABLE))
+                self._reporter.return_chunks(number, [chunk], channel.UNREADABLE)
                 return
             operand = graph.operands[operand_number] = self._expressions(operand)
         if operand_number in graph.needs_client:
-            self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
+            self._reporter.return_chunks(number, [chunk], channel.UNSENDABLE)
             return
         self._running = (number, chunk)
         self._trimmed = False
@@ -320,8 +306,8 @@ class WorkerProcess:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
             results = [self._compute(number, operand_number, inputs, literals, owners)]
         except _SendBack as reason:
-            self._linger(owners)
-            self._outgoing.append((channel.RETURNED, number, [chunk], reason.args[0]))
+            self._reporter.linger(owners)
+            self._reporter.return_chunks(number, [chunk], reason.args[0])
             return
         except BaseException as error:
             if self._interrupted == self._running:
@@ -341,10 +327,10 @@ class WorkerProcess:
         else:
             graph.quick.discard(operand_number)
         if self._timed and sealed:
-            self._finished[number][4].append((start, self._loaded_s, computed_s))
+            self._reporter.batch(number)[4].append((start, self._loaded_s, computed_s))
         # It is told anew if it has grown, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
-            self._finished[number][3][operand_number] = graph.peaks[operand_number] = peak_bytes
+            self._reporter.batch(number)[3][operand_number] = graph.peaks[operand_number] = peak_bytes
 
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
@@ -440,7 +426,7 @@ class WorkerProcess:
             with contextlib.suppress(StoreFull):
                 location = self._store.restore(location)
                 graph.values[chunk] = (None, location)
-                self._outgoing.append((channel.LOADED, number, {chunk: location}))
+                self._reporter.outgoing.append((channel.LOADED, number, {chunk: location}))
 
     def _seal(
         self,
@@ -473,14 +459,12 @@ class WorkerProcess:
         except BaseException:
             # It cannot be pickled: only the user's own process can make it and use it.
             result = None
-            self._linger(owners)
-            self._outgoing.append((channel.RETURNED, number, [chunk], channel.UNSENDABLE))
+            self._reporter.linger(owners)
+            self._reporter.return_chunks(number, [chunk], channel.UNSENDABLE)
             return False
         if owners:
-            self._linger(owners)
-        batch = self._finished.get(number)
-        if batch is None:
-            batch = self._finished[number] = ([], [], [], {}, [])
+            self._reporter.linger(owners)
+        batch = self._reporter.batch(number)
         batch[0].append(chunk)
         batch[1].append(location)
         # Sealing is part of it: what the worker's queue is worth in time is judged by this.
@@ -506,9 +490,9 @@ class WorkerProcess:
         error.__traceback__ = None
         del error
         # What it was computed from may be freed when the engine hears of the failure.
-        self._linger(owners)
-        self._report_finished()
-        self._outgoing.append((channel.FAILED, number, chunk, record, final))
+        self._reporter.linger(owners)
+        self._reporter.close_batches()
+        self._reporter.outgoing.append((channel.FAILED, number, chunk, record, final))
 
     # -- interruption -----------------------------------------------------------------------------------------
 
@@ -535,7 +519,7 @@ class WorkerProcess:
             waiting.setdefault(record[0], []).append(record[2])
         self._queue.clear()
         for number, chunks in waiting.items():
-            self._send_now((channel.RETURNED, number, chunks, channel.DROPPED))
+            self._reporter.send_now((channel.RETURNED, number, chunks, channel.DROPPED))
 
     def _catch_up(self) -> None:
         """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
@@ -547,60 +531,19 @@ class WorkerProcess:
         """Leave a chunk that was interrupted."""
         # Its frames hold what the task has made.
         error.__traceback__ = error.__context__ = None
-        self._linger(owners)
-        self._outgoing.append((channel.RETURNED, number, [chunk], channel.DROPPED))
+        self._reporter.linger(owners)
+        self._reporter.return_chunks(number, [chunk], channel.DROPPED)
         # It may have been about to restore a setting: whatever comes next gets all of them anew.
         self._context = None
         # A message says that the rest of the graph is to be given back.
         self._last_look = 0.0
 
-    # -- blocks that outlive their task -------------------------------------------------------------------------
-
-    def _linger(self, owners: list[tuple[Block, Bytes]]) -> None:
-        """Tell the engine of blocks that something still refers to after their task, such as a cache.
-
-        It has to know before it hears of the task's end, which may free them.
-        """
-        used = still_used(owners)
-        if used:
-            self._lingering += used
-            self._outgoing.append((channel.HELD, [block for block, _ in used]))
-
-    def _check_lingering(self) -> None:
-        used = still_used(self._lingering)
-        if len(used) < len(self._lingering):
-            kept = {id(base) for _, base in used}
-            gone = [block for block, base in self._lingering if id(base) not in kept]
-            self._lingering = used
-            self._outgoing.append((channel.UNHELD, gone))
-
-    # -- reporting --------------------------------------------------------------------------------------------
-
-    def _flush(self, now: float) -> None:
-        self._last_flush = now
-        if self._lingering:
-            self._check_lingering()
-        self._report_finished()
-        outgoing = self._outgoing
-        if outgoing:
-            payload = channel.frame(pickle.dumps(outgoing, protocol=5))
-            outgoing.clear()
-            with self._send_lock:
-                self._connection.sendall(payload)
-
-    def _report_finished(self) -> None:
-        for number, finished in self._finished.items():
-            self._outgoing.append((channel.FINISHED, number, *finished))
-        self._finished.clear()
+    # -- what tasks say ----------------------------------------------------------------------------------------
 
     def send_output(self, stream: str, text: str) -> None:
         """Send what a task printed."""
-        self._send_now((channel.OUTPUT, self._running[0], stream, text))
+        self._reporter.send_now((channel.OUTPUT, self._running[0], stream, text))
         self._catch_up()
-
-    def _send_now(self, message: tuple[Any, ...]) -> None:
-        self._outgoing.append(message)
-        self._flush(time.perf_counter())
 
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
         """Send a warning that a task has given."""
@@ -608,7 +551,7 @@ class WorkerProcess:
             payload = dumps((message, category, filename, line))
         except Exception:
             payload = dumps((str(message), UserWarning, filename, line))
-        self._outgoing.append((channel.WARNING, self._running[0], payload))
+        self._reporter.outgoing.append((channel.WARNING, self._running[0], payload))
 
     # -- surroundings -----------------------------------------------------------------------------------------
 
@@ -629,112 +572,9 @@ class WorkerProcess:
 
 # By these a signal's handler knows where it is.
 _COMPUTE = WorkerProcess._compute.__code__
-_SEND_NOW = WorkerProcess._send_now.__code__
+_SEND_NOW = Reporter.send_now.__code__
 
 
 def _is_elementwise(function: Any) -> bool:
     """Say whether a function looks like one that an expression may have."""
     return type(function) is np.ufunc or getattr(function, "__module__", None) == "_operator"
-
-
-class _Output:
-    """A text stream whose lines go to the user's process."""
-
-    encoding = "utf-8"
-    errors = "replace"
-    closed = False
-
-    def __init__(self, process: WorkerProcess, name: str, original: Any) -> None:
-        self._process = process
-        self._name = name
-        self._original = original
-        self._parts: list[str] = []
-
-    def write(self, text: str) -> int:
-        self._parts.append(text)
-        if "\n" in text:
-            self.flush()
-        return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        if self._parts:
-            text = "".join(self._parts)
-            self._parts.clear()
-            self._process.send_output(self._name, text)
-
-    def isatty(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        # What only the real stream has, such as its descriptor and its binary buffer.
-        return getattr(self._original, name)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Have the system end this process when the engine's goes, however it goes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def main(descriptor: int) -> None:
-    """Run a worker process.
-
-    Parameters
-    ----------
-    descriptor : int
-        Socket to the engine, whose first message is a `channel.Start`.
-    """
-    # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = socket.socket(fileno=descriptor)
-    start = channel.receive_start(connection)
-    _die_with_parent(start.parent)
-    mode.in_worker = True
-    sys.argv[:] = start.arguments
-    InterprocessLock.descriptor = start.locks
-    arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
-    control = Arena(start.control, start.control_bytes)
-    heap = make_heap(arenas[start.number], start.live, start.arena_threshold)
-    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
-    process = WorkerProcess(
-        connection,
-        store,
-        ControlPage(control.view(0, start.control_bytes).data).part_of(start.number),
-        start.idle_trim_s,
-    )
-    sys.stdout = _Output(process, "stdout", sys.stdout)
-    sys.stderr = _Output(process, "stderr", sys.stderr)
-    process.streams = (sys.stdout, sys.stderr)
-
-    def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
-        process.send_warning(message, category, filename, lineno)
-
-    warnings.showwarning = show  # type: ignore[assignment]
-    os.register_at_fork(after_in_child=_leave_engine)
-    signal.signal(SIGNAL, process.interrupt)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.serve()
-    # What destructors and exit handlers of user code print now has nowhere else to go.
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-
-
-def _leave_engine() -> None:
-    """Undo, in a process that a task has forked, what only the worker itself may do."""
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    warnings.showwarning = _plain_showwarning
-
-
-_plain_showwarning = warnings.showwarning

@@ -1,0 +1,85 @@
+"""How a worker process begins and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import warnings
+from typing import Any
+
+from dask_mars import mode
+from dask_mars.worker import channel
+from dask_mars.worker.adoption import make_heap
+from dask_mars.worker.arena import Arena
+from dask_mars.worker.control import ControlPage
+from dask_mars.worker.interruption import SIGNAL
+from dask_mars.worker.locks import InterprocessLock
+from dask_mars.worker.process import WorkerProcess
+from dask_mars.worker.reporting import Output
+from dask_mars.worker.store import Store
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the system end this process when the engine's goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main(descriptor: int) -> None:
+    """Run a worker process.
+
+    Parameters
+    ----------
+    descriptor : int
+        Socket to the engine, whose first message is a `channel.Start`.
+    """
+    # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=descriptor)
+    start = channel.receive_start(connection)
+    _die_with_parent(start.parent)
+    mode.in_worker = True
+    sys.argv[:] = start.arguments
+    InterprocessLock.descriptor = start.locks
+    arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
+    control = Arena(start.control, start.control_bytes)
+    heap = make_heap(arenas[start.number], start.live, start.arena_threshold)
+    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
+    process = WorkerProcess(
+        connection,
+        store,
+        ControlPage(control.view(0, start.control_bytes).data).part_of(start.number),
+        start.idle_trim_s,
+    )
+    sys.stdout = Output(process.send_output, "stdout", sys.stdout)
+    sys.stderr = Output(process.send_output, "stderr", sys.stderr)
+    process.streams = (sys.stdout, sys.stderr)
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        process.send_warning(message, category, filename, lineno)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    os.register_at_fork(after_in_child=_leave_engine)
+    signal.signal(SIGNAL, process.interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.serve()
+    # What destructors and exit handlers of user code print now has nowhere else to go.
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+def _leave_engine() -> None:
+    """Undo, in a process that a task has forked, what only the worker itself may do."""
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    warnings.showwarning = _plain_showwarning
+
+
+_plain_showwarning = warnings.showwarning
