@@ -234,7 +234,7 @@ def test_a_scheduler_in_the_configuration_is_used(cluster):
     with dask.config.set({"dask-mars.scheduler-address": cluster.scheduler_address}):
         assert dask_mars.get({"x": (pid_of,)}, "x") in set.union(*pids(cluster))
         assert clients.connected(cluster.scheduler_address) is clients.connected(cluster.scheduler_address)
-    dask_mars.close()
+    clients.close()
 
 
 def test_without_a_client_nothing_changes(runtime, cluster):
