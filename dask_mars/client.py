@@ -451,7 +451,6 @@ class _Computation:
         warnings.warn_explicit(text, category, filename, line, registry=_registry)
 
     def _on_failed(self, run: GraphRun, message: messages.Failed) -> None:
-        key = self._graph.keys[message.chunk]
         if self._rerun_locally:
             operand = self._graph.operands[self._graph.operand_of[message.chunk]]
             inputs = [self._input(run, source, operand) for source in self._graph.inputs[message.chunk]]
@@ -459,7 +458,7 @@ class _Computation:
         error = message.error
         if isinstance(error, FailureRecord):
             error = unpack_error(error)
-        error.add_note(f"dask_mars: raised by task {key!r} of layer {self._graph.layer_of(message.chunk)!r}")
+        error.add_note(raised_by(self._graph, message.chunk))
         raise error
 
     def _on_stopped(self, run: GraphRun, message: messages.Stopped) -> None:
@@ -486,6 +485,11 @@ def _location(run: GraphRun, chunk: int) -> Location:
     return location
 
 
+def raised_by(graph: ChunkGraph, chunk: int) -> str:
+    """Return the note that an exception gets about where it comes from."""
+    return f"dask_mars: raised by task {graph.keys[chunk]!r} of layer {graph.layer_of(chunk)!r}"
+
+
 def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
     """Compute on the spot: what `get` does inside a task, whose worker is all the parallelism there is."""
     assert mode.in_worker
@@ -493,4 +497,4 @@ def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
     return partial(dask.local.get_sync, **known)(dsk, keys)
 
 
-__all__ = ["compute", "compute_in_worker", "compute_with", "fold_from", "persist", "run_graph"]
+__all__ = ["compute", "compute_in_worker", "compute_with", "fold_from", "persist", "raised_by", "run_graph"]

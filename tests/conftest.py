@@ -66,7 +66,12 @@ class SharedAgent:
 def cluster(private_tmp: Path) -> Iterator[Any]:
     """Two agents with a worker process each, for the tests of a module."""
     cluster_of_agents = pytest.importorskip("dask_mars.cluster.local").LocalMarsCluster
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": "1 GiB"}
+    options = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "dashboard_address": "127.0.0.1:0",
+        "memory_limit": "1 GiB",
+    }
     with cluster_of_agents(**options) as cluster:
         # So that work stays where it was assigned.
         cluster.sync(cluster.scheduler.extensions["stealing"].stop)

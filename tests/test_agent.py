@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import time
@@ -29,7 +30,7 @@ from dask_mars.persisted import Persisted
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.subtasks import cut, place
 from tests.conftest import eventually
-from tests.tasks import die_first, note, pid_of, wait_for
+from tests.tasks import die_first, note, note_name, pid_of, wait_for
 
 
 @pytest.fixture
@@ -188,6 +189,23 @@ def test_a_cancelled_subtask_ends(client, agent, tmp_path):
     assert eventually(lambda: nothing_is_stored(agent), 2)
     # The slot is free again.
     assert submit(client, agent, piece_of({"y": (int, 1)}, "y"), key="next").result() == [1]
+
+
+def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, tmp_path, monkeypatch):
+    arriving = threading.Event()
+
+    async def take_in(key: Any) -> None:
+        arriving.set()
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(agent, "_take_in", take_in)
+    scattered = client.scatter(1, workers=[agent.address])
+    piece = piece_of({"y": (note_name, str(tmp_path / "begun"), "x")}, "y", reads=("x",), item=None)
+    future = submit(client, agent, piece, scattered)
+    assert arriving.wait(10)
+    future.cancel()
+    assert eventually(lambda: "subtask" not in agent.state.tasks, 5)
+    assert not (tmp_path / "begun").exists()
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker)

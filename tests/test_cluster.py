@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import operator
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -16,7 +19,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, futures_of, wait
+from distributed import Client, Security, futures_of, wait
+from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
 import dask_mars
@@ -245,7 +249,7 @@ def test_a_scheduler_in_the_configuration_is_used(cluster):
     with dask.config.set({"dask-mars.scheduler-address": cluster.scheduler_address}):
         assert dask_mars.get({"x": (pid_of,)}, "x") in set.union(*pids(cluster))
         assert clients.connected(cluster.scheduler_address) is clients.connected(cluster.scheduler_address)
-    dask_mars.close()
+    clients.close()
 
 
 def test_without_a_client_nothing_changes(runtime, cluster):
@@ -264,6 +268,45 @@ def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
         monkeypatch.setattr("dask_mars.cluster.submission.MARK", "no-such-mark")
         with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
             dask_mars.get({"x": (pid_of,)}, "x", client=client)
+
+
+# -- security -------------------------------------------------------------------------------------------------
+
+
+def certificates(folder: Path, name: str) -> dict[str, str]:
+    """Make a certificate that vouches for itself."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN={name} -out {certificate} -keyout {key}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    roles = ("scheduler", "worker", "client")
+    files = {
+        f"tls_{role}_{kind}": str(file) for role in roles for kind, file in (("cert", certificate), ("key", key))
+    }
+    return {**files, "tls_ca_file": str(certificate)}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_strangers_are_refused(tmp_path):
+    own = Security(require_encryption=True, **certificates(tmp_path, "own"))
+    stranger = Security(require_encryption=True, **certificates(tmp_path, "stranger"))
+    options = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "dashboard_address": "127.0.0.1:0",
+        "memory_limit": "512 MiB",
+    }
+    with dask_mars.LocalMarsCluster(security=own, **options) as cluster:
+        address = cluster.scheduler_address
+        assert address.startswith("tls://")
+        with Client(cluster, set_as_default=False) as client:
+            x = da.random.default_rng(2).random((400, 400), chunks=100)
+            total = (x + x.T).sum().compute(scheduler=partial(dask_mars.get, client=client))
+            assert total == pytest.approx(2 * x.sum().compute(scheduler="sync"))
+        for place in (address, cluster.workers[0].address):
+            with pytest.raises(OSError, match="certificate"):
+                cluster.sync(connect, place, **stranger.get_connection_args("client"), timeout=2)
 
 
 def test_one_machine_does_without_distributed(scripts: Scripts):

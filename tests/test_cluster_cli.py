@@ -30,7 +30,7 @@ COMMAND = ["-m", "dask_mars.cluster.cli"]
 @pytest.fixture(scope="module")
 def scheduler(private_tmp: Path) -> Iterator[LocalCluster]:
     """Run a scheduler without workers."""
-    with LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0") as cluster:
         yield cluster
 
 

@@ -166,6 +166,10 @@ class MarsWorker(Worker):  # type: ignore[misc]
 
         self._subtasks[key] = None
         try:
+            task = self.state.tasks.get(key)
+            if task is None or task.state == "cancelled":
+                # From here on whoever cancels it finds it.
+                raise Cancelled(0)
             graph = piece.graph(arguments)
             found = run_graph(self.engine, graph, piece.default_retries, started)
         except Cancelled:

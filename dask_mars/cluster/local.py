@@ -30,7 +30,7 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
     >>> import dask.array as da
     >>> import dask_mars
     >>> from distributed import Client
-    >>> with dask_mars.LocalMarsCluster(threads_per_worker=2, dashboard_address=None) as cluster:
+    >>> with dask_mars.LocalMarsCluster(threads_per_worker=2, dashboard_address="127.0.0.1:0") as cluster:
     ...     with Client(cluster):
     ...         int(da.arange(10, chunks=5).sum().compute(scheduler=dask_mars.get))
     45
@@ -43,8 +43,10 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
         threads_per_worker: int | None = None,
         **options: Any,
     ) -> None:
+        security = options.get("security")
+        encrypted = security is True or getattr(security, "require_encryption", False)
         # Within a process Dask passes objects on as they are, and agents would get each other's stand-ins.
-        options.setdefault("protocol", "tcp")
+        options.setdefault("protocol", "tls" if encrypted else "tcp")
         options.setdefault("worker_class", MarsWorker)
         super().__init__(
             name=name,

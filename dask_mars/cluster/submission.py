@@ -20,6 +20,7 @@ from dask.sizeof import sizeof
 from distributed import Client, Future
 
 from dask_mars import config
+from dask_mars.client import raised_by
 from dask_mars.cluster.agent import MARK
 from dask_mars.cluster.pieces import Packer, Unsendable
 from dask_mars.errors import NoAgents
@@ -277,8 +278,7 @@ class _Submission:
         sent = {number for _, number in batch.values()}
         self._scatter(sent)
         workers = {key: [self._address(number)] for key, (_, number) in batch.items()}
-        # What comes early in the graph frees what is there.
-        priorities = {key: -self._subtasks[number].chunks[0] for key, (_, number) in batch.items()}
+        priorities = {key: self._priority(number) for key, (_, number) in batch.items()}
         annotations = {
             "workers": workers.__getitem__,
             "priority": priorities.__getitem__,
@@ -315,6 +315,13 @@ class _Submission:
                     wanted[self._whereabouts[chunk][0]] = None
         return list(wanted)
 
+    def _priority(self, number: int) -> float:
+        """Return the user's priority, and among equals that of the graph: what comes early frees what is there."""
+        of_user = self._graph.priorities
+        chunks = self._subtasks[number].chunks
+        highest = max([of_user.get(chunk, 0) for chunk in chunks]) if of_user else 0
+        return highest * len(self._graph) - chunks[0]
+
     def _address(self, number: int) -> str:
         return self._hosts[self._subtasks[number].host].address
 
@@ -333,8 +340,9 @@ class _Submission:
                 try:
                     self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
                     break
-                except Exception:
+                except Exception as error:
                     if not left:
+                        error.add_note(raised_by(graph, chunk))
                         raise
                     left -= 1
 
