@@ -136,6 +136,16 @@ def get(name: str) -> Any:
     return dask.config.get(f"dask-mars.{name}")
 
 
+def scheduler_address() -> str | None:
+    """Return the address of the Dask scheduler to compute on, None for this machine.
+
+    It is ``dask-mars.scheduler-address``; in the environment ``DASK_MARS__SCHEDULER_ADDRESS`` will do, by which
+    Dask understands ``mars.scheduler-address``.
+    """
+    address: str | None = get("scheduler-address") or dask.config.get("mars.scheduler-address", None)
+    return address
+
+
 def _seconds(name: str) -> float:
     return float(parse_timedelta(get(name)))
 

@@ -301,7 +301,7 @@ def _client_of_cluster(client: Any) -> Any:
     """Return the client of the cluster that a computation is for; None if it is for this process's own engine."""
     if client is not None:
         return client
-    address = config.get("scheduler-address")
+    address = config.scheduler_address()
     if address is not None:
         from dask_mars.cluster import clients
 

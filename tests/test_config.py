@@ -67,6 +67,13 @@ def test_defaults_are_in_dask_s_configuration_below_what_the_user_says():
     dask.config.defaults.pop()
 
 
+def test_the_address_of_a_scheduler_may_come_from_the_environment():
+    assert config.scheduler_address() is None
+    for name in ("DASK_MARS__SCHEDULER_ADDRESS", "DASK_DASK_MARS__SCHEDULER_ADDRESS"):
+        with dask.config.set(dask.config.collect_env({name: "tcp://10.0.0.1:8786"})):
+            assert config.scheduler_address() == "tcp://10.0.0.1:8786"
+
+
 def test_every_default_resolves_to_a_number():
     with dask.config.set(DEFAULTS):
         settings = config.settings()
