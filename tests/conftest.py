@@ -262,19 +262,22 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
         eventually(lambda runtime=runtime: not _left_in_engine(runtime))
         assert not _left_in_engine(runtime)
         runtime.engine()._machine.validate()
-    if _added_since(before):
+    added: dict[str, Any] = {}
+
+    def nothing_added() -> bool:
+        # What other threads open for a moment is there at one look and not at the next.
+        nonlocal added
+        added = Surroundings().added_since(before)
+        if any(isinstance(runtime, SharedAgent) for runtime in _shared):
+            # Dask opens connections between schedulers and workers when it needs them, and keeps some.
+            added.pop("descriptors", None)
+        return not added
+
+    if not nothing_added():
         # Exceptions keep frames alive, and those what they refer to, such as mapped memory.
         gc.collect()
-        eventually(lambda: not _added_since(before))
-    assert not _added_since(before), _descriptors()
-
-
-def _added_since(before: Surroundings) -> dict[str, Any]:
-    added = Surroundings().added_since(before)
-    if any(isinstance(runtime, SharedAgent) for runtime in _shared):
-        # Dask opens connections between schedulers and workers when it needs them, and keeps some.
-        added.pop("descriptors", None)
-    return added
+        eventually(nothing_added)
+    assert not added, _descriptors()
 
 
 # -- scripts --------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import operator
+import pickle
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import dask.bag as db
@@ -145,6 +148,27 @@ def test_persist(cluster):
         np.testing.assert_array_equal(kept.compute(), np.arange(40_000.0) + 1)
         del kept, mean
         assert eventually(lambda: nothing_is_left(cluster), 5)
+
+
+def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monkeypatch):
+    submit, sent = client.get, []
+
+    def note_graph(graph: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(cloudpickle.dumps((graph, dask.get_annotations())))
+        return submit(graph, *arguments, **options)
+
+    monkeypatch.setattr(client, "get", note_graph)
+    get({"x": (large,), "y": (listed, "x"), "z": (np.sum, "x")}, ["y", "z"])
+    modules: set[str] = set()
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            modules.add(module.partition(".")[0])
+            return super().find_class(module, name)
+
+    for data in sent:
+        Reader(io.BytesIO(data)).load()
+    assert modules <= {"_operator", "_pickle", "builtins", "dask", "distributed", "operator"}
 
 
 # -- in the user's process ------------------------------------------------------------------------------------

@@ -364,6 +364,7 @@ OURS = {
     errors.StateError: (7, 3, "FREED", "RUNNING"),
     errors.UnsupportedPlatform: ("win32",),
     errors.EngineStopped: ("closed",),
+    errors.NoAgents: ("tcp://10.0.0.1:8786",),
     errors.PersistedLost: ("x", "the Runtime is closed"),
     errors.Cancelled: (7,),
     errors.Stalled: ("graph 1: 1 READY",),
