@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -194,18 +193,32 @@ def _wait_for_marked(mark: str) -> int:
 
 
 def _kill(child: subprocess.Popen[str], mark: str) -> None:
-    # The group first, at one blow, so that none can start another. Only while the child is alive:
-    # once it is reaped, its number may belong to somebody else.
-    if child.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    child.kill()
+    child.wait()
+    _kill_marked(mark, spare_trackers=True)
+    # When those are gone whose semaphores they keep track of, they remove these and end.
+    _wait_for_marked(mark)
+    _kill_marked(mark, spare_trackers=False)
+
+
+def _kill_marked(mark: str, *, spare_trackers: bool) -> None:
     deadline_s = time.monotonic() + GRACE_S
-    while (left := _marked(mark)) and time.monotonic() < deadline_s:
+    # Again and again, as one may have started another meanwhile.
+    while time.monotonic() < deadline_s:
+        left = [process for process in _marked(mark) if not (spare_trackers and _is_tracker(process))]
+        if not left:
+            break
         for process in left:
             with suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(left, timeout=1.0)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    """Say whether a process is what multiprocessing starts to clean up behind others."""
+    with suppress(psutil.Error):
+        return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
+    return False
 
 
 def _last_line(errors: IO[str]) -> str:

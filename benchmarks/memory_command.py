@@ -10,7 +10,6 @@ from pathlib import Path
 
 import click
 from dask.utils import parse_bytes
-from rich import box
 from rich.table import Table
 
 from benchmarks import options
@@ -20,7 +19,7 @@ from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.memory_cases import CASES
 from benchmarks.peers import PEERS
-from benchmarks.report import plain_console, write_json
+from benchmarks.report import markdown_table, plain_console, write_json
 
 _NONE = "-"
 #: How errors are called in the column of outcomes, as far as not by their own names.
@@ -112,21 +111,18 @@ def table_of(measurements: Sequence[Measurement], memory_figure: str) -> Table:
     memory_figure
         What memory is counted in.
     """
-    table = Table(box=box.MARKDOWN)
-    peak = f"peak {memory_figure} MiB"
-    for heading in (
+    table = markdown_table(
         "case",
         "peer",
         "outcome",
         "median s",
         "min-max s",
-        peak,
+        f"peak {memory_figure} MiB",
         "peak / limit",
         "spilled MiB",
         "notes",
-    ):
-        textual = heading in ("case", "peer", "outcome", "notes")
-        table.add_column(heading, justify="left" if textual else "right")
+        words=("case", "peer", "outcome", "notes"),
+    )
     for case in CASES:
         of_case = [m for m in measurements if m.job.workload == case]
         for peer in LIMITED:

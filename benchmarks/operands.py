@@ -20,15 +20,13 @@ from typing import Any
 
 import click
 import dask.array
-from rich import box
-from rich.table import Table
 
 from benchmarks import options
 from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.memory import memory_kind, peak_memory, tree_bytes
 from benchmarks.peers import PEERS, Get
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import independent_noops, tree_of_sums
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -177,17 +175,8 @@ def _row(graph: str, count: int, timed: list[Figures], sampled: Figures | None) 
     ]
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=box.MARKDOWN)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "graph" else "right")
-    return table
-
-
 @click.command("operands", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option(
-    "--graph", "-g", "graphs", multiple=True, type=click.Choice(list(GRAPHS)), help="Kind of graph. Default: all."
-)
+@options.graphs(GRAPHS)
 @click.option(
     "--count",
     "-n",
@@ -226,10 +215,10 @@ def operands(
         "client bytes each",
         f"bytes of all processes ({memory_kind()}) each",
     )
-    table = _table("graph", "operands", *heads)
+    table = markdown_table("graph", "operands", *heads)
     for (graph, count), found in timed.items():
         table.add_row(*_row(graph, count, found, measure(graph, count, workers, timeout_s, sampled=True)))
-    flatness = _table("graph", "largest / smallest cost")
+    flatness = markdown_table("graph", "largest / smallest cost")
     for graph in chosen:
         costs = [
             statistics.median(figures.seconds for figures in found) / count

@@ -14,11 +14,10 @@ import click
 import dask.array
 from dask._task_spec import DataNode, Task, TaskRef
 from dask.order import order
-from rich import box
-from rich.table import Table
 
+from benchmarks import options
 from benchmarks.graphs import SizedGraph, scaled_workload, sized_graph
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import COLLECTIONS
 from dask_mars.scheduler.analyzer import analyse
 from dask_mars.scheduler.events import Event, GraphSubmitted, OperandsFinished, Run, WorkerStarted
@@ -232,9 +231,7 @@ def peak_bytes(sized: SizedGraph, steps: Iterable[tuple[int, bool]]) -> int:
 
 
 @click.command("order", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option(
-    "--graph", "-g", "graphs", multiple=True, type=click.Choice(list(GRAPHS)), help="Kind of graph. Default: all."
-)
+@options.graphs(GRAPHS)
 def ordering(graphs: tuple[str, ...]) -> None:
     """Compare how many kB of results are stored at most under orders of execution, as Markdown.
 
@@ -242,12 +239,9 @@ def ordering(graphs: tuple[str, ...]) -> None:
     given as they are before chains are merged ("layers"), and after ("composed").
     """
     console = plain_console(10_000)
-    table = Table(box=box.MARKDOWN)
-    for heading in ("graph", "form"):
-        table.add_column(heading)
     columns = [(name, workers) for workers in (1, 2) for name in ORDERS]
-    for heading in ("chunks", *[f"{name}, {workers} w" for name, workers in columns], "mars / dask, 1 w"):
-        table.add_column(heading, justify="right")
+    peak_headings = [f"{name}, {workers} w" for name, workers in columns]
+    table = markdown_table("graph", "form", "chunks", *peak_headings, "mars / dask, 1 w", words=("graph", "form"))
     for name in graphs or GRAPHS:
         for composed in (False, True):
             sized = sized_graph(*GRAPHS[name](), composed=composed)

@@ -21,13 +21,12 @@ import dask
 import dask.array
 from dask._task_spec import convert_legacy_graph
 from dask.local import start_state_from_dask
-from rich import box
-from rich.table import Table
 
+from benchmarks import options
 from benchmarks.functions import noop
 from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from dask_mars.optimize.prepare import prepare
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -135,9 +134,7 @@ def child() -> None:
 
 
 @click.command("preparation", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option(
-    "--graph", "-g", "graphs", multiple=True, type=click.Choice(list(GRAPHS)), help="Kind of graph. Default: all."
-)
+@options.graphs(GRAPHS)
 @click.option(
     "--way", "-p", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Whose preparation. Default: all."
 )
@@ -161,9 +158,8 @@ def preparation(graphs: tuple[str, ...], ways: tuple[str, ...], counts: tuple[in
     """
     console = plain_console(10_000)
     console.print(describe_machine(machine_facts()), soft_wrap=True)
-    table = Table(box=box.MARKDOWN)
-    for heading in ("graph", "count", "way", "chunks or tasks made", "seconds", "us each", "peak bytes each"):
-        table.add_column(heading, justify="left" if heading in ("graph", "way") else "right")
+    headings = ("graph", "count", "way", "chunks or tasks made", "seconds", "us each", "peak bytes each")
+    table = markdown_table(*headings, words=("graph", "way"))
     for graph in graphs or GRAPHS:
         for count in counts:
             for way in ways or WAYS:

@@ -22,14 +22,13 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from rich import box
 from rich.table import Table
 
 from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.peers import PEERS, Get
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import CATALOGUE, Workload
 
 #: How long a task of the timers' own takes, so that each worker gets one, and how often that is tried.
@@ -239,9 +238,7 @@ def table_of(runs: list[Run], tasks: int | None) -> Table:
         How many tasks there are, where the time of one means something.
     """
     unit, factor = ("us each", 1e6 / tasks) if tasks else ("ms", 1e3)
-    table = Table(box=box.MARKDOWN)
-    for heading in ("process", "part", unit, "share"):
-        table.add_column(heading, justify="left" if heading in ("process", "part") else "right")
+    table = markdown_table("process", "part", unit, "share", words=("process", "part"))
     medians = {
         part: statistics.median(parts[part] for _, parts in runs if part in parts)
         for part in ORDER

@@ -20,12 +20,10 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 from dask.base import tokenize
-from rich import box
-from rich.table import Table
 
 from benchmarks.functions import noop
 from benchmarks.machine import describe_machine, machine_facts
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from dask_mars.graph import Chunk, ChunkGraph, Operand, Step
 from dask_mars.ids import subtask_id, write_subtask_id
 from dask_mars.operands import OperandMapping
@@ -391,11 +389,9 @@ def records(repeat: int, least_s: float) -> None:
     console.print(describe_machine(machine_facts()), soft_wrap=True)
     for title, forms in COMPARISONS.items():
         rows = [row for group in forms() for row in measured(group, repeat, least_s)]
-        table = Table(box=box.MARKDOWN)
         headings = ["form", "make ns", "ratio", "read ns", "ratio", "bytes", "ratio"]
         kept = [column for column in range(len(headings)) if any(row[column] for row in rows)]
-        for column in kept:
-            table.add_column(headings[column], justify="right" if column else "left")
+        table = markdown_table(*[headings[column] for column in kept], words=("form",))
         for row in rows:
             table.add_row(*[row[column] for column in kept])
         console.print(f"\n### {title}")

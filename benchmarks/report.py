@@ -6,7 +6,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -185,6 +185,22 @@ def _row(figures: Figures, unit_s: float) -> list[str]:
         _NONE if peak is None else f"{peak / 2**20:,.0f}",
         "; ".join(figures.notes),
     ]
+
+
+def markdown_table(*headings: str, words: Collection[str] = ("graph",)) -> Table:
+    """Return a table that prints as Markdown.
+
+    Parameters
+    ----------
+    *headings
+        Of its columns.
+    words
+        Headings of columns of words; all others have numbers, which stand on the right.
+    """
+    table = Table(box=box.MARKDOWN)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in words else "right")
+    return table
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) -> Table:

@@ -22,13 +22,11 @@ from typing import IO, Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
-from rich.table import Table
 
 from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from dask_mars.worker import arena as arenas
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena
@@ -247,13 +245,6 @@ def _chain_rows(malloc: str, seconds: dict[str, list[float]]) -> Iterator[list[s
         yield [what, malloc, *_times(ours), *_times(own), f"{ratio:.2f}", f"{CHAIN_TARGET:g}"]
 
 
-def _table(headings: tuple[str, ...], texts: int) -> Table:
-    table = Table(box=box.MARKDOWN)
-    for position, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if position < texts else "right")
-    return table
-
-
 @click.command("store", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @options.rounds
 @click.option("--repeat", default=31, type=click.IntRange(min=1), help="Runs per process.")
@@ -284,11 +275,13 @@ def store(rounds: int, repeat: int, chain_bytes: int, result_bytes: int) -> None
             for kind, seconds in _run(what, malloc, repeat, sizes).items():
                 found.setdefault(name, {}).setdefault(kind, []).extend(seconds)
     ours = ("ms", "min-max ms")
-    chained = _table((f"{chain_bytes / MIB:.0f} MiB", "beside", *ours, *ours, "time / its", "target"), 2)
+    size = f"{chain_bytes / MIB:.0f} MiB"
+    chained = markdown_table(size, "beside", *ours, *ours, "time / its", "target", words=(size, "beside"))
     for malloc in MALLOCS:
         for row in _chain_rows(malloc, found[malloc]):
             chained.add_row(*row)
-    sealed = _table((f"{result_bytes / 1e6:.0f} MB", *ours, "target ms"), 1)
+    size = f"{result_bytes / 1e6:.0f} MB"
+    sealed = markdown_table(size, *ours, "target ms", words=(size,))
     for kind, what, target in (
         ("seal", "seal", f"{SEAL_TARGET_MS:g}"),
         ("read", "read in another process", f"{READ_TARGET_MS:g}"),

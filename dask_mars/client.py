@@ -261,15 +261,7 @@ class _Computation:
                 borrowed[chunk] = value.graph, value.chunk
             else:
                 graph.values[chunk] = value_of(value)
-        in_client = (
-            {
-                chunk
-                for chunk, operand in enumerate(graph.operand_of)
-                if operand >= 0 and operands[operand].in_client
-            }
-            if any(operand.in_client for operand in operands)
-            else set()
-        )
+        in_client = graph.chunks_for_client()
         self._plan = GraphPlan(
             inputs=graph.inputs,
             outputs=graph.outputs,

@@ -319,6 +319,11 @@ class ChunkGraph:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def chunks_for_client(self) -> set[int]:
+        """Return the chunks whose operand must run in the user's own process; `in_client` has others that must."""
+        here = {number for number, operand in enumerate(self.operands) if operand.in_client}
+        return {chunk for chunk, number in enumerate(self.operand_of) if number in here} if here else set()
+
     def layer_of(self, chunk: int) -> str:
         """Name of the Dask layer that a chunk belongs to."""
         return layer_of(self.keys[chunk])

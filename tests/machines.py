@@ -29,6 +29,18 @@ def plan(*inputs: tuple[int, ...], outputs: Any = None, data: Any = (), **option
     )
 
 
+def tree(leaves: int, fan_in: int) -> GraphPlan:
+    """Make sums of sums, numbered as a depth-first walk leaves them."""
+    sources: list[tuple[int, ...]] = []
+
+    def add(count: int) -> int:
+        sources.append(() if count == 1 else tuple([add(count // fan_in) for _ in range(fan_in)]))
+        return len(sources) - 1
+
+    add(leaves)
+    return plan(*sources)
+
+
 class CheckedMachine:
     """A machine with running workers, whose invariants are checked after each event.
 

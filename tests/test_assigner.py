@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dask_mars.scheduler.assigner import Progress, assign
 from dask_mars.scheduler.events import GraphPlan
-from tests.machines import plan
+from tests.machines import plan, tree
 
 TRAVERSALS = ["breadth-first", "depth-first"]
 both = pytest.mark.parametrize("traversal", TRAVERSALS)
@@ -36,18 +36,6 @@ traversals = st.sampled_from(TRAVERSALS)
 def initial(graph: GraphPlan, finished: Any = ()) -> list[int]:
     done = {chunk for chunk, operand in enumerate(graph.operand_of) if operand < 0} | set(finished)
     return [chunk for chunk, inputs in enumerate(graph.inputs) if chunk not in done and done.issuperset(inputs)]
-
-
-def tree(leaves: int, fan_in: int) -> GraphPlan:
-    """Make sums of sums, numbered as a depth-first walk leaves them."""
-    sources: list[tuple[int, ...]] = []
-
-    def add(count: int) -> int:
-        sources.append(() if count == 1 else tuple([add(count // fan_in) for _ in range(fan_in)]))
-        return len(sources) - 1
-
-    add(leaves)
-    return plan(*sources)
 
 
 @given(graphs(data=True), workers, traversals)

@@ -16,7 +16,7 @@ from dask_mars.scheduler import subtasks
 from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.subtasks import NO_HOST, Room, Subtask, cut, place
-from tests.machines import plan
+from tests.machines import plan, tree
 
 few = settings(max_examples=50)
 
@@ -41,18 +41,6 @@ def cases(draw: st.DrawFn) -> tuple[GraphPlan, list[int], dict[int, int]]:
         NO_HOST if chunk in data else CLIENT if chunk in in_client else draw(anywhere) for chunk in range(count)
     ]
     return graph, placed, hosts
-
-
-def tree(leaves: int, fan_in: int) -> GraphPlan:
-    """Make sums of sums, numbered as a depth-first walk leaves them."""
-    sources: list[tuple[int, ...]] = []
-
-    def add(count: int) -> int:
-        sources.append(() if count == 1 else tuple([add(count // fan_in) for _ in range(fan_in)]))
-        return len(sources) - 1
-
-    add(leaves)
-    return plan(*sources)
 
 
 def computed(graph: GraphPlan) -> list[int]:

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.report import plain_console
+from benchmarks.report import markdown_table, plain_console
 from benchmarks.simulation.cluster import Cluster, Outcome, Simulation
 from benchmarks.simulation.jobs import GROWTH, job_of
 from benchmarks.simulation.policies import POLICIES
@@ -42,10 +40,7 @@ _FIGURES = (
 def _print_table(console: Console, figure: _Figure, outcomes: dict[Case, Outcome]) -> None:
     values = {case: figure.of(outcome) for case, outcome in outcomes.items()}
     graphs, counts, policies = (list(dict.fromkeys(parts)) for parts in zip(*outcomes, strict=True))
-    table = Table(box=box.MARKDOWN)
-    table.add_column("graph")
-    for heading in ("workers", *policies):
-        table.add_column(heading, justify="right")
+    table = markdown_table("graph", "workers", *policies)
     for graph in graphs:
         for count in counts:
             table.add_row(graph, f"{count:,}", *[_text(values[graph, count, policy]) for policy in policies])

@@ -24,7 +24,7 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.agent import MARK
 from dask_mars.cluster.pieces import Packer, Unsendable
 from dask_mars.errors import NoAgents
-from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.graph import ChunkGraph
 from dask_mars.persisted import value_of
 from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
@@ -364,16 +364,11 @@ class _Submission:
 
 def _cut(graph: ChunkGraph, hosts: Sequence[Host], here: Collection[int]) -> list[Subtask]:
     """Cut a graph for hosts, which are known by their place in the list."""
-    in_client = {
-        chunk
-        for chunk, number in enumerate(graph.operand_of)
-        if number != DATA and graph.operands[number].in_client
-    }
     plan = GraphPlan(
         inputs=graph.inputs,
         outputs=graph.outputs,
         operand_of=graph.operand_of,
-        in_client=frozenset(in_client.union(graph.in_client, here)),
+        in_client=frozenset(graph.chunks_for_client().union(graph.in_client, here)),
         declared_bytes=graph.declared_bytes,
     )
     slots = {number: host.slots for number, host in enumerate(hosts)}

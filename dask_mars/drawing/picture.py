@@ -146,16 +146,11 @@ def plan_priorities(graph: ChunkGraph) -> dict[int, int]:
 
 
 def _plan(graph: ChunkGraph) -> GraphPlan:
-    in_client = {
-        chunk
-        for chunk, operand in enumerate(graph.operand_of)
-        if operand != DATA and graph.operands[operand].in_client
-    }
     return GraphPlan(
         inputs=graph.inputs,
         outputs=graph.outputs,
         operand_of=graph.operand_of,
-        in_client=frozenset(in_client | graph.in_client),
+        in_client=frozenset(graph.chunks_for_client() | graph.in_client),
         priorities=graph.priorities,
     )
 

@@ -306,10 +306,6 @@ class Graph:
                 self._places[missing] = place
                 self.push(missing)
 
-    def is_repeatable(self, chunk: int) -> bool:
-        """Say whether a chunk may be begun again if it was begun and is not done."""
-        return self.plan.operand_of[chunk] not in self.plan.unrepeatable
-
     def give_back(self, chunk: int) -> bool:
         """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
         for source in self.plan.inputs[chunk]:

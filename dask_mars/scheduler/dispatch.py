@@ -344,7 +344,7 @@ class Dispatcher:
     def _demand(self, graph: Graph, chunk: int) -> tuple[float, int]:
         """Return the seconds that a chunk is thought to take, and the bytes that it needs besides its inputs."""
         need = graph.memory.need(chunk) if self.memory.limited else 0
-        if not graph.is_repeatable(chunk):
+        if not graph.plan.is_repeatable(chunk):
             # Always alone in a worker's hands: if that dies, it is clear which one may have been begun.
             return self._policy.window_s, need
         estimate = self._estimates.get((graph.number, graph.plan.operand_of[chunk]))

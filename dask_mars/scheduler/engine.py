@@ -630,7 +630,7 @@ class Engine:
         """Return graph and chunk that a worker was running when it ended, and note why what it had may fail."""
         for task, chunk in self._machine.in_hand(number):
             owner = self._runs[task]
-            if owner.plan.operand_of[chunk] in owner.plan.unrepeatable:
+            if not owner.plan.is_repeatable(chunk):
                 owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
         running = self._running(number)
         if running is not None:
@@ -638,7 +638,7 @@ class Engine:
             run = self._runs[graph]
             key = repr(run.graph.keys[chunk])
             logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
-            if run.plan.operand_of[chunk] not in run.plan.unrepeatable:
+            if run.plan.is_repeatable(chunk):
                 run.errors[chunk] = WorkerDied(key, code, self.settings.lost_limit + 1)
         return running
 

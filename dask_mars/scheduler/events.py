@@ -57,6 +57,10 @@ class GraphPlan:
     declared_bytes: Callable[[int], int | None] | None = None
     unrepeatable: frozenset[int] = frozenset()
 
+    def is_repeatable(self, chunk: int) -> bool:
+        """Say whether a chunk may be begun again if it was begun and is not done."""
+        return self.operand_of[chunk] not in self.unrepeatable
+
 
 # -- events ---------------------------------------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ class Machine:
             return
         failures = graph.failures[chunk] = graph.failures.get(chunk, 0) + 1
         allowed = graph.plan.retries.get(chunk, graph.plan.default_retries)
-        if event.final or failures > allowed or not graph.is_repeatable(chunk):
+        if event.final or failures > allowed or not graph.plan.is_repeatable(chunk):
             self._fail(graph, chunk, worker_lost=False)
         else:
             self._delay(graph, chunk, failures, now_s)
@@ -300,7 +300,7 @@ class Machine:
             graph.in_hand -= 1
             if graph.state[chunk] == CANCELLING:
                 graph.move(chunk, CANCELLED)
-            elif event.was_up and not graph.is_repeatable(chunk):
+            elif event.was_up and not graph.plan.is_repeatable(chunk):
                 # It may be done and not have been reported.
                 self._fail(graph, chunk, worker_lost=True)
             elif (number, chunk) != event.running:
