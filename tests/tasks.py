@@ -94,3 +94,10 @@ def call_after(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     """Call a function a while later."""
     time.sleep(seconds)
     return function(*args)
+
+
+def meet(begun: str | Path, path: str | Path, *arrays: np.ndarray) -> np.ndarray:
+    """Note the process, wait until a file is there, and return the sum of arrays."""
+    note(begun, str(os.getpid()))
+    wait_for(path, timeout_s=60.0)
+    return sum(arrays)
