@@ -168,7 +168,7 @@ def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monke
 
     for data in sent:
         Reader(io.BytesIO(data)).load()
-    assert modules <= {"_operator", "_pickle", "builtins", "dask", "distributed", "operator"}
+    assert modules <= {"_operator", "_pickle", "builtins", "dask", "distributed", "numpy", "operator"}
 
 
 # -- in the user's process ------------------------------------------------------------------------------------

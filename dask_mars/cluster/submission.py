@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dask
+import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.sizeof import sizeof
 from distributed import Client, Future
@@ -30,9 +31,10 @@ from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.subtasks import Subtask, cut, place
 from dask_mars.worker.locks import interprocess
+from dask_mars.worker.pickling import dumps
 
 #: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
-_SCATTER_BYTES = 1 << 16
+_LARGE_BYTES = 1 << 16
 
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable
@@ -229,24 +231,28 @@ class _Submission:
 
     def _tasks_of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
         """Make the task that computes a subtask, and those that take its result apart."""
-        values = {}
+        values, found, tasks = {}, {}, {}
         for chunk in subtask.inputs:
-            if chunk in self._values and chunk not in self._whereabouts:
-                value = self._values[chunk]
-                if sizeof(value) < _SCATTER_BYTES:
-                    values[chunk] = value
-                else:
-                    self._whereabouts[chunk] = (f"mars-data-{self._name}", chunk), None
-        found = {chunk: self._whereabouts[chunk] for chunk in subtask.inputs if chunk not in values}
+            if chunk not in self._values or chunk in self._whereabouts:
+                found[chunk] = self._whereabouts[chunk]
+                continue
+            own: DaskKey = (f"mars-data-{self._name}", chunk)
+            task = _task_of_large(own, self._values[chunk])
+            if task is None:
+                values[chunk] = self._values[chunk]
+            else:
+                tasks[own] = task, number
+                found[chunk] = own, None
         arguments = list(dict.fromkeys([key for key, _ in found.values()]))
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
         packed = self._packer.pack(subtask, parcels, sources, values)
+        self._whereabouts.update(found)
         key: DaskKey = f"mars-subtask-{self._name}", number
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         unpack = Task(None, pickle.loads, packed)
-        tasks = {key: (Task(key, operator.call, unpack, *map(TaskRef, arguments)), number)}
+        tasks[key] = Task(key, operator.call, unpack, *map(TaskRef, arguments)), number
         for place_of_parcel, parcel in enumerate(parcels):
             part = key
             if len(parcels) > 1:
@@ -276,7 +282,6 @@ class _Submission:
         if not batch:
             return
         sent = {number for _, number in batch.values()}
-        self._scatter(sent)
         workers = {key: [self._address(number)] for key, (_, number) in batch.items()}
         priorities = {key: self._priority(number) for key, (_, number) in batch.items()}
         annotations = {
@@ -285,34 +290,26 @@ class _Submission:
             "allow_other_workers": True,
             MARK: True,
         }
-        wanted = self._wanted(sent)
+        wanted = self._wanted(batch, sent)
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
             futures = self._client.get(graph, wanted, sync=False)
         self._futures.update(zip(wanted, futures, strict=True))
 
-    def _scatter(self, numbers: Collection[int]) -> None:
-        """Send the large known values that subtasks read."""
-        data = {}
-        for number in numbers:
-            for chunk in self._subtasks[number].inputs:
-                if chunk in self._values and chunk in self._whereabouts:
-                    key, _ = self._whereabouts[chunk]
-                    if key not in self._futures:
-                        data[key] = self._values[chunk]
-        if data:
-            addresses = [host.address for host in self._hosts]
-            self._futures.update(self._client.scatter(data, workers=addresses, hash=False))
-
-    def _wanted(self, sent: set[int]) -> list[DaskKey]:
+    def _wanted(self, batch: Collection[DaskKey], sent: set[int]) -> list[DaskKey]:
         """Return the tasks whose results are needed here, or by subtasks that are not sent yet."""
         wanted: dict[DaskKey, None] = {}
         for number in sorted(sent):
-            for chunk in self._subtasks[number].outputs:
+            subtask = self._subtasks[number]
+            for chunk in subtask.outputs:
                 if chunk in self._kept:
                     wanted[self._kept[chunk]] = None
                 if (chunk in self._requested and not self._keep) or not sent.issuperset(self._readers[chunk]):
                     wanted[self._whereabouts[chunk][0]] = None
+            for chunk in subtask.inputs:
+                key, _ = self._whereabouts.get(chunk, (None, None))
+                if chunk in self._values and key in batch and not sent.issuperset(self._readers[chunk]):
+                    wanted[key] = None
         return list(wanted)
 
     def _priority(self, number: int) -> float:
@@ -360,6 +357,27 @@ class _Submission:
             return self._values[chunk]
         key, item = self._whereabouts[chunk]
         return self._gathered[key] if item is None else self._gathered[key][item]
+
+
+def _task_of_large(key: DaskKey, value: Any) -> Task | None:
+    """Make the task that is a value of the user's, None if that is small or cannot be pickled.
+
+    A value that is scattered would be lost with its host, and all that needs it; Dask's scheduler keeps tasks.
+    """
+    if sizeof(value) < _LARGE_BYTES:
+        return None
+    if isinstance(value, np.memmap):
+        # Its file need not be there on other hosts.
+        value = np.asarray(value)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = dumps(value, buffers.append)
+    except Exception:
+        # What reads it cannot be packed with it, and runs here.
+        return None
+    # Bytes would be copied at each step on their way, these are not.
+    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    return Task(key, pickle.loads, data, buffers=arrays)
 
 
 def _cut(graph: ChunkGraph, hosts: Sequence[Host], here: Collection[int]) -> list[Subtask]:
