@@ -1,14 +1,15 @@
 """Hosts on a network of their own, on this machine: network namespaces with a switch between them.
 
 None of it has a name outside of the process that made it. A namespace lives as long as a process in it or an open
-descriptor does, and what runs on a host is killed when the test's process ends in whatever way; so there is nothing
-to be removed after a run that was killed, and runs do not get into each other's way.
+descriptor does, and what runs on a host is killed when the test's process ends, in whatever way. So nothing is to
+be removed after a run that was killed, and runs do not get into each other's way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import shutil
 import signal
@@ -183,6 +184,7 @@ class Network:
 
     def __init__(self) -> None:
         self._hosts: list[Host] = []
+        self._numbers = itertools.count(1)
         self._namespace = _new_namespace()
         try:
             self._on_switch("link", "add", "switch", "type", "bridge")
@@ -199,7 +201,7 @@ class Network:
 
     def host(self, name: str) -> Host:
         """Add a host."""
-        host = Host(name, f"{SUBNET}.{len(self._hosts) + 1}", self)
+        host = Host(name, f"{SUBNET}.{next(self._numbers)}", self)
         self._hosts.append(host)
         port = _port(host)
         target = f"/proc/{os.getpid()}/fd/{host._namespace}"
@@ -210,15 +212,19 @@ class Network:
         host.run("ip", "link", "set", "lo", "up")
         return host
 
+    def remove(self, host: Host) -> None:
+        """Kill what runs on a host, and do without it."""
+        host.close()
+        self._hosts.remove(host)
+
     def plug(self, host: Host, state: str) -> None:
         """Change the state of the switch's end of a cable."""
         self._on_switch("link", "set", _port(host), state)
 
     def close(self) -> None:
         """Kill what runs on the hosts, and let go of all."""
-        for host in self._hosts:
-            host.close()
-        self._hosts.clear()
+        for host in list(self._hosts):
+            self.remove(host)
         os.close(self._namespace)
 
     def _on_switch(self, *arguments: str) -> None:

@@ -96,8 +96,9 @@ def call_after(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def meet(begun: str | Path, path: str | Path, *arrays: np.ndarray) -> np.ndarray:
-    """Note the process, wait until a file is there, and return the sum of arrays."""
-    note(begun, str(os.getpid()))
-    wait_for(path, timeout_s=60.0)
-    return sum(arrays)
+def pass_on(array: np.ndarray, path: str | Path, gate: str | Path | None = None) -> np.ndarray:
+    """Note the process, wait until a file is there, if one is named, and return a copy of the array."""
+    note(path, str(os.getpid()))
+    if gate is not None:
+        wait_for(gate, timeout_s=60.0)
+    return array.copy()
