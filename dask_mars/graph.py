@@ -248,6 +248,24 @@ class Declared(NamedTuple):
     chunks: tuple[tuple[int, ...], ...]
 
 
+class Restriction(NamedTuple):
+    """Where a chunk may be computed on a cluster, as the user annotates it.
+
+    Attributes
+    ----------
+    workers : tuple of str
+        Addresses, names or hosts; empty for any.
+    loose : bool
+        If none of these is there, others will do.
+    resources : tuple of (str, float)
+        What it takes of a worker's resources while it is computed.
+    """
+
+    workers: tuple[str, ...]
+    loose: bool
+    resources: tuple[tuple[str, float], ...]
+
+
 @dataclass(slots=True)
 class Chunk:
     """One chunk as a record, for those that look at single chunks; a `ChunkGraph` holds columns and makes it.
@@ -313,6 +331,8 @@ class ChunkGraph:
     retries: dict[int, int] = field(default_factory=dict)
     #: What the user's `dask.annotate(priority=...)` says of a chunk; larger runs first.
     priorities: dict[int, float] = field(default_factory=dict)
+    #: What the user's `dask.annotate(workers=..., resources=...)` says of a chunk. One machine does not mind.
+    restrictions: dict[int, Restriction] = field(default_factory=dict)
     #: What is known of the chunks of a layer before they are computed, by the layer's name.
     declared: Mapping[str, Declared] = field(default_factory=dict)
 

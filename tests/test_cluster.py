@@ -29,8 +29,8 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients
+from dask_mars.cluster.planning import Host, cut_for, find_hosts
 from dask_mars.cluster.stored import give_back_ended
-from dask_mars.cluster.submission import Host, _cut, find_hosts
 from dask_mars.errors import NoAgents
 from dask_mars.optimize.prepare import prepare
 from tests.array_calls import CALLS, Arrays
@@ -250,14 +250,14 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
 
 
 def test_hosts_are_assigned_as_the_configuration_says() -> None:
-    x = da.random.default_rng(0).random((8, 8), chunks=2)
+    x = da.random.default_rng(0).random((48, 48), chunks=4)
     graph = prepare(*handed_over((x @ x).sum()))
-    hosts = [Host(str(number), 1) for number in range(3)]
+    hosts = [Host(f"tcp://10.0.0.{number}:1", 1, str(number), {}) for number in range(3)]
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            cuts = _cut(graph, hosts, ())
-            assert cuts == _cut(graph, hosts, ())
+            cuts = cut_for(graph, hosts, (), {})
+            assert cuts == cut_for(graph, hosts, (), {})
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in cuts))
     assert len(found) == 2
 
@@ -289,7 +289,7 @@ async def test_a_cluster_without_agents_is_left_alone(client, scheduler, worker)
 def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
     with Client(cluster, set_as_default=False) as client:
         assert len(find_hosts(client)) == 2
-        monkeypatch.setattr("dask_mars.cluster.submission.MARK", "no-such-mark")
+        monkeypatch.setattr("dask_mars.cluster.planning.MARK", "no-such-mark")
         with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
             dask_mars.get({"x": (pid_of,)}, "x", client=client)
 

@@ -24,6 +24,7 @@ from tornado.ioloop import PeriodicCallback
 from dask_mars import config
 from dask_mars.client import run_graph
 from dask_mars.cluster.pieces import Piece
+from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
@@ -41,8 +42,6 @@ _GIVE_BACK_MS = 100
 _TAKEN_IN_BYTES = 1 << 16
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
-#: How workers say that they are agents, and annotations that a task is ours.
-MARK = "dask-mars"
 
 
 class MarsWorker(Worker):  # type: ignore[misc]
@@ -255,4 +254,4 @@ def current_agent() -> MarsWorker | None:
     return worker if isinstance(worker, MarsWorker) else None
 
 
-__all__ = ["MARK", "MarsWorker", "current_agent"]
+__all__ = ["MarsWorker", "current_agent"]

@@ -9,7 +9,8 @@ from typing import Any
 from distributed import Client, get_worker
 
 from dask_mars.client import compute_with, fold_from
-from dask_mars.cluster.submission import find_hosts, run_on_cluster
+from dask_mars.cluster.planning import find_hosts
+from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.graph import ChunkGraph, Key
 
 _lock = threading.Lock()

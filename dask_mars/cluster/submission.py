@@ -10,8 +10,7 @@ import operator
 import pickle
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -21,47 +20,25 @@ from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.client import raised_by
-from dask_mars.cluster.agent import MARK
 from dask_mars.cluster.pieces import Packer, Unsendable
+from dask_mars.cluster.planning import Host, cut_for, find_hosts, futures_of, held_by
+from dask_mars.cluster.plugin import MARK, Plan
 from dask_mars.errors import NoAgents
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph import ChunkGraph, Restriction
 from dask_mars.persisted import value_of
-from dask_mars.scheduler.assigner import assign
-from dask_mars.scheduler.events import CLIENT, GraphPlan
-from dask_mars.scheduler.subtasks import Subtask, cut, place
+from dask_mars.scheduler.events import CLIENT
+from dask_mars.scheduler.hosts import place_in_collection
+from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.locks import interprocess
 
 #: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
 _SCATTER_BYTES = 1 << 16
 
+#: What is said of chunks of which the user has said nothing.
+_ANYWHERE = Restriction((), True, ())
+
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """An agent, as Dask's scheduler knows it.
-
-    Attributes
-    ----------
-    address : str
-        Of its worker.
-    slots : int
-        Subtasks that it computes at the same time.
-    """
-
-    address: str
-    slots: int
-
-
-def find_hosts(client: Client) -> list[Host]:
-    """Return the agents of a cluster, in the order of their addresses."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [
-        Host(address, told["nthreads"])
-        for address, told in sorted(workers.items())
-        if MARK in told and told["status"] == "running"
-    ]
 
 
 def run_on_cluster(
@@ -89,6 +66,8 @@ def run_on_cluster(
     ------
     NoAgents
         There is no worker of ours.
+    NoHostAllowed
+        The user wants a chunk to be computed where there is nobody.
     Exception
         Whatever a task raises.
     """
@@ -98,9 +77,12 @@ def run_on_cluster(
     retries = int(config.get("retries") if retries is None else retries)
     packer = Packer(graph, retries)
     here = packer.unsendable()
+    given = futures_of(client, graph)
+    held_bytes = held_by(client, given, hosts)
     while True:
         try:
-            submission = _Submission(client, graph, hosts, packer, here, retries, keep)
+            subtasks = cut_for(graph, hosts, here, held_bytes)
+            submission = _Submission(client, graph, hosts, packer, subtasks, given, retries, keep)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -116,8 +98,10 @@ class _Submission:
         As given.
     packer : Packer
         Of the graph.
-    here : collection of int
-        Chunks that have to run in this process, besides those of which the graph says so.
+    subtasks : sequence of Subtask
+        That the graph is cut into.
+    given : mapping
+        The user's own futures, by chunk.
     retries, keep
         As given.
 
@@ -133,7 +117,8 @@ class _Submission:
         graph: ChunkGraph,
         hosts: Sequence[Host],
         packer: Packer,
-        here: Collection[int],
+        subtasks: Sequence[Subtask],
+        given: Mapping[int, Future],
         retries: int,
         keep: bool,
     ) -> None:
@@ -141,7 +126,7 @@ class _Submission:
         self._graph = graph
         self._hosts = hosts
         self._packer = packer
-        self._subtasks = _cut(graph, hosts, here)
+        self._subtasks = subtasks
         self._name = uuid.uuid4().hex
         self._requested = frozenset(graph.outputs)
         self._retries = retries
@@ -160,7 +145,7 @@ class _Submission:
         #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
         self._kept: dict[int, DaskKey] = {}
         for chunk, value in graph.values.items():
-            if isinstance(value, Future) and value.client is client:
+            if chunk in given:
                 self._given[value.key] = value
                 self._whereabouts[chunk] = value.key, None
             else:
@@ -277,13 +262,10 @@ class _Submission:
             return
         sent = {number for _, number in batch.values()}
         self._scatter(sent)
-        workers = {key: [self._address(number)] for key, (_, number) in batch.items()}
-        priorities = {key: self._priority(number) for key, (_, number) in batch.items()}
+        wishes = {number: self._wish(number) for number in sent}
         annotations = {
-            "workers": workers.__getitem__,
-            "priority": priorities.__getitem__,
-            "allow_other_workers": True,
-            MARK: True,
+            name: {key: wishes[number][name] for key, (_, number) in batch.items()}.__getitem__
+            for name in next(iter(wishes.values()))
         }
         wanted = self._wanted(sent)
         with dask.annotate(**annotations):
@@ -315,15 +297,28 @@ class _Submission:
                     wanted[self._whereabouts[chunk][0]] = None
         return list(wanted)
 
-    def _priority(self, number: int) -> float:
-        """Return the user's priority, and among equals that of the graph: what comes early frees what is there."""
-        of_user = self._graph.priorities
-        chunks = self._subtasks[number].chunks
-        highest = max([of_user.get(chunk, 0) for chunk in chunks]) if of_user else 0
-        return highest * len(self._graph) - chunks[0]
-
-    def _address(self, number: int) -> str:
-        return self._hosts[self._subtasks[number].host].address
+    def _wish(self, number: int) -> dict[str, Any]:
+        """Return what Dask's scheduler is told of a subtask: where it is to run, and when."""
+        subtask, graph = self._subtasks[number], self._graph
+        restriction = graph.restrictions.get(subtask.chunks[0], _ANYWHERE)
+        address = self._hosts[subtask.host].address
+        highest = max([graph.priorities.get(chunk, 0) for chunk in subtask.chunks]) if graph.priorities else 0.0
+        bound = restriction is not _ANYWHERE and not restriction.loose
+        plan = Plan(
+            computation=self._name,
+            operands=len(subtask.chunks),
+            place=place_in_collection(graph.keys[subtask.chunks[0]]),
+            # What comes early in the graph frees what is there.
+            priority=(-highest, subtask.chunks[0]),
+            bound=bound,
+        )
+        return {
+            "workers": list(restriction.workers) if bound else [address],
+            "allow_other_workers": not bound,
+            "resources": dict(restriction.resources),
+            "priority": highest * len(graph) - subtask.chunks[0],
+            MARK: plan._asdict(),
+        }
 
     # -- what runs here ---------------------------------------------------------------------------------------
 
@@ -362,18 +357,4 @@ class _Submission:
         return self._gathered[key] if item is None else self._gathered[key][item]
 
 
-def _cut(graph: ChunkGraph, hosts: Sequence[Host], here: Collection[int]) -> list[Subtask]:
-    """Cut a graph for hosts, which are known by their place in the list."""
-    plan = GraphPlan(
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        operand_of=graph.operand_of,
-        in_client=frozenset(graph.chunks_for_client().union(graph.in_client, here)),
-        declared_bytes=graph.declared_bytes,
-    )
-    slots = {number: host.slots for number, host in enumerate(hosts)}
-    initial = assign(plan, slots, config.get("assignment"))
-    return cut(plan, place(plan, initial, slots), slots)
-
-
-__all__ = ["Host", "find_hosts", "run_on_cluster"]
+__all__ = ["run_on_cluster"]

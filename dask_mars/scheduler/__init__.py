@@ -1,1 +1,21 @@
-"""Deciding what runs where and when, and the shell that carries it out."""
+"""Deciding what runs where and when, and the shell that carries it out.
+
+``dask scheduler --preload dask_mars.scheduler`` has Dask's scheduler follow our plans to the letter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def dask_setup(scheduler: Any) -> None:
+    """Install our plugin in one of Dask's schedulers. Dask calls this.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    """
+    from dask_mars.cluster.plugin import install
+
+    install(scheduler)
