@@ -100,6 +100,7 @@ def compute_with(
     callbacks: Any = None,
     cache: Mapping[Key, Any] | None = None,
     keep: bool = False,
+    elsewhere: Callable[[Key], Any] | None = None,
 ) -> Any:
     """Compute keys of a Dask graph by something that can run chunk graphs.
 
@@ -113,6 +114,8 @@ def compute_with(
         As `prepare` takes it under the name of ``fold_from``.
     callbacks, cache, keep
         As `compute` takes them.
+    elsewhere : callable, optional
+        As `prepare` takes it.
 
     Returns
     -------
@@ -132,7 +135,7 @@ def compute_with(
                 observer = counter
                 counter.start()
             if (counter or not active) and not cache:
-                graph = prepare(dsk, wanted, fold_from=fold_initial_from)
+                graph = prepare(dsk, wanted, fold_from=fold_initial_from, elsewhere=elsewhere)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)
@@ -142,7 +145,7 @@ def compute_with(
                     graph_of_dask = as_tasks(graph_of_dask)
                     observer = Observer(active, graph_of_dask)
                     observer.start()
-                graph = convert(graph_of_dask, wanted)
+                graph = convert(graph_of_dask, wanted, elsewhere=elsewhere)
                 annotate(graph, annotations)
                 graph.declared = declarations(dsk, graph_of_dask)
                 if observer and not counter:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from distributed import Client, get_worker
+from distributed import Client, Future, get_worker
 
 from dask_mars.client import compute_with, fold_from
 from dask_mars.cluster.planning import find_hosts
@@ -85,8 +85,12 @@ def compute(
     def run(graph: ChunkGraph, observer: object) -> dict[int, Any]:
         return run_on_cluster(client, graph, retries, keep)
 
+    def held(key: Key) -> Future | None:
+        # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.
+        return Future(key, client) if key in client.futures else None
+
     # Nobody here hears of single tasks.
-    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), (), cache, keep)
+    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), (), cache, keep, held)
 
 
 __all__ = ["close", "compute", "connected", "current"]

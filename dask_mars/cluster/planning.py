@@ -14,7 +14,7 @@ from dask_mars.errors import NoHostAllowed
 from dask_mars.graph import ChunkGraph, Restriction
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.hosts import Hosts, place_on_hosts
-from dask_mars.scheduler.subtasks import Subtask, cut
+from dask_mars.scheduler.subtasks import Subtask, cut, estimate_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,10 @@ def cut_for(
     by_address = names_in_hashes({host.address: host.name for host in hosts})
     known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
     allowed, kinds = _restricted(graph, hosts)
-    placed = place_on_hosts(
-        plan, known, graph.keys.__getitem__, config.get("assignment"), allowed=allowed, held_bytes=held_bytes
-    )
-    return cut(plan, placed, slots, kinds=kinds)
+    sizes = estimate_bytes(plan)
+    key_of = graph.keys.__getitem__
+    placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, held_bytes, sizes)
+    return cut(plan, placed, slots, sizes=sizes, kinds=kinds)
 
 
 def _restricted(graph: ChunkGraph, hosts: Sequence[Host]) -> tuple[dict[int, list[int]], dict[int, int]]:
@@ -139,7 +139,7 @@ def _restricted(graph: ChunkGraph, hosts: Sequence[Host]) -> tuple[dict[int, lis
     found: dict[Restriction, list[int]] = {}
     for chunk, restriction in graph.restrictions.items():
         if restriction not in found:
-            found[restriction] = _allowed(restriction, hosts)
+            found[restriction] = allowed_by(restriction, hosts)
         allowed[chunk] = found[restriction]
         # What takes resources takes them for as long as its subtask runs.
         kind = (restriction, chunk) if restriction.resources else restriction
@@ -147,8 +147,8 @@ def _restricted(graph: ChunkGraph, hosts: Sequence[Host]) -> tuple[dict[int, lis
     return allowed, kinds
 
 
-def _allowed(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
-    """Return hosts that the user allows, which are all if none of them is there and others will do."""
+def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
+    """Return hosts that the user allows, by their place; all if none of them is there and others will do."""
     everywhere = range(len(hosts))
     numbers = [
         number
@@ -161,4 +161,4 @@ def _allowed(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
     return numbers or list(everywhere)
 
 
-__all__ = ["Host", "cut_for", "find_hosts", "futures_of", "held_by"]
+__all__ = ["Host", "allowed_by", "cut_for", "find_hosts", "futures_of", "held_by"]

@@ -21,7 +21,7 @@ from distributed import Client, Future
 from dask_mars import config
 from dask_mars.client import raised_by
 from dask_mars.cluster.pieces import Packer, Unsendable
-from dask_mars.cluster.planning import Host, cut_for, find_hosts, futures_of, held_by
+from dask_mars.cluster.planning import Host, allowed_by, cut_for, find_hosts, futures_of, held_by
 from dask_mars.cluster.plugin import MARK, Plan
 from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph, Restriction
@@ -301,9 +301,9 @@ class _Submission:
         """Return what Dask's scheduler is told of a subtask: where it is to run, and when."""
         subtask, graph = self._subtasks[number], self._graph
         restriction = graph.restrictions.get(subtask.chunks[0], _ANYWHERE)
-        address = self._hosts[subtask.host].address
         highest = max([graph.priorities.get(chunk, 0) for chunk in subtask.chunks]) if graph.priorities else 0.0
-        bound = restriction is not _ANYWHERE and not restriction.loose
+        bound = not restriction.loose
+        allowed = allowed_by(restriction, self._hosts) if bound else [subtask.host]
         plan = Plan(
             computation=self._name,
             operands=len(subtask.chunks),
@@ -313,7 +313,7 @@ class _Submission:
             bound=bound,
         )
         return {
-            "workers": list(restriction.workers) if bound else [address],
+            "workers": [self._hosts[number].address for number in allowed],
             "allow_other_workers": not bound,
             "resources": dict(restriction.resources),
             "priority": highest * len(graph) - subtask.chunks[0],

@@ -281,12 +281,19 @@ def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
             graph.priorities[chunk] = float(priority)
         workers = _value_for(wanted.get("workers"), key)
         resources = _value_for(wanted.get("resources"), key)
-        if workers or resources:
+        if workers is not None or resources:
             graph.restrictions[chunk] = Restriction(
-                (workers,) if isinstance(workers, str) else tuple(workers or ()),
+                _names(workers),
                 bool(_value_for(wanted.get("allow_other_workers"), key)),
                 tuple(sorted((resources or {}).items())),
             )
+
+
+def _names(workers: Any) -> tuple[str, ...]:
+    """Return workers as they are annotated: one or several; a name may be a number, too."""
+    if workers is None:
+        return ()
+    return tuple(map(str, workers)) if isinstance(workers, list | tuple | set) else (str(workers),)
 
 
 def _value_for(annotation: Callable[[Key], Any] | Any, key: Key) -> Any:

@@ -11,7 +11,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dask_mars.scheduler.assigner import Progress, Traversal, assign
@@ -54,6 +54,7 @@ def place_on_hosts(
     traversal: Traversal = "breadth-first",
     allowed: Mapping[int, Collection[int]] | None = None,
     held_bytes: Mapping[int, Mapping[int, int]] | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> list[int]:
     """Choose a host for each chunk.
 
@@ -71,6 +72,8 @@ def place_on_hosts(
         Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
     held_bytes : mapping, optional
         Of known chunks: the bytes that hosts hold of them, by host.
+    sizes : sequence of int, optional
+        Bytes of each chunk; by default what `estimate_bytes` says.
 
     Returns
     -------
@@ -83,7 +86,7 @@ def place_on_hosts(
     their first chunk in its collection, and not by its name: so the blocks of one array go to the same hosts in
     all computations that begin with them, whatever is made of them.
     """
-    sizes = estimate_bytes(plan)
+    sizes = estimate_bytes(plan) if sizes is None else sizes
     slots = hosts.slots
     at_large = assign(plan, slots, traversal, allowed, Progress(held_bytes=held_bytes or {}))
     placed = place(plan, at_large, slots, sizes, allowed, held_bytes)
