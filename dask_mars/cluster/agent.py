@@ -24,6 +24,7 @@ from tornado.ioloop import PeriodicCallback
 from dask_mars import config
 from dask_mars.client import run_graph
 from dask_mars.cluster.pieces import Piece
+from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
@@ -41,7 +42,7 @@ _GIVE_BACK_MS = 100
 _TAKEN_IN_BYTES = 1 << 16
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
-#: How workers say that they are agents, and annotations that a task is ours.
+#: How workers say that they are agents, and annotations that a task is ours, and of which computation.
 MARK = "dask-mars"
 
 
@@ -90,6 +91,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
+        self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
     @property
@@ -171,7 +173,11 @@ class MarsWorker(Worker):  # type: ignore[misc]
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
             graph = piece.graph(arguments)
-            found = run_graph(self.engine, graph, piece.default_retries, started)
+            mark = (task.annotations or {}).get(MARK)
+            watcher = None
+            if isinstance(mark, dict) and "topic" in mark:
+                watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
+            found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
         except Cancelled:
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None

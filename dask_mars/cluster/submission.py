@@ -7,6 +7,7 @@ for such a task.
 from __future__ import annotations
 
 import operator
+import os
 import pickle
 import uuid
 from collections import defaultdict
@@ -23,8 +24,10 @@ from dask_mars import config
 from dask_mars.client import raised_by
 from dask_mars.cluster.agent import MARK
 from dask_mars.cluster.pieces import Packer, Unsendable
+from dask_mars.cluster.progress import Watch
 from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph
+from dask_mars.observer import Observer
 from dask_mars.persisted import value_of
 from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
@@ -65,7 +68,11 @@ def find_hosts(client: Client) -> list[Host]:
 
 
 def run_on_cluster(
-    client: Client, graph: ChunkGraph, retries: int | None = None, keep: bool = False
+    client: Client,
+    graph: ChunkGraph,
+    retries: int | None = None,
+    keep: bool = False,
+    observer: Observer | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -79,6 +86,8 @@ def run_on_cluster(
         How often a task that raises is tried again.
     keep : bool, optional
         Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
+    observer : Observer, optional
+        Told what becomes of chunks; not together with `keep`.
 
     Returns
     -------
@@ -100,7 +109,7 @@ def run_on_cluster(
     here = packer.unsendable()
     while True:
         try:
-            submission = _Submission(client, graph, hosts, packer, here, retries, keep)
+            submission = _Submission(client, graph, hosts, packer, here, retries, keep, observer)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -118,7 +127,7 @@ class _Submission:
         Of the graph.
     here : collection of int
         Chunks that have to run in this process, besides those of which the graph says so.
-    retries, keep
+    retries, keep, observer
         As given.
 
     Raises
@@ -136,6 +145,7 @@ class _Submission:
         here: Collection[int],
         retries: int,
         keep: bool,
+        observer: Observer | None,
     ) -> None:
         self._client = client
         self._graph = graph
@@ -146,6 +156,9 @@ class _Submission:
         self._requested = frozenset(graph.outputs)
         self._retries = retries
         self._keep = keep
+        self._watch: Watch | None = None
+        if observer is not None and observer.wants_tasks:
+            self._watch = Watch(client, self._name, graph, self._subtasks, observer)
         #: Values of chunks that are in this process.
         self._values: dict[int, Any] = {}
         #: The user's own futures.
@@ -175,6 +188,9 @@ class _Submission:
 
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output."""
+        watch = self._watch
+        if watch is not None:
+            watch.open()
         try:
             while True:
                 self._send()
@@ -186,11 +202,15 @@ class _Submission:
             if self._keep:
                 return {chunk: self._stand_in(chunk) for chunk in outputs}
             self._gather(outputs)
+            if watch is not None:
+                watch.finish()
             return {chunk: self._value(chunk) for chunk in outputs}
         except BaseException:
             self._client.cancel(list(self._futures.values()))
             raise
         finally:
+            if watch is not None:
+                watch.close()
             for future in self._futures.values():
                 future.release()
 
@@ -243,7 +263,7 @@ class _Submission:
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
         packed = self._packer.pack(subtask, parcels, sources, values)
-        key: DaskKey = f"mars-subtask-{self._name}", number
+        key = self._key(number)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         unpack = Task(None, pickle.loads, packed)
         tasks = {key: (Task(key, operator.call, unpack, *map(TaskRef, arguments)), number)}
@@ -279,17 +299,25 @@ class _Submission:
         self._scatter(sent)
         workers = {key: [self._address(number)] for key, (_, number) in batch.items()}
         priorities = {key: self._priority(number) for key, (_, number) in batch.items()}
+        marks = {key: self._mark(key, number) for key, (_, number) in batch.items()}
         annotations = {
             "workers": workers.__getitem__,
             "priority": priorities.__getitem__,
             "allow_other_workers": True,
-            MARK: True,
+            MARK: marks.__getitem__,
         }
         wanted = self._wanted(sent)
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
             futures = self._client.get(graph, wanted, sync=False)
         self._futures.update(zip(wanted, futures, strict=True))
+
+    def _mark(self, key: DaskKey, number: int) -> dict[str, Any]:
+        """Return what workers and the scheduler are to know of a task."""
+        # Others take its result apart.
+        operands = len(self._subtasks[number].chunks) if key == self._key(number) else 0
+        mark = {"computation": self._name, "subtask": number, "operands": operands}
+        return mark if self._watch is None else mark | self._watch.mark
 
     def _scatter(self, numbers: Collection[int]) -> None:
         """Send the large known values that subtasks read."""
@@ -322,6 +350,9 @@ class _Submission:
         highest = max([of_user.get(chunk, 0) for chunk in chunks]) if of_user else 0
         return highest * len(self._graph) - chunks[0]
 
+    def _key(self, number: int) -> DaskKey:
+        return f"mars-subtask-{self._name}", number
+
     def _address(self, number: int) -> str:
         return self._hosts[self._subtasks[number].host].address
 
@@ -336,6 +367,8 @@ class _Submission:
             operand = graph.operands[graph.operand_of[chunk]]
             literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
             left = graph.retries.get(chunk, self._retries)
+            if self._watch is not None:
+                self._watch.begin(chunk)
             while True:
                 try:
                     self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
@@ -345,13 +378,16 @@ class _Submission:
                         error.add_note(raised_by(graph, chunk))
                         raise
                     left -= 1
+            if self._watch is not None:
+                self._watch.end(chunk, self._values[chunk], f"process {os.getpid()}")
 
     def _gather(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""
         needed = {self._whereabouts[chunk][0]: None for chunk in chunks if chunk not in self._values}
         missing = [key for key in needed if key not in self._gathered]
         futures = [self._futures.get(key) or self._given[key] for key in missing]
-        found = self._client.gather(futures) if missing else []
+        gather = self._client.gather if self._watch is None else self._watch.gather
+        found = gather(futures) if missing else []
         self._gathered = {key: self._gathered[key] for key in needed if key in self._gathered}
         self._gathered.update(zip(missing, found, strict=True))
 
