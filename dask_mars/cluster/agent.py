@@ -23,6 +23,7 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client import run_graph
+from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.pieces import Piece
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
@@ -102,7 +103,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
 
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, then register with the scheduler."""
-        self._engine = Engine(self._settings)
+        self._engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         return self
@@ -118,6 +119,14 @@ class MarsWorker(Worker):  # type: ignore[misc]
             if engine is not None:
                 self.data.clear()
                 await asyncio.to_thread(engine.close)
+
+    async def get_metrics(self) -> dict[str, Any]:
+        """Return what Dask's scheduler is told with each heartbeat."""
+        metrics: dict[str, Any] = await super().get_metrics()
+        engine = self._engine
+        if engine is not None:
+            metrics.update(measure(engine, self._subtasks, metrics["managed_bytes"]))
+        return metrics
 
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
         """Compute a task; ours get their inputs in the store, others as plain values."""

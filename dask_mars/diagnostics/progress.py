@@ -82,9 +82,9 @@ class Progress(Callback, Listener):  # type: ignore[misc]
                 self._display.start()
 
     def _start_state(self, dsk: Mapping[Key, Any], state: Mapping[str, Any]) -> None:
-        # Only other schedulers than ours come here: ours says nothing of single tasks to those who hear it.
-        values = set(state["cache"])
-        keys = [key for key in dsk if key not in values]
+        # Who hears of tasks from an engine of this process is told nothing of them here.
+        values = set(state.get("cache", ()))
+        keys = [key for key in dsk or state["waiting"] if key not in values]
         running = state["running"]
         self._show((0, id(state)), Tally(time.monotonic(), keys, _itself, lambda: list(running)), None)
 
@@ -116,6 +116,9 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     def hear(self, engine: EngineView, happening: Happening) -> None:
         """Note what is to be counted."""
         kind = type(happening)
+        if engine.of_agent:
+            # A cluster that lives in this process: a computation is shown, and not its parts too.
+            return
         if kind is GraphSubmitted:
             assert isinstance(happening, GraphSubmitted)
             run = engine.runs[happening.graph]
