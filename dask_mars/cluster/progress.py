@@ -250,11 +250,11 @@ class Watch:
 
     def _take(self, host: str, number: int, begun: Ranges, ended: list[tuple[int, Ranges]]) -> None:
         chunks = self._subtasks[number].chunks
-        for place in numbers_in(begun):
-            self.begin(chunks[place])
         for pid, ranges in ended:
             for place in numbers_in(ranges):
                 self.end(chunks[place], worker=f"{host} process {pid}")
+        for place in numbers_in(begun):
+            self.begin(chunks[place])
 
     def begin(self, chunk: int) -> None:
         """Note that a chunk was handed out."""
