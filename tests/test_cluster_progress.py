@@ -46,6 +46,8 @@ from tests.test_diagnostics import Recorder
 Get = Callable[..., Any]
 
 TOPIC = "dask-mars-progress"
+#: What takes longer hangs.
+PATIENCE_S = 40.0
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def client(cluster: Any) -> Iterator[Client]:
     """Return a client that is not the current one."""
     with Client(cluster, set_as_default=False) as client:
         yield client
-    assert eventually(lambda: nothing_is_left(cluster), 5)
+    assert eventually(lambda: nothing_is_left(cluster), PATIENCE_S)
     assert not progress._inboxes
     assert not progress._watched
 
@@ -81,7 +83,7 @@ def sent(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def nothing_is_on_its_way(cluster: Any) -> None:
     """Wait until agents have sent all that they have to tell."""
-    assert eventually(lambda: not any(agent._messenger._news for agent in cluster.workers.values()), 5)
+    assert eventually(lambda: not any(agent._messenger._news for agent in cluster.workers.values()), PATIENCE_S)
     # What is taken is sent before their event loop comes to anything else.
     cluster.sync(asyncio.sleep, 0)
 
@@ -101,7 +103,7 @@ class Opener(Callback):
 def waiting_for_news(path: Path) -> tuple[dict[Any, Any], str]:
     """Return a graph that ends only if somebody makes a file when he hears of its first operands."""
     first = {("first", number): (operator.add, number, 1) for number in range(20)}
-    return {**first, "wait": (wait_for, str(path), [*first]), "sum": (total, [*first], "wait")}, "sum"
+    return {**first, "wait": (wait_for, str(path), [*first], PATIENCE_S), "sum": (total, [*first], "wait")}, "sum"
 
 
 def total(numbers: list[int], *_: Any) -> int:
@@ -253,10 +255,10 @@ def test_callbacks_that_raise_cancel(get, cluster, tmp_path):
         def _posttask(self, *_: Any) -> None:
             raise KeyboardInterrupt
 
-    graph = {"a": (note, str(tmp_path / "begun")), "b": (wait_for, str(tmp_path / "never"), "a")}
+    graph = {"a": (note, str(tmp_path / "begun")), "b": (wait_for, str(tmp_path / "never"), "a", PATIENCE_S)}
     with Raiser(), pytest.raises(KeyboardInterrupt):
         get(graph, "b")
-    assert eventually(lambda: nothing_is_left(cluster), 5)
+    assert eventually(lambda: nothing_is_left(cluster), PATIENCE_S)
 
 
 def test_hosts_that_are_lost(private_tmp, tmp_path):
@@ -276,8 +278,8 @@ def test_hosts_that_are_lost(private_tmp, tmp_path):
     ):
 
         def lose_then_go_on() -> None:
-            wait_for(heard)
-            wait_for(begun)
+            wait_for(heard, None, PATIENCE_S)
+            wait_for(begun, None, PATIENCE_S)
             # Nobody else has what this one has computed.
             (agent,) = [
                 agent for agent in cluster.workers.values() if int(notes(begun)[0]) in agent.engine.worker_pids()
@@ -299,7 +301,7 @@ def test_hosts_that_are_lost(private_tmp, tmp_path):
 
 def note_and_wait_for(begun: str, path: str, value: Any) -> Any:
     note(begun, str(os.getpid()))
-    return wait_for(path, value)
+    return wait_for(path, value, PATIENCE_S)
 
 
 # -- what it costs --------------------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ def test_without_callbacks_nothing_is_sent(get, sent):
     assert not sent
     with Recorder():
         x.compute(scheduler=get)
-    assert eventually(lambda: sent, 5)
+    assert eventually(lambda: sent, PATIENCE_S)
 
 
 def test_messages_are_few_and_short(get, sent, cluster):
@@ -339,7 +341,7 @@ def test_nothing_grows_at_the_scheduler(get, client, cluster):
     topics = [topic for topic in cluster.scheduler._broker._topics if topic.startswith(TOPIC)]
     assert len(topics) <= progress._TOPICS
     name = f"{TOPIC}-{progress.zlib.crc32(client.id.encode()) % progress._TOPICS}"
-    assert eventually(lambda: not cluster.scheduler._broker._topics[name].subscribers, 5)
+    assert eventually(lambda: not cluster.scheduler._broker._topics[name].subscribers, PATIENCE_S)
 
 
 def test_ranges():
@@ -411,8 +413,9 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     thread = threading.Thread(target=get, args=(graph, wanted))
     thread.start()
     try:
-        assert eventually(lambda: any(one["running"] for one in installed.computations()), 20)
-        assert eventually(lambda: sum(one["finished"] for one in installed.computations()) >= 20, 20)
+        # It waits with all of `first` behind it.
+        progressing = lambda: [(one["finished"], one["running"]) for one in installed.computations()]  # noqa: E731
+        assert eventually(lambda: progressing() == [(20, 1)], PATIENCE_S)
         found = fetched(client)
         (one,) = found["computations"]
         assert one["operands"] == 22
@@ -428,7 +431,7 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     finally:
         path.touch()
         thread.join()
-    assert eventually(lambda: not installed._computations and not installed._computation_of, 5)
+    assert eventually(lambda: not installed._computations and not installed._computation_of, PATIENCE_S)
     assert fetched(client)["computations"] == []
 
 
@@ -436,12 +439,12 @@ def test_what_failed_and_what_is_kept_is_not_in_progress(client, get, installed,
     with client.as_current():
         kept = da.ones(100, chunks=10).persist(scheduler=dask_mars.get)
         wait(kept)
-    assert eventually(lambda: not installed.computations(), 5)
+    assert eventually(lambda: not installed.computations(), PATIENCE_S)
     assert installed._computations
     del kept
     with pytest.raises(OSError, match="failure"):
         get({"a": (fail_first, str(tmp_path / "n"), 9, 1)}, "a")
-    assert eventually(lambda: not installed._computations and not installed._computation_of, 5)
+    assert eventually(lambda: not installed._computations and not installed._computation_of, PATIENCE_S)
 
 
 def test_names_of_hosts_are_text():
@@ -493,8 +496,8 @@ def test_memory_in_the_dashboard(private_tmp):
             arrays = [dask.delayed(large_array)(8, number) for number in range(6)]
             kept = dask.persist(*arrays, scheduler=dask_mars.get)
             wait(kept)
-        assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] > 0, 10)
-        assert eventually(lambda: state.metrics["mars_stored_bytes"] >= 8 << 20, 10)
+        assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] > 0, PATIENCE_S)
+        assert eventually(lambda: state.metrics["mars_stored_bytes"] >= 8 << 20, PATIENCE_S)
         assert state.metrics["mars_store_limit_bytes"] <= 16 << 20
         assert state.memory.spilled == state.metrics["spilled_bytes"]["disk"]
         assert state.memory.managed < 48 << 20
@@ -506,4 +509,4 @@ def test_memory_in_the_dashboard(private_tmp):
         )
         assert state.metrics[SUBTASKS] == ()
         del kept
-        assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] == 0, 10)
+        assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] == 0, PATIENCE_S)

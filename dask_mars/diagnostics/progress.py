@@ -33,7 +33,8 @@ class Progress(Callback, Listener):  # type: ignore[misc]
 
     It is a callback of Dask, used as its `ProgressBar` is: as a context manager, or for good by `register`. In a
     terminal, or a notebook that has `ipywidgets`, the display is renewed up to ten times a second; elsewhere a
-    line is printed at the end. Of computations by other schedulers than dask_mars it shows the bars only.
+    line is printed at the end. Of computations on a cluster, and by other schedulers than dask_mars, it
+    shows the bars only.
 
     Parameters
     ----------
