@@ -218,7 +218,9 @@ class Watch:
             _watched[self._client.id] -= 1
             if not _watched[self._client.id]:
                 del _watched[self._client.id]
-                self._client.unsubscribe_topic(self._topic)
+                # A client that has been closed hears nothing anyway.
+                with contextlib.suppress(Exception):
+                    self._client.unsubscribe_topic(self._topic)
 
     @property
     def mark(self) -> dict[str, Any]:

@@ -189,9 +189,9 @@ class _Submission:
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output."""
         watch = self._watch
-        if watch is not None:
-            watch.open()
         try:
+            if watch is not None:
+                watch.open()
             while True:
                 self._send()
                 if not self._waiting:
