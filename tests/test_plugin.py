@@ -59,7 +59,7 @@ def submit(
         "workers": {key: [planned(key)] for key in keys}.__getitem__,
         "allow_other_workers": not bound,
         MARK: {
-            key: Plan("computation", 1, str(key), (0.0, float((order or keys).index(key))), bound)._asdict()
+            key: Plan("computation", 0, 1, str(key), (0.0, float((order or keys).index(key))), bound)._asdict()
             for key in keys
         }.__getitem__,
     }

@@ -32,8 +32,10 @@ class Plan(NamedTuple):
     ----------
     computation : str
         Which it is a part of.
+    subtask : int
+        Its number in that.
     operands : int
-        Chunks that it computes.
+        Chunks that it computes; 0 for a task that takes its result apart.
     place : str
         What its host is found by, if it follows no data.
     priority : tuple of float
@@ -43,6 +45,7 @@ class Plan(NamedTuple):
     """
 
     computation: str
+    subtask: int
     operands: int
     place: str
     priority: tuple[float, float]
@@ -117,7 +120,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             if not isinstance(facts, Mapping):
                 continue
             task = scheduler.tasks[key]
-            plan = self._plans[key] = Plan(**facts)
+            plan = self._plans[key] = Plan(*[facts[name] for name in Plan._fields])
             task.priority = plan.priority[0], task.priority[1], plan.priority[1]
             if plan.bound:
                 continue

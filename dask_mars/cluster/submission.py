@@ -7,6 +7,7 @@ for such a task.
 from __future__ import annotations
 
 import operator
+import os
 import pickle
 import uuid
 from collections import defaultdict
@@ -23,8 +24,10 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.pieces import Packer, Unsendable
 from dask_mars.cluster.planning import Host, allowed_by, cut_for, find_hosts, futures_of, held_by
 from dask_mars.cluster.plugin import MARK, Plan
+from dask_mars.cluster.progress import Watch
 from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.observer import Observer
 from dask_mars.persisted import value_of
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.hosts import place_in_collection
@@ -42,7 +45,11 @@ DaskKey = Hashable
 
 
 def run_on_cluster(
-    client: Client, graph: ChunkGraph, retries: int | None = None, keep: bool = False
+    client: Client,
+    graph: ChunkGraph,
+    retries: int | None = None,
+    keep: bool = False,
+    observer: Observer | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -56,6 +63,8 @@ def run_on_cluster(
         How often a task that raises is tried again.
     keep : bool, optional
         Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
+    observer : Observer, optional
+        Told what becomes of chunks; not together with `keep`.
 
     Returns
     -------
@@ -82,7 +91,7 @@ def run_on_cluster(
     while True:
         try:
             subtasks = cut_for(graph, hosts, here, held_bytes)
-            submission = _Submission(client, graph, hosts, packer, subtasks, given, retries, keep)
+            submission = _Submission(client, graph, hosts, packer, subtasks, given, retries, keep, observer)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -102,7 +111,7 @@ class _Submission:
         That the graph is cut into.
     given : mapping
         The user's own futures, by chunk.
-    retries, keep
+    retries, keep, observer
         As given.
 
     Raises
@@ -121,6 +130,7 @@ class _Submission:
         given: Mapping[int, Future],
         retries: int,
         keep: bool,
+        observer: Observer | None,
     ) -> None:
         self._client = client
         self._graph = graph
@@ -131,6 +141,9 @@ class _Submission:
         self._requested = frozenset(graph.outputs)
         self._retries = retries
         self._keep = keep
+        self._watch: Watch | None = None
+        if observer is not None and observer.wants_tasks:
+            self._watch = Watch(client, self._name, graph, self._subtasks, observer)
         #: Values of chunks that are in this process.
         self._values: dict[int, Any] = {}
         #: The user's own futures.
@@ -160,7 +173,10 @@ class _Submission:
 
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output."""
+        watch = self._watch
         try:
+            if watch is not None:
+                watch.open()
             while True:
                 self._send()
                 if not self._waiting:
@@ -171,11 +187,15 @@ class _Submission:
             if self._keep:
                 return {chunk: self._stand_in(chunk) for chunk in outputs}
             self._gather(outputs)
+            if watch is not None:
+                watch.finish()
             return {chunk: self._value(chunk) for chunk in outputs}
         except BaseException:
             self._client.cancel(list(self._futures.values()))
             raise
         finally:
+            if watch is not None:
+                watch.close()
             for future in self._futures.values():
                 future.release()
 
@@ -228,7 +248,7 @@ class _Submission:
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
         packed = self._packer.pack(subtask, parcels, sources, values)
-        key: DaskKey = f"mars-subtask-{self._name}", number
+        key = self._key(number)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         unpack = Task(None, pickle.loads, packed)
         tasks = {key: (Task(key, operator.call, unpack, *map(TaskRef, arguments)), number)}
@@ -262,9 +282,9 @@ class _Submission:
             return
         sent = {number for _, number in batch.values()}
         self._scatter(sent)
-        wishes = {number: self._wish(number) for number in sent}
+        wishes = {key: self._wish(key, number) for key, (_, number) in batch.items()}
         annotations = {
-            name: {key: wishes[number][name] for key, (_, number) in batch.items()}.__getitem__
+            name: {key: wish[name] for key, wish in wishes.items()}.__getitem__
             for name in next(iter(wishes.values()))
         }
         wanted = self._wanted(sent)
@@ -297,8 +317,8 @@ class _Submission:
                     wanted[self._whereabouts[chunk][0]] = None
         return list(wanted)
 
-    def _wish(self, number: int) -> dict[str, Any]:
-        """Return what Dask's scheduler is told of a subtask: where it is to run, and when."""
+    def _wish(self, key: DaskKey, number: int) -> dict[str, Any]:
+        """Return what Dask's scheduler is told of a task for a subtask: where and when it is to run."""
         subtask, graph = self._subtasks[number], self._graph
         restriction = graph.restrictions.get(subtask.chunks[0], _ANYWHERE)
         highest = max([graph.priorities.get(chunk, 0) for chunk in subtask.chunks]) if graph.priorities else 0.0
@@ -306,7 +326,9 @@ class _Submission:
         allowed = allowed_by(restriction, self._hosts) if bound else [subtask.host]
         plan = Plan(
             computation=self._name,
-            operands=len(subtask.chunks),
+            subtask=number,
+            # Other tasks take its result apart.
+            operands=len(subtask.chunks) if key == self._key(number) else 0,
             place=place_in_collection(graph.keys[subtask.chunks[0]]),
             # What comes early in the graph frees what is there.
             priority=(-highest, subtask.chunks[0]),
@@ -317,8 +339,11 @@ class _Submission:
             "allow_other_workers": not bound,
             "resources": dict(restriction.resources),
             "priority": highest * len(graph) - subtask.chunks[0],
-            MARK: plan._asdict(),
+            MARK: plan._asdict() | (self._watch.mark if self._watch else {}),
         }
+
+    def _key(self, number: int) -> DaskKey:
+        return f"mars-subtask-{self._name}", number
 
     # -- what runs here ---------------------------------------------------------------------------------------
 
@@ -331,6 +356,8 @@ class _Submission:
             operand = graph.operands[graph.operand_of[chunk]]
             literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
             left = graph.retries.get(chunk, self._retries)
+            if self._watch is not None:
+                self._watch.begin(chunk)
             while True:
                 try:
                     self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
@@ -340,13 +367,16 @@ class _Submission:
                         error.add_note(raised_by(graph, chunk))
                         raise
                     left -= 1
+            if self._watch is not None:
+                self._watch.end(chunk, self._values[chunk], f"process {os.getpid()}")
 
     def _gather(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""
         needed = {self._whereabouts[chunk][0]: None for chunk in chunks if chunk not in self._values}
         missing = [key for key in needed if key not in self._gathered]
         futures = [self._futures.get(key) or self._given[key] for key in missing]
-        found = self._client.gather(futures) if missing else []
+        gather = self._client.gather if self._watch is None else self._watch.gather
+        found = gather(futures) if missing else []
         self._gathered = {key: self._gathered[key] for key in needed if key in self._gathered}
         self._gathered.update(zip(missing, found, strict=True))
 

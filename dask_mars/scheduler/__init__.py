@@ -1,6 +1,7 @@
 """Deciding what runs where and when, and the shell that carries it out.
 
-``dask scheduler --preload dask_mars.scheduler`` has Dask's scheduler follow our plans to the letter.
+``dask scheduler --preload dask_mars.scheduler`` has Dask's scheduler follow our plans to the letter, and show how
+far our computations are.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from typing import Any
 
 
 def dask_setup(scheduler: Any) -> None:
-    """Install our plugin in one of Dask's schedulers. Dask calls this.
+    """Install our plugins in one of Dask's schedulers. Dask calls this.
 
     Parameters
     ----------
     scheduler : distributed.Scheduler
         The scheduler.
     """
-    from dask_mars.cluster.plugin import install
+    from dask_mars.cluster import overview, plugin
 
-    install(scheduler)
+    plugin.install(scheduler)
+    overview.install(scheduler)
