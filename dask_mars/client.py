@@ -23,7 +23,7 @@ from dask.local import nested_get
 from dask_mars import collector, config, mode
 from dask_mars.assembling import is_assembly, part
 from dask_mars.graph import ChunkGraph, Key, Operand
-from dask_mars.observer import CountingObserver, Observer, as_tasks, only_count
+from dask_mars.observer import CountingObserver, Observer, Watcher, as_tasks, only_count, without_values
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
@@ -100,6 +100,8 @@ def compute_with(
     callbacks: Any = None,
     cache: Mapping[Key, Any] | None = None,
     keep: bool = False,
+    elsewhere: Callable[[Key], Any] | None = None,
+    remote: bool = False,
 ) -> Any:
     """Compute keys of a Dask graph by something that can run chunk graphs.
 
@@ -113,6 +115,10 @@ def compute_with(
         As `prepare` takes it under the name of ``fold_from``.
     callbacks, cache, keep
         As `compute` takes them.
+    elsewhere : callable, optional
+        As `prepare` takes it.
+    remote : bool, optional
+        It is not computed by an engine of this process, and the values of tasks are not at hand.
 
     Returns
     -------
@@ -125,14 +131,16 @@ def compute_with(
     cache = cache if cache is not None else dask.config.get("cache", None)
     with local_callbacks(callbacks) as active:
         observer: Observer | None = None
-        counter = CountingObserver(active) if active and only_count(active) else None
+        if remote:
+            active = without_values(active)
+        counter = CountingObserver(active, remote) if active and only_count(active) else None
         failed = True
         try:
             if counter:
                 observer = counter
                 counter.start()
             if (counter or not active) and not cache:
-                graph = prepare(dsk, wanted, fold_from=fold_initial_from)
+                graph = prepare(dsk, wanted, fold_from=fold_initial_from, elsewhere=elsewhere)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)
@@ -140,9 +148,9 @@ def compute_with(
                     graph_of_dask = replace_cached(graph_of_dask, cache)
                 if active and not counter:
                     graph_of_dask = as_tasks(graph_of_dask)
-                    observer = Observer(active, graph_of_dask)
+                    observer = Observer(active, graph_of_dask, remote)
                     observer.start()
-                graph = convert(graph_of_dask, wanted)
+                graph = convert(graph_of_dask, wanted, elsewhere=elsewhere)
                 annotate(graph, annotations)
                 graph.declared = declarations(dsk, graph_of_dask)
                 if observer and not counter:
@@ -179,6 +187,7 @@ def run_graph(
     graph: ChunkGraph,
     retries: int | None = None,
     started: Callable[[int], None] | None = None,
+    watcher: Watcher | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph, and leave the outputs in the store.
 
@@ -192,13 +201,15 @@ def run_graph(
         How often a task that raises is tried again.
     started : callable, optional
         Told the number that the engine gives the computation.
+    watcher : Watcher, optional
+        Told in this thread what becomes of chunks.
 
     Returns
     -------
     dict
         What stands for each output, or its value where that is small.
     """
-    return _Computation(engine, graph, None, None, retries, False).results(keep=True, started=started)
+    return _Computation(engine, graph, watcher, None, retries, False).results(keep=True, started=started)
 
 
 def persist(
@@ -243,7 +254,7 @@ class _Computation:
         self,
         engine: Engine,
         graph: ChunkGraph,
-        observer: Observer | None,
+        observer: Watcher | None,
         num_workers: int | None,
         retries: int | None,
         rerun_locally: bool,
@@ -273,8 +284,7 @@ class _Computation:
             # As with Dask's own schedulers, 0 is no limit.
             worker_limit=num_workers or None,
             borrowed=borrowed,
-            # Callbacks are told of a task once its inputs are there.
-            run_ahead=observer is None or isinstance(observer, CountingObserver),
+            run_ahead=observer is None or not observer.in_order,
             declared_bytes=partial(_stored_bytes, graph, engine.settings.inline_bytes),
             unrepeatable=frozenset(number for number, operand in enumerate(operands) if appends(operand)),
         )
@@ -423,13 +433,11 @@ class _Computation:
 
     def _on_started(self, run: GraphRun, message: messages.Started) -> None:
         if self._observer:
-            for chunk in message.chunks:
-                self._observer.running(self._graph.keys[chunk])
+            self._observer.begun(self._graph, message.chunks)
 
     def _on_done(self, run: GraphRun, message: messages.Done) -> None:
         if self._observer:
-            for chunk in message.chunks:
-                self._observer.done(self._graph.keys[chunk], message.values.get(chunk), message.worker)
+            self._observer.ended(self._graph, message.chunks, message.values, message.worker)
 
     def _on_printed(self, run: GraphRun, message: messages.Printed) -> None:
         stream = sys.stderr if message.stream == "stderr" else sys.stdout

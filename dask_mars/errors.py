@@ -140,6 +140,32 @@ class NoAgents(MarsError):
         )
 
 
+class NoHostAllowed(MarsError):
+    """No host of a cluster is one that the user has annotated a task for.
+
+    Attributes
+    ----------
+    workers : tuple of str
+        Addresses, names or hosts that the user allows; empty if any.
+    resources : dict
+        Amount of each resource that a task takes.
+    hosts : list of str
+        Names of the hosts that there are.
+    """
+
+    def __init__(self, workers: tuple[str, ...], resources: dict[str, float], hosts: list[str]) -> None:
+        super().__init__(workers, resources, hosts)
+        self.workers = workers
+        self.resources = resources
+        self.hosts = hosts
+
+    def _message(self) -> str:
+        wanted = [f"{amount:g} {name}" for name, amount in self.resources.items()]
+        where = f" of {', '.join(self.workers)}" if self.workers else ""
+        needed = f" with {', '.join(wanted)}" if wanted else ""
+        return f"a task is annotated for a host{where}{needed}, but there are only {', '.join(self.hosts)}"
+
+
 class PersistedLost(MarsError):
     """Persisted data are gone, because the engine that kept them is.
 

@@ -248,6 +248,24 @@ class Declared(NamedTuple):
     chunks: tuple[tuple[int, ...], ...]
 
 
+class Restriction(NamedTuple):
+    """Where a chunk may be computed on a cluster, as the user annotates it.
+
+    Attributes
+    ----------
+    workers : tuple of str
+        Addresses, names or hosts; empty for any.
+    loose : bool
+        If none of these is there, others will do.
+    resources : tuple of (str, float)
+        What it takes of a worker's resources while it is computed.
+    """
+
+    workers: tuple[str, ...]
+    loose: bool
+    resources: tuple[tuple[str, float], ...]
+
+
 @dataclass(slots=True)
 class Chunk:
     """One chunk as a record, for those that look at single chunks; a `ChunkGraph` holds columns and makes it.
@@ -313,6 +331,8 @@ class ChunkGraph:
     retries: dict[int, int] = field(default_factory=dict)
     #: What the user's `dask.annotate(priority=...)` says of a chunk; larger runs first.
     priorities: dict[int, float] = field(default_factory=dict)
+    #: What the user's `dask.annotate(workers=..., resources=...)` says of a chunk. One machine does not mind.
+    restrictions: dict[int, Restriction] = field(default_factory=dict)
     #: What is known of the chunks of a layer before they are computed, by the layer's name.
     declared: Mapping[str, Declared] = field(default_factory=dict)
 
@@ -348,11 +368,7 @@ class ChunkGraph:
         It is an estimate, see `declared_bytes`.
         """
         declared, index = self._declared(chunk)
-        if declared is None:
-            return None
-        sizes = [along[at] for along, at in zip(declared.chunks, index, strict=True)]
-        # An unknown size is NaN, the one number that is unlike itself.
-        return None if any(size != size for size in sizes) else tuple(map(int, sizes))
+        return None if declared is None else _shape(declared, index)
 
     def dtype_of(self, chunk: int) -> Any:
         """Return the declared dtype of a chunk, or None if there is none."""
@@ -368,11 +384,12 @@ class ChunkGraph:
         and bincount have a few elements where one is declared. Masks come on top. What the user declares falsely
         for `map_blocks` is taken at its word.
         """
-        shape, dtype = self.shape_of(chunk), self.dtype_of(chunk)
+        declared, index = self._declared(chunk)
         # Objects lie elsewhere than in the array.
-        if shape is None or dtype is None or dtype.hasobject:
+        if declared is None or declared.dtype is None or declared.dtype.hasobject:
             return None
-        return math.prod(shape) * int(dtype.itemsize)
+        shape = _shape(declared, index)
+        return None if shape is None else math.prod(shape) * int(declared.dtype.itemsize)
 
     def _declared(self, chunk: int) -> tuple[Declared | None, tuple[int, ...]]:
         """Return what a chunk's layer declares, and the chunk's index if that is within it."""
@@ -390,6 +407,12 @@ class ChunkGraph:
 def layer_of(key: Key) -> str:
     """Name of the Dask layer that a key belongs to."""
     return str(key[0]) if isinstance(key, tuple) and key else str(key)
+
+
+def _shape(declared: Declared, index: tuple[int, ...]) -> tuple[int, ...] | None:
+    sizes = [along[at] for along, at in zip(declared.chunks, index, strict=True)]
+    # An unknown size is NaN, the one number that is unlike itself.
+    return None if any(size != size for size in sizes) else tuple(map(int, sizes))
 
 
 def _index(key: Key) -> tuple[int, ...]:

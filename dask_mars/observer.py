@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 from dask.callbacks import unpack_callbacks
 from dask.local import start_state_from_dask
@@ -23,6 +24,31 @@ _COUNTING = _LISTENING | {"dask.diagnostics.progress", "tqdm.dask"}
 # Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
 _IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
 
+# Callbacks that would be wrong without values.
+_NEED_VALUES = {("dask.cache", "Cache"), ("dask.diagnostics.profile", "CacheProfiler")}
+
+
+class Watcher(Protocol):
+    """Is told what becomes of chunks."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it is to be told that a chunk was handed out only once the chunk's inputs are there."""
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether it wants to be told of anything at all."""
+
+    @property
+    def values_wanted(self) -> bool:
+        """Whether it looks at the values of chunks that have ended."""
+
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out, some perhaps not for the first time."""
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
+        """Note that chunks have been computed; `values` has those of them that are wanted."""
+
 
 class Observer:
     """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use.
@@ -33,10 +59,16 @@ class Observer:
         ``(start, start_state, pretask, posttask, finish)`` of each callback.
     dsk : dict
         The low-level graph, in Dask's task objects; callbacks may change it in `start`.
+    remote : bool, optional
+        No engine of this process computes it, so that nobody hears of tasks from there.
     """
 
-    def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any]) -> None:
-        self._callbacks: list[Callbacks] = [_without_tasks(callback) for callback in callbacks]
+    in_order: ClassVar[bool] = True
+
+    def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any], remote: bool = False) -> None:
+        self._callbacks: list[Callbacks] = [
+            callback if remote else _without_tasks(callback) for callback in callbacks
+        ]
         self._dsk = dsk
         self._started: list[Callbacks] = []
         _, _, self._pretask, self._posttask, _ = unpack_callbacks(self._callbacks)
@@ -72,6 +104,16 @@ class Observer:
             if callback[1]:
                 callback[1](self._dsk, self.state)
 
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out."""
+        for chunk in chunks:
+            self.running(graph.keys[chunk])
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
+        """Note that chunks have been computed."""
+        for chunk in chunks:
+            self.done(graph.keys[chunk], values.get(chunk), worker)
+
     def running(self, key: Key) -> None:
         """Note that a task was handed out.
 
@@ -85,7 +127,7 @@ class Observer:
         for callback in self._pretask:
             callback(key, self._dsk, self.state)
 
-    def done(self, key: Key, value: Any, worker: int) -> None:
+    def done(self, key: Key, value: Any, worker: Any) -> None:
         """Note that a task has finished, and with it the aliases of its key."""
         if key not in self._dsk:
             return
@@ -126,15 +168,21 @@ class CountingObserver(Observer):
     Parameters
     ----------
     callbacks : iterable of tuple
-        For which `only_counts` holds.
+        For which `only_count` holds.
+    remote : bool, optional
+        As for `Observer`.
     """
 
-    def __init__(self, callbacks: Any) -> None:
-        super().__init__(callbacks, {})
+    in_order = False
+
+    def __init__(self, callbacks: Any, remote: bool = False) -> None:
+        super().__init__(callbacks, {}, remote)
 
     def start_counting(self, graph: ChunkGraph) -> None:
         """Call `start_state` of each callback with all of a graph's tasks before them."""
-        waiting = {key for key, operand in zip(graph.keys, graph.operand_of, strict=True) if operand != DATA}
+        keys = zip(graph.keys, graph.operand_of, strict=True)
+        # In the graph's order, which displays show.
+        waiting = dict.fromkeys([key for key, operand in keys if operand != DATA])
         self.state.update(ready=set(), waiting=waiting, running=set(), finished=set())
         for callback in self._callbacks:
             if callback[1]:
@@ -143,12 +191,12 @@ class CountingObserver(Observer):
     def running(self, key: Key) -> None:
         """Note that a task was handed out, for the first time."""
         if key in self.state["waiting"]:
-            self.state["waiting"].remove(key)
+            del self.state["waiting"][key]
             self.state["running"].add(key)
             for callback in self._pretask:
                 callback(key, self._dsk, self.state)
 
-    def done(self, key: Key, value: Any, worker: int) -> None:
+    def done(self, key: Key, value: Any, worker: Any) -> None:
         """Note that a task has finished, for the first time."""
         if key in self.state["running"]:
             self.state["running"].remove(key)
@@ -160,6 +208,25 @@ class CountingObserver(Observer):
 def only_count(callbacks: Iterable[Callbacks]) -> bool:
     """Say whether callbacks are known to look at nothing but how many tasks there are in each state."""
     return all(_counts(hook) for callback in callbacks for hook in callback if hook)
+
+
+def without_values(callbacks: Iterable[Callbacks]) -> list[Callbacks]:
+    """Leave out callbacks that would be wrong if they were shown no values of tasks, with a warning."""
+    usable = []
+    for callback in callbacks:
+        if needing := next(filter(_needs_values, callback), None):
+            name = type(needing.__self__).__name__  # type: ignore[attr-defined]
+            warnings.warn(
+                f"{name} is left out: it looks at the values of tasks, which stay on the cluster", stacklevel=2
+            )
+        else:
+            usable.append(callback)
+    return usable
+
+
+def _needs_values(hook: Any) -> bool:
+    classes = type(getattr(hook, "__self__", None)).__mro__
+    return not _NEED_VALUES.isdisjoint([(base.__module__, base.__qualname__) for base in classes])
 
 
 def _without_tasks(callback: Callbacks) -> Callbacks:
@@ -189,4 +256,4 @@ def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
 
 
-__all__ = ["CountingObserver", "Observer", "as_tasks", "only_count"]
+__all__ = ["CountingObserver", "Observer", "Watcher", "as_tasks", "only_count", "without_values"]

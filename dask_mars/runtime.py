@@ -371,7 +371,7 @@ def get(
     if client is not None:
         from dask_mars.cluster import clients
 
-        return clients.compute(client, dsk, keys, retries, options.get("cache"))
+        return clients.compute(client, dsk, keys, retries, options.get("callbacks"), options.get("cache"))
     if num_workers is None:
         num_workers = dask.config.get("num_workers", None)
     return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))

@@ -21,9 +21,10 @@ from distributed import Client
 from distributed.protocol import deserialize, serialize
 from distributed.utils_test import async_poll_for, gen_cluster
 
-from dask_mars.cluster.agent import MARK, MarsWorker
+from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.local import LocalMarsCluster
 from dask_mars.cluster.pieces import Packer, Unsendable
+from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.optimize.convert import convert
 from dask_mars.persisted import Persisted

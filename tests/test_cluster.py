@@ -8,8 +8,10 @@ import pickle
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -20,6 +22,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask._task_spec import TaskRef
 from distributed import Client, Security, futures_of, wait
 from distributed.comm import connect
 from distributed.utils_test import gen_cluster
@@ -27,9 +30,9 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients
+from dask_mars.cluster.planning import Host, cut_for, find_hosts
 from dask_mars.cluster.stored import give_back_ended
-from dask_mars.cluster.submission import Host, _cut, find_hosts
-from dask_mars.errors import NoAgents
+from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.conftest import Scripts, certificates, eventually
@@ -118,6 +121,73 @@ def test_values_of_futures(client, get):
     # The user's own futures are left alone.
     assert scattered.result().sum() == 45
     assert kept.sum().compute(scheduler=client) == 4950.0
+
+
+def test_futures_among_other_collections(client, get):
+    x = da.from_array(np.arange(100.0), chunks=25)
+    array, bag, frame = client.persist(
+        [x + 1, db.range(10, npartitions=2), dd.from_pandas(pd.DataFrame({"a": [1, 2, 3, 4]}), npartitions=2)]
+    )
+    future = client.submit(operator.add, 1, 2)
+    ours = (x + 2).persist(scheduler=get)
+    collections = [array.sum(), dask.delayed(operator.neg)(future), ours.mean(), x.max()]
+    # Dask itself may change the order.
+    assert sorted(dask.compute(*collections, scheduler=get)) == [-3, 51.5, 99.0, 5050.0]
+    assert bag.sum().compute(scheduler=get) == 45
+    with pytest.warns(UserWarning, match="mixed collections"):
+        assert dask.compute(bag.sum(), frame.a.sum(), ours.sum(), scheduler=get) == (45, 10, 5150.0)
+    unknown = dask.delayed(operator.neg)(3).__dask_graph__()
+    with pytest.raises(ValueError, match="Missing dependency 'nowhere'"):
+        get({**unknown, "x": (operator.neg, "nowhere"), "y": (operator.neg, TaskRef("nowhere"))}, "y")
+
+
+def test_futures_are_followed(client, get, cluster):
+    for agent in cluster.workers.values():
+        there = client.scatter(np.arange(100_000), workers=[agent.address], hash=False)
+        assert dask.delayed(pid_of)(there).compute(scheduler=get) in set(agent.engine.worker_pids())
+
+
+def test_the_user_says_where(client, get, cluster):
+    agent = cluster.workers[1]
+    x = da.ones(8, chunks=1)
+    for workers in (agent.address, [agent.name], [str(agent.name)], ["nobody", agent.address]):
+        with dask.annotate(workers=workers):
+            there = x.map_blocks(pids_like, dtype=int)
+        assert set(there.compute(scheduler=get).tolist()) <= set(agent.engine.worker_pids())
+    with dask.annotate(workers=["nobody"]):
+        nowhere = x.map_blocks(pids_like, dtype=int)
+    with pytest.raises(NoHostAllowed, match="for a host of nobody, but there are only"):
+        nowhere.compute(scheduler=get)
+    with dask.annotate(workers=["nobody"], allow_other_workers=True):
+        anywhere = x.map_blocks(pids_like, dtype=int)
+    assert set(anywhere.compute(scheduler=get).tolist()) <= set.union(*pids(cluster))
+    with dask.annotate(resources={"GPU": 1}):
+        nowhere = x.map_blocks(pids_like, dtype=int)
+    with pytest.raises(NoHostAllowed, match="with 1 GPU"):
+        nowhere.compute(scheduler=get)
+
+
+def pids_like(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.full(block.shape, pid_of())
+
+
+def test_resources_are_for_one_task_each(tmp_path):
+    options = {"n_workers": 1, "threads_per_worker": 2, "resources": {"GPU": 1}, "memory_limit": "1 GiB"}
+    with (
+        dask_mars.LocalMarsCluster(dashboard_address="127.0.0.1:0", **options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with dask.annotate(resources={"GPU": 1}):
+            tasks = [dask.delayed(alone)(str(tmp_path / "running"), number) for number in range(4)]
+        assert dask.delayed(sum)(tasks).compute(scheduler=dask_mars.get, client=client) == 6
+
+
+def alone(path: str, number: int) -> int:
+    """Return the number, unless another of these is running."""
+    Path(path).touch(exist_ok=False)
+    time.sleep(0.05)
+    Path(path).unlink()
+    return number
 
 
 def test_persist(cluster):
@@ -237,14 +307,14 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
 
 
 def test_hosts_are_assigned_as_the_configuration_says() -> None:
-    x = da.random.default_rng(0).random((8, 8), chunks=2)
+    x = da.random.default_rng(0).random((48, 48), chunks=4)
     graph = prepare(*handed_over((x @ x).sum()))
-    hosts = [Host(str(number), 1) for number in range(3)]
+    hosts = [Host(f"tcp://10.0.0.{number}:1", 1, str(number), {}) for number in range(3)]
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            cuts = _cut(graph, hosts, ())
-            assert cuts == _cut(graph, hosts, ())
+            cuts = cut_for(graph, hosts, (), {})
+            assert cuts == cut_for(graph, hosts, (), {})
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in cuts))
     assert len(found) == 2
 
@@ -276,7 +346,7 @@ async def test_a_cluster_without_agents_is_left_alone(client, scheduler, worker)
 def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
     with Client(cluster, set_as_default=False) as client:
         assert len(find_hosts(client)) == 2
-        monkeypatch.setattr("dask_mars.cluster.submission.MARK", "no-such-mark")
+        monkeypatch.setattr("dask_mars.cluster.planning.MARK", "no-such-mark")
         with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
             dask_mars.get({"x": (pid_of,)}, "x", client=client)
 

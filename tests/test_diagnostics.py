@@ -277,9 +277,9 @@ def graphs_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     made: list[int] = []
 
-    def convert(dsk: Any, *rest: Any) -> Any:
+    def convert(dsk: Any, *rest: Any, **options: Any) -> Any:
         made.append(len(dsk))
-        return original(dsk, *rest)
+        return original(dsk, *rest, **options)
 
     original = client.convert
     monkeypatch.setattr(client, "convert", convert)

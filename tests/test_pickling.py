@@ -365,6 +365,7 @@ OURS = {
     errors.UnsupportedPlatform: ("win32",),
     errors.EngineStopped: ("closed",),
     errors.NoAgents: ("tcp://10.0.0.1:8786",),
+    errors.NoHostAllowed: (("10.0.0.2",), {"GPU": 1.0}, ["node-1"]),
     errors.PersistedLost: ("x", "the Runtime is closed"),
     errors.Cancelled: (7,),
     errors.Stalled: ("graph 1: 1 READY",),

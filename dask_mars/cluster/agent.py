@@ -23,7 +23,10 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client import run_graph
+from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.pieces import Piece
+from dask_mars.cluster.plugin import MARK
+from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
@@ -41,8 +44,6 @@ _GIVE_BACK_MS = 100
 _TAKEN_IN_BYTES = 1 << 16
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
-#: How workers say that they are agents, and annotations that a task is ours.
-MARK = "dask-mars"
 
 
 class MarsWorker(Worker):  # type: ignore[misc]
@@ -90,6 +91,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
+        self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
     @property
@@ -100,7 +102,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
 
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, then register with the scheduler."""
-        self._engine = Engine(self._settings)
+        self._engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         return self
@@ -116,6 +118,14 @@ class MarsWorker(Worker):  # type: ignore[misc]
             if engine is not None:
                 self.data.clear()
                 await asyncio.to_thread(engine.close)
+
+    async def get_metrics(self) -> dict[str, Any]:
+        """Return what Dask's scheduler is told with each heartbeat."""
+        metrics: dict[str, Any] = await super().get_metrics()
+        engine = self._engine
+        if engine is not None:
+            metrics.update(measure(engine, self._subtasks, metrics["managed_bytes"]))
+        return metrics
 
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
         """Compute a task; ours get their inputs in the store, others as plain values."""
@@ -171,7 +181,11 @@ class MarsWorker(Worker):  # type: ignore[misc]
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
             graph = piece.graph(arguments)
-            found = run_graph(self.engine, graph, piece.default_retries, started)
+            mark = (task.annotations or {}).get(MARK)
+            watcher = None
+            if isinstance(mark, dict) and "topic" in mark:
+                watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
+            found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
         except Cancelled:
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
@@ -255,4 +269,4 @@ def current_agent() -> MarsWorker | None:
     return worker if isinstance(worker, MarsWorker) else None
 
 
-__all__ = ["MARK", "MarsWorker", "current_agent"]
+__all__ = ["MarsWorker", "current_agent"]

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from distributed import Client, get_worker
+from distributed import Client, Future, get_worker
 
 from dask_mars.client import compute_with, fold_from
-from dask_mars.cluster.submission import find_hosts, run_on_cluster
+from dask_mars.cluster.planning import find_hosts
+from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.graph import ChunkGraph, Key
+from dask_mars.observer import Observer
 
 _lock = threading.Lock()
 #: Clients that were made because the configuration names a scheduler, by its address.
@@ -56,6 +58,7 @@ def compute(
     dsk: Any,
     keys: Any,
     retries: int | None = None,
+    callbacks: Any = None,
     cache: Mapping[Key, Any] | None = None,
     keep: bool = False,
 ) -> Any:
@@ -69,10 +72,13 @@ def compute(
         As Dask calls a scheduler.
     retries : int, optional
         How often a task that raises is tried again.
+    callbacks : iterable of tuple, optional
+        In place of those registered with Dask.
     cache : mapping, optional
         Values of keys that are known already.
     keep : bool, optional
-        Leave values on the cluster, and return nodes for graphs in their place, without waiting for them.
+        Leave values on the cluster, and return nodes for graphs in their place, without waiting for them; no
+        callbacks are called.
 
     Returns
     -------
@@ -81,11 +87,16 @@ def compute(
     """
     slots = sum([host.slots for host in find_hosts(client)])
 
-    def run(graph: ChunkGraph, observer: object) -> dict[int, Any]:
-        return run_on_cluster(client, graph, retries, keep)
+    def run(graph: ChunkGraph, observer: Observer | None) -> dict[int, Any]:
+        return run_on_cluster(client, graph, retries, keep, observer)
 
-    # Nobody here hears of single tasks.
-    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), (), cache, keep)
+    def held(key: Key) -> Future | None:
+        # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.
+        return Future(key, client) if key in client.futures else None
+
+    # Nobody waits for what is kept, and would see the end.
+    callbacks = () if keep else callbacks
+    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks, cache, keep, held, remote=True)
 
 
 __all__ = ["close", "compute", "connected", "current"]

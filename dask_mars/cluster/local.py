@@ -12,7 +12,7 @@ from dask_mars.cluster.agent import MarsWorker
 class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
     """A `distributed.LocalCluster` whose workers are dask_mars's agents: for tests, and for Dask's dashboard.
 
-    The agents live in this process, each with worker processes of its own.
+    Its scheduler has our plugin. The agents live in this process, each with worker processes of its own.
 
     Parameters
     ----------
@@ -48,11 +48,14 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
         # Within a process Dask passes objects on as they are, and agents would get each other's stand-ins.
         options.setdefault("protocol", "tls" if encrypted else "tcp")
         options.setdefault("worker_class", MarsWorker)
+        of_scheduler = options.pop("scheduler_kwargs", None) or {}
+        of_scheduler.setdefault("preload", ["dask_mars.scheduler"])
         super().__init__(
             name=name,
             n_workers=1 if n_workers is None else n_workers,
             threads_per_worker=threads_per_worker,
             processes=False,
+            scheduler_kwargs=of_scheduler,
             **options,
         )
 

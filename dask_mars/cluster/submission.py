@@ -7,67 +7,45 @@ for such a task.
 from __future__ import annotations
 
 import operator
+import os
 import pickle
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import dask
-import numpy as np
 from dask._task_spec import Task, TaskRef
-from dask.sizeof import sizeof
 from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.client import raised_by
-from dask_mars.cluster.agent import MARK
-from dask_mars.cluster.pieces import Packer, Unsendable
+from dask_mars.cluster.pieces import Packer, Unsendable, task_of_large
+from dask_mars.cluster.planning import Host, allowed_by, cut_for, find_hosts, futures_of, held_by
+from dask_mars.cluster.plugin import MARK, Plan
+from dask_mars.cluster.progress import Watch
 from dask_mars.errors import NoAgents
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.observer import Observer
 from dask_mars.persisted import value_of
-from dask_mars.scheduler.assigner import assign
-from dask_mars.scheduler.events import CLIENT, GraphPlan
-from dask_mars.scheduler.subtasks import Subtask, cut, place
+from dask_mars.scheduler.events import CLIENT
+from dask_mars.scheduler.hosts import place_in_collection
+from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.locks import interprocess
-from dask_mars.worker.pickling import dumps
 
-#: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
-_LARGE_BYTES = 1 << 16
+#: What is said of chunks of which the user has said nothing.
+_ANYWHERE = Restriction((), True, ())
 
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """An agent, as Dask's scheduler knows it.
-
-    Attributes
-    ----------
-    address : str
-        Of its worker.
-    slots : int
-        Subtasks that it computes at the same time.
-    """
-
-    address: str
-    slots: int
-
-
-def find_hosts(client: Client) -> list[Host]:
-    """Return the agents of a cluster, in the order of their addresses."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return [
-        Host(address, told["nthreads"])
-        for address, told in sorted(workers.items())
-        if MARK in told and told["status"] == "running"
-    ]
-
-
 def run_on_cluster(
-    client: Client, graph: ChunkGraph, retries: int | None = None, keep: bool = False
+    client: Client,
+    graph: ChunkGraph,
+    retries: int | None = None,
+    keep: bool = False,
+    observer: Observer | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -81,6 +59,8 @@ def run_on_cluster(
         How often a task that raises is tried again.
     keep : bool, optional
         Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
+    observer : Observer, optional
+        Told what becomes of chunks; not together with `keep`.
 
     Returns
     -------
@@ -91,6 +71,8 @@ def run_on_cluster(
     ------
     NoAgents
         There is no worker of ours.
+    NoHostAllowed
+        The user wants a chunk to be computed where there is nobody.
     Exception
         Whatever a task raises.
     """
@@ -100,9 +82,12 @@ def run_on_cluster(
     retries = int(config.get("retries") if retries is None else retries)
     packer = Packer(graph, retries)
     here = packer.unsendable()
+    given = futures_of(client, graph)
+    held_bytes = held_by(client, given, hosts)
     while True:
         try:
-            submission = _Submission(client, graph, hosts, packer, here, retries, keep)
+            subtasks = cut_for(graph, hosts, here, held_bytes)
+            submission = _Submission(client, graph, hosts, packer, subtasks, given, retries, keep, observer)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -118,9 +103,11 @@ class _Submission:
         As given.
     packer : Packer
         Of the graph.
-    here : collection of int
-        Chunks that have to run in this process, besides those of which the graph says so.
-    retries, keep
+    subtasks : sequence of Subtask
+        That the graph is cut into.
+    given : mapping
+        The user's own futures, by chunk.
+    retries, keep, observer
         As given.
 
     Raises
@@ -135,19 +122,24 @@ class _Submission:
         graph: ChunkGraph,
         hosts: Sequence[Host],
         packer: Packer,
-        here: Collection[int],
+        subtasks: Sequence[Subtask],
+        given: Mapping[int, Future],
         retries: int,
         keep: bool,
+        observer: Observer | None,
     ) -> None:
         self._client = client
         self._graph = graph
         self._hosts = hosts
         self._packer = packer
-        self._subtasks = _cut(graph, hosts, here)
+        self._subtasks = subtasks
         self._name = uuid.uuid4().hex
         self._requested = frozenset(graph.outputs)
         self._retries = retries
         self._keep = keep
+        self._watch: Watch | None = None
+        if observer is not None and observer.wants_tasks:
+            self._watch = Watch(client, self._name, graph, self._subtasks, observer)
         #: Values of chunks that are in this process.
         self._values: dict[int, Any] = {}
         #: The user's own futures.
@@ -162,7 +154,7 @@ class _Submission:
         #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
         self._kept: dict[int, DaskKey] = {}
         for chunk, value in graph.values.items():
-            if isinstance(value, Future) and value.client is client:
+            if chunk in given:
                 self._given[value.key] = value
                 self._whereabouts[chunk] = value.key, None
             else:
@@ -177,7 +169,10 @@ class _Submission:
 
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output."""
+        watch = self._watch
         try:
+            if watch is not None:
+                watch.open()
             while True:
                 self._send()
                 if not self._waiting:
@@ -188,11 +183,15 @@ class _Submission:
             if self._keep:
                 return {chunk: self._stand_in(chunk) for chunk in outputs}
             self._gather(outputs)
+            if watch is not None:
+                watch.finish()
             return {chunk: self._value(chunk) for chunk in outputs}
         except BaseException:
             self._client.cancel(list(self._futures.values()))
             raise
         finally:
+            if watch is not None:
+                watch.close()
             for future in self._futures.values():
                 future.release()
 
@@ -237,7 +236,7 @@ class _Submission:
                 found[chunk] = self._whereabouts[chunk]
                 continue
             own: DaskKey = (f"mars-data-{self._name}", chunk)
-            task = _task_of_large(own, self._values[chunk])
+            task = task_of_large(own, self._values[chunk])
             if task is None:
                 values[chunk] = self._values[chunk]
             else:
@@ -249,7 +248,7 @@ class _Submission:
         parcels = self._parcels(subtask)
         packed = self._packer.pack(subtask, parcels, sources, values)
         self._whereabouts.update(found)
-        key: DaskKey = f"mars-subtask-{self._name}", number
+        key = self._key(number)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         unpack = Task(None, pickle.loads, packed)
         tasks[key] = Task(key, operator.call, unpack, *map(TaskRef, arguments)), number
@@ -282,13 +281,10 @@ class _Submission:
         if not batch:
             return
         sent = {number for _, number in batch.values()}
-        workers = {key: [self._address(number)] for key, (_, number) in batch.items()}
-        priorities = {key: self._priority(number) for key, (_, number) in batch.items()}
+        wishes = {key: self._wish(key, number) for key, (_, number) in batch.items()}
         annotations = {
-            "workers": workers.__getitem__,
-            "priority": priorities.__getitem__,
-            "allow_other_workers": True,
-            MARK: True,
+            name: {key: wish[name] for key, wish in wishes.items()}.__getitem__
+            for name in next(iter(wishes.values()))
         }
         wanted = self._wanted(batch, sent)
         with dask.annotate(**annotations):
@@ -312,15 +308,33 @@ class _Submission:
                     wanted[key] = None
         return list(wanted)
 
-    def _priority(self, number: int) -> float:
-        """Return the user's priority, and among equals that of the graph: what comes early frees what is there."""
-        of_user = self._graph.priorities
-        chunks = self._subtasks[number].chunks
-        highest = max([of_user.get(chunk, 0) for chunk in chunks]) if of_user else 0
-        return highest * len(self._graph) - chunks[0]
+    def _wish(self, key: DaskKey, number: int) -> dict[str, Any]:
+        """Return what Dask's scheduler is told of a task for a subtask: where and when it is to run."""
+        subtask, graph = self._subtasks[number], self._graph
+        restriction = graph.restrictions.get(subtask.chunks[0], _ANYWHERE)
+        highest = max([graph.priorities.get(chunk, 0) for chunk in subtask.chunks]) if graph.priorities else 0.0
+        bound = not restriction.loose
+        allowed = allowed_by(restriction, self._hosts) if bound else [subtask.host]
+        plan = Plan(
+            computation=self._name,
+            subtask=number,
+            # Other tasks take its result apart.
+            operands=len(subtask.chunks) if key == self._key(number) else 0,
+            place=place_in_collection(graph.keys[subtask.chunks[0]]),
+            # What comes early in the graph frees what is there.
+            priority=(-highest, subtask.chunks[0]),
+            bound=bound,
+        )
+        return {
+            "workers": [self._hosts[number].address for number in allowed],
+            "allow_other_workers": not bound,
+            "resources": dict(restriction.resources),
+            "priority": highest * len(graph) - subtask.chunks[0],
+            MARK: plan._asdict() | (self._watch.mark if self._watch else {}),
+        }
 
-    def _address(self, number: int) -> str:
-        return self._hosts[self._subtasks[number].host].address
+    def _key(self, number: int) -> DaskKey:
+        return f"mars-subtask-{self._name}", number
 
     # -- what runs here ---------------------------------------------------------------------------------------
 
@@ -333,6 +347,8 @@ class _Submission:
             operand = graph.operands[graph.operand_of[chunk]]
             literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
             left = graph.retries.get(chunk, self._retries)
+            if self._watch is not None:
+                self._watch.begin(chunk)
             while True:
                 try:
                     self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
@@ -342,13 +358,16 @@ class _Submission:
                         error.add_note(raised_by(graph, chunk))
                         raise
                     left -= 1
+            if self._watch is not None:
+                self._watch.end(chunk, self._values[chunk], f"process {os.getpid()}")
 
     def _gather(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""
         needed = {self._whereabouts[chunk][0]: None for chunk in chunks if chunk not in self._values}
         missing = [key for key in needed if key not in self._gathered]
         futures = [self._futures.get(key) or self._given[key] for key in missing]
-        found = self._client.gather(futures) if missing else []
+        gather = self._client.gather if self._watch is None else self._watch.gather
+        found = gather(futures) if missing else []
         self._gathered = {key: self._gathered[key] for key in needed if key in self._gathered}
         self._gathered.update(zip(missing, found, strict=True))
 
@@ -359,39 +378,4 @@ class _Submission:
         return self._gathered[key] if item is None else self._gathered[key][item]
 
 
-def _task_of_large(key: DaskKey, value: Any) -> Task | None:
-    """Make the task that is a value of the user's, None if that is small or cannot be pickled.
-
-    A value that is scattered would be lost with its host, and all that needs it; Dask's scheduler keeps tasks.
-    """
-    if sizeof(value) < _LARGE_BYTES:
-        return None
-    if isinstance(value, np.memmap):
-        # Its file need not be there on other hosts.
-        value = np.asarray(value)
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        data = dumps(value, buffers.append)
-    except Exception:
-        # What reads it cannot be packed with it, and runs here.
-        return None
-    # Bytes would be copied at each step on their way, these are not.
-    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-    return Task(key, pickle.loads, data, buffers=arrays)
-
-
-def _cut(graph: ChunkGraph, hosts: Sequence[Host], here: Collection[int]) -> list[Subtask]:
-    """Cut a graph for hosts, which are known by their place in the list."""
-    plan = GraphPlan(
-        inputs=graph.inputs,
-        outputs=graph.outputs,
-        operand_of=graph.operand_of,
-        in_client=frozenset(graph.chunks_for_client().union(graph.in_client, here)),
-        declared_bytes=graph.declared_bytes,
-    )
-    slots = {number: host.slots for number, host in enumerate(hosts)}
-    initial = assign(plan, slots, config.get("assignment"))
-    return cut(plan, place(plan, initial, slots), slots)
-
-
-__all__ = ["Host", "find_hosts", "run_on_cluster"]
+__all__ = ["run_on_cluster"]

@@ -33,7 +33,8 @@ class Progress(Callback, Listener):  # type: ignore[misc]
 
     It is a callback of Dask, used as its `ProgressBar` is: as a context manager, or for good by `register`. In a
     terminal, or a notebook that has `ipywidgets`, the display is renewed up to ten times a second; elsewhere a
-    line is printed at the end. Of computations by other schedulers than dask_mars it shows the bars only.
+    line is printed at the end. Of computations on a cluster, and by other schedulers than dask_mars, it
+    shows the bars only.
 
     Parameters
     ----------
@@ -82,9 +83,9 @@ class Progress(Callback, Listener):  # type: ignore[misc]
                 self._display.start()
 
     def _start_state(self, dsk: Mapping[Key, Any], state: Mapping[str, Any]) -> None:
-        # Only other schedulers than ours come here: ours says nothing of single tasks to those who hear it.
-        values = set(state["cache"])
-        keys = [key for key in dsk if key not in values]
+        # Who hears of tasks from an engine of this process is told nothing of them here.
+        values = set(state.get("cache", ()))
+        keys = [key for key in dsk or state["waiting"] if key not in values]
         running = state["running"]
         self._show((0, id(state)), Tally(time.monotonic(), keys, _itself, lambda: list(running)), None)
 
@@ -116,6 +117,9 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     def hear(self, engine: EngineView, happening: Happening) -> None:
         """Note what is to be counted."""
         kind = type(happening)
+        if engine.of_agent:
+            # A cluster that lives in this process: a computation is shown, and not its parts too.
+            return
         if kind is GraphSubmitted:
             assert isinstance(happening, GraphSubmitted)
             run = engine.runs[happening.graph]

@@ -99,7 +99,7 @@ def count_uses(graph: ChunkGraph) -> list[int]:
 
 def fixed_chunks(graph: ChunkGraph) -> set[int]:
     """Return chunks about which the user or the conversion has said something that merging would blur."""
-    return graph.in_client | graph.retries.keys() | graph.priorities.keys()
+    return graph.in_client | graph.retries.keys() | graph.priorities.keys() | graph.restrictions.keys()
 
 
 def _join(operands: list[Operand], first: int, second: int, join_slices: JoinSlices | None) -> _Joined:
@@ -180,5 +180,6 @@ def without(
         in_client={new_id[chunk] for chunk in graph.in_client},
         retries={new_id[chunk]: count for chunk, count in graph.retries.items()},
         priorities={new_id[chunk]: priority for chunk, priority in graph.priorities.items()},
+        restrictions={new_id[chunk]: restriction for chunk, restriction in graph.restrictions.items()},
         declared=graph.declared,
     )

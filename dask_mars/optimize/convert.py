@@ -6,7 +6,7 @@ cycles and of missing keys, and the dense ids all come from the same pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from dask._task_spec import Alias, DataNode, TaskRef
@@ -28,10 +28,18 @@ class Converter:
         A low-level Dask graph: key to `GraphNode`, legacy task or value.
     layers : iterable of LazyLayer
         Layers whose blocks belong to the graph as well; none of them needs to be materialised.
+    elsewhere : callable, optional
+        Returns what stands for a key that the graph refers to and does not have, None if that is not known.
     """
 
-    def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = ()) -> None:
+    def __init__(
+        self,
+        dsk: Mapping[Key, Any],
+        layers: Iterable[LazyLayer] = (),
+        elsewhere: Callable[[Key], Any] | None = None,
+    ) -> None:
         self._dsk = dsk
+        self._elsewhere = elsewhere
         self._compiler = Compiler(dsk, layers)
         self._graph = ChunkGraph(operands=self._compiler.operands)
 
@@ -127,6 +135,8 @@ class Converter:
         for scope in (self._compiler.extra, self._compiler.layers.materialised):
             if key in scope:
                 return scope[key]
+        if self._elsewhere is not None and (found := self._elsewhere(key)) is not None:
+            return found
         *_, dependent = (None, *wanted_by)
         if dependent is None:
             raise KeyError(key)
@@ -147,6 +157,11 @@ def _refuse_unhashable(key: Any) -> None:
         raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
 
 
-def convert(dsk: Mapping[Key, Any], wanted: Iterable[Key], layers: Iterable[LazyLayer] = ()) -> ChunkGraph:
+def convert(
+    dsk: Mapping[Key, Any],
+    wanted: Iterable[Key],
+    layers: Iterable[LazyLayer] = (),
+    elsewhere: Callable[[Key], Any] | None = None,
+) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
-    return Converter(dsk, layers).convert(wanted)
+    return Converter(dsk, layers, elsewhere).convert(wanted)

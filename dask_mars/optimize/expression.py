@@ -14,7 +14,7 @@ from dask.delayed import optimize as optimize_delayed
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArrayOverlapLayer
 
-from dask_mars.graph import ChunkGraph, Declared, Key
+from dask_mars.graph import ChunkGraph, Declared, Key, Restriction
 from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.conflicts import in_circles, refuse_shared_keys
 from dask_mars.optimize.frames import fused, lazy_expression
@@ -22,7 +22,7 @@ from dask_mars.optimize.layers import LazyLayer
 from dask_mars.optimize.overlap import lazy_overlap
 
 #: Annotations that we honour.
-HONOURED = ("retries", "priority")
+HONOURED = ("retries", "priority", "workers", "allow_other_workers", "resources")
 
 
 def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, Any]]]:
@@ -268,7 +268,7 @@ def _layer_name(key: Key) -> str:
 
 
 def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
-    """Note retries and priorities with the chunks that they are meant for."""
+    """Note with chunks what the user has said of them."""
     if not annotations:
         return
     for chunk, key in enumerate(graph.keys):
@@ -279,6 +279,21 @@ def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
             graph.retries[chunk] = int(retries)
         if (priority := _value_for(wanted.get("priority"), key)) is not None:
             graph.priorities[chunk] = float(priority)
+        workers = _value_for(wanted.get("workers"), key)
+        resources = _value_for(wanted.get("resources"), key)
+        if workers is not None or resources:
+            graph.restrictions[chunk] = Restriction(
+                _names(workers),
+                bool(_value_for(wanted.get("allow_other_workers"), key)),
+                tuple(sorted((resources or {}).items())),
+            )
+
+
+def _names(workers: Any) -> tuple[str, ...]:
+    """Return workers as they are annotated: one or several; a name may be a number, too."""
+    if workers is None:
+        return ()
+    return tuple(map(str, workers)) if isinstance(workers, list | tuple | set) else (str(workers),)
 
 
 def _value_for(annotation: Callable[[Key], Any] | Any, key: Key) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dask_mars import collector
@@ -14,7 +14,13 @@ from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.slices import join_slices
 
 
-def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True, fold_from: int | None = None) -> ChunkGraph:
+def prepare(
+    dsk: Any,
+    wanted: Iterable[Key],
+    composed: bool = True,
+    fold_from: int | None = None,
+    elsewhere: Callable[[Key], Any] | None = None,
+) -> ChunkGraph:
     """Return the chunk graph that computes keys of a Dask graph.
 
     Parameters
@@ -29,6 +35,8 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True, fold_from: i
     fold_from : int, optional
         Fold initial chunks into chunks that need others too, where there are at least so many of these. By default
         that is not done.
+    elsewhere : callable, optional
+        Returns what stands for a key that the graph refers to and does not have, None if that is not known.
 
     Raises
     ------
@@ -36,18 +44,24 @@ def prepare(dsk: Any, wanted: Iterable[Key], composed: bool = True, fold_from: i
         As `convert`.
     """
     with collector.paused():
-        return _prepare(dsk, wanted, composed, fold_from)
+        return _prepare(dsk, wanted, composed, fold_from, elsewhere)
 
 
-def _prepare(dsk: Any, wanted: Iterable[Key], composed: bool, fold_from: int | None) -> ChunkGraph:
+def _prepare(
+    dsk: Any,
+    wanted: Iterable[Key],
+    composed: bool,
+    fold_from: int | None,
+    elsewhere: Callable[[Key], Any] | None,
+) -> ChunkGraph:
     symbolic = symbolic_graph(dsk, fuse_layers=composed)
     if symbolic is None:
         tasks, annotations = low_level_graph(dsk)
-        graph = convert(tasks, wanted)
+        graph = convert(tasks, wanted, elsewhere=elsewhere)
         annotate(graph, annotations)
         graph.declared = declarations(dsk, tasks)
         return graph
-    graph = convert(symbolic.tasks, wanted, symbolic.layers)
+    graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere)
     annotate(graph, symbolic.annotations)
     graph.declared = declarations(dsk)
     if not (composed and symbolic.composable):

@@ -170,11 +170,11 @@ class _Assignment:
 
     def _divide(self, workers: tuple[int, ...], kind: int, chunks: list[int]) -> None:
         """Divide chunks of a kind among the workers that may have them."""
-        shares = _shares(len(chunks), {worker: self._slots[worker] for worker in workers}, self._loads)
+        left = shares(len(chunks), {worker: self._slots[worker] for worker in workers}, self._loads)
         starts = iter(chunks)
         for worker in workers:
-            if shares[worker]:
-                self._search(worker, kind, shares[worker], starts)
+            if left[worker]:
+                self._search(worker, kind, left[worker], starts)
 
     def _search(self, worker: int, kind: int, share: int, starts: Iterator[int]) -> None:
         """Give a worker as many chunks of a kind as its share is, as a search meets them."""
@@ -229,7 +229,7 @@ def _holder(held_bytes: Mapping[int, Mapping[int, int]], inputs: Iterable[int]) 
     return -negative if 2 * most > total else None
 
 
-def _shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> dict[int, int]:
+def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> dict[int, int]:
     """Divide so many chunks that loads, with those that workers have already, come as near to slots as can be."""
     # Fill up as water does: who has most for its slots gets nothing, as long as the others have less.
     order = sorted(slots, key=lambda worker: (loads[worker] / slots[worker], worker))
@@ -252,4 +252,4 @@ def _shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> d
     return shares
 
 
-__all__ = ["Progress", "Traversal", "assign"]
+__all__ = ["Progress", "Traversal", "assign", "shares"]

@@ -23,6 +23,8 @@ class Blocks:
         Number of references and size of every block in use, by (arena, offset).
     stored_bytes : int
         Their sizes added up.
+    file_bytes : int
+        What the files take.
     """
 
     def __init__(self, release: Callable[[int, int], None], remove: Callable[[Location], None]) -> None:
@@ -30,6 +32,7 @@ class Blocks:
         self._remove = remove
         self.references: dict[tuple[int, int], list[int]] = {}
         self.stored_bytes = 0
+        self.file_bytes = 0
         self._files: dict[str, int] = {}
 
     def live(self, arena: int) -> list[tuple[int, int]]:
@@ -58,8 +61,10 @@ class Blocks:
     def keep_location(self, location: Location) -> None:
         """Add a reference to all that a value takes, in memory or on disk."""
         if location[0] == SPILLED:
-            path = spilled_file(location).path
-            self._files[path] = self._files.get(path, 0) + 1
+            file = spilled_file(location)
+            if file.path not in self._files:
+                self.file_bytes += file.size_bytes
+            self._files[file.path] = self._files.get(file.path, 0) + 1
         else:
             for block in blocks_of(location):
                 self.keep(block)
@@ -67,10 +72,11 @@ class Blocks:
     def drop_location(self, location: Location) -> None:
         """Remove a reference to all that a value takes."""
         if location[0] == SPILLED:
-            path = spilled_file(location).path
-            self._files[path] -= 1
-            if not self._files[path]:
-                del self._files[path]
+            file = spilled_file(location)
+            self._files[file.path] -= 1
+            if not self._files[file.path]:
+                del self._files[file.path]
+                self.file_bytes -= file.size_bytes
                 self._remove(location)
         else:
             for block in blocks_of(location):

@@ -98,9 +98,11 @@ class Engine:
     ----------
     settings : Settings
         Number of workers, memory, policy.
+    of_agent : bool, optional
+        Whether it computes parts of what a cluster computes.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, of_agent: bool = False) -> None:
         self.settings = settings
         self.pid = os.getpid()
         self._machine = Machine(
@@ -145,7 +147,7 @@ class Engine:
         self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
         self._reports = Reports(holdings, self._handle)
         self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
-        self._view = EngineView(holdings, self._machine.memory, self._control)
+        self.view = EngineView(holdings, self._machine.memory, self._control, of_agent)
         self._holdings = holdings
         self._instructions = Instructions(
             holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back, self._tell
@@ -297,6 +299,10 @@ class Engine:
         """Return the reason for which the engine takes no work."""
         return self._stopped or EngineStopped()
 
+    def memory_bytes(self) -> int:
+        """Return the memory that this process and the workers use, the store included."""
+        return estimate_memory([self.pid, *self.worker_pids()], self._arena_files)
+
     @property
     def spilled_bytes(self) -> int:
         """How much has been written to disk since the start."""
@@ -397,7 +403,7 @@ class Engine:
                 for number in self._runs
             ],
             "workers": workers,
-            "store": self._view.store(),
+            "store": self.view.store(),
         }
 
     def _steps(self) -> dict[int, RunningStep]:
@@ -549,7 +555,7 @@ class Engine:
                 stored = machine.memory.stored_bytes = self._blocks.stored_bytes
                 event = self._events.popleft()
                 if listeners.active:
-                    listeners.tell(self._view, event)
+                    listeners.tell(self.view, event)
                 for instruction in machine.handle(event, now):
                     self._instructions.carry_out(instruction)
                 if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
@@ -560,7 +566,7 @@ class Engine:
 
     def _tell(self, happening: Happening) -> None:
         if listeners.active:
-            listeners.tell(self._view, happening)
+            listeners.tell(self.view, happening)
 
     # -- workers ----------------------------------------------------------------------------------------------
 

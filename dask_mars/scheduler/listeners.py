@@ -11,6 +11,8 @@ import logging
 import os
 import threading
 
+import numpy as np
+
 from dask_mars.ids import SubtaskId
 from dask_mars.scheduler.events import Event, FailGraph, FinishGraph, ForgetGraph
 from dask_mars.scheduler.holdings import Holdings
@@ -30,18 +32,23 @@ class EngineView:
     ----------
     holdings, memory, control
         Of the engine.
+    of_agent : bool
+        Whether it computes parts of what a cluster computes.
 
     Attributes
     ----------
     number : int
         Unlike that of any other engine of this process.
+    of_agent : bool
+        As given.
     runs : dict
         The computations by graph number, for the engine's thread to look at.
     """
 
     _numbers = itertools.count(1)
 
-    def __init__(self, holdings: Holdings, memory: Memory, control: ControlPage) -> None:
+    def __init__(self, holdings: Holdings, memory: Memory, control: ControlPage, of_agent: bool) -> None:
+        self.of_agent = of_agent
         self.number = next(self._numbers)
         self.runs = holdings.runs
         self._workers = holdings.workers
@@ -57,6 +64,15 @@ class EngineView:
             "promised_bytes": self._memory.promised_bytes,
             "spilled_bytes": self._spiller.spilled_bytes,
         }
+
+    def on_disk_bytes(self) -> int:
+        """Return the bytes that the store's files take at the moment."""
+        return self._blocks.file_bytes
+
+    def computed(self) -> dict[int, int]:
+        """Return how many chunks of each computation have been computed, by its number."""
+        runs = list(self.runs.items())
+        return {number: int(np.count_nonzero(np.asarray(run.figures.durations_s) >= 0)) for number, run in runs}
 
     def pids(self) -> dict[int, int]:
         """Return the process id of each worker."""

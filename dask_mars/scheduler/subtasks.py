@@ -26,7 +26,7 @@ SUBTASKS_PER_SLOT = 4
 #: Stands for what a chunk costs besides moving its bytes, and for how fast these are read and written. Only ratios
 #: matter where no time is the limit.
 _CHUNK_S = 0.0005
-_BYTES_PER_S = 1e9
+BYTES_PER_S = 1e9
 #: What is taken for the size of a chunk of which nothing is declared.
 _UNKNOWN_BYTES = 1024
 
@@ -73,7 +73,12 @@ class Room:
 
 
 def place(
-    plan: GraphPlan, initial: Mapping[int, int], hosts: Collection[int], sizes: Sequence[int] | None = None
+    plan: GraphPlan,
+    initial: Mapping[int, int],
+    hosts: Collection[int],
+    sizes: Sequence[int] | None = None,
+    allowed: Mapping[int, Collection[int]] | None = None,
+    held_bytes: Mapping[int, Mapping[int, int]] | None = None,
 ) -> list[int]:
     """Choose a host for each chunk.
 
@@ -87,6 +92,10 @@ def place(
         All hosts.
     sizes : sequence of int, optional
         Bytes of each chunk; by default what `estimate_bytes` says.
+    allowed : mapping, optional
+        Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
+    held_bytes : mapping, optional
+        Of known chunks: the bytes that hosts hold of them, by host.
 
     Returns
     -------
@@ -97,6 +106,7 @@ def place(
         raise ValueError("chunks can be placed only if there are hosts")
     sizes = estimate_bytes(plan) if sizes is None else sizes
     loads = dict.fromkeys(sorted(hosts), 0)
+    allowed, held_bytes = allowed or {}, held_bytes or {}
     placed: list[int] = []
     for chunk, inputs in enumerate(plan.inputs):
         if plan.operand_of[chunk] < 0:
@@ -106,41 +116,87 @@ def place(
         else:
             host = initial.get(chunk)
             if host is None:
-                host = _most_bytes(inputs, placed, sizes, loads)
+                held = _held(inputs, placed, sizes, held_bytes)
+                host = _most_bytes(held, loads, allowed.get(chunk, loads))
             loads[host] += 1
             placed.append(host)
     return placed
 
 
-def _most_bytes(inputs: Sequence[int], placed: list[int], sizes: Sequence[int], loads: dict[int, int]) -> int:
-    """Return the host that has most bytes of a chunk's inputs, among equals the one with least to do."""
+def _held(
+    inputs: Sequence[int], placed: list[int], sizes: Sequence[int], held_bytes: Mapping[int, Mapping[int, int]]
+) -> dict[int, int]:
+    """Return the bytes that each host has of a chunk's inputs."""
     held: dict[int, int] = {}
     for source in inputs if len(inputs) < 2 else dict.fromkeys(inputs):
         host = placed[source]
         if host >= 0:
             held[host] = held.get(host, 0) + sizes[source]
+        elif source in held_bytes:
+            for host, size in held_bytes[source].items():
+                held[host] = held.get(host, 0) + size
+    return held
+
+
+def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Collection[int]) -> int:
+    """Return the host that has most bytes of a chunk's inputs, among equals the one with least to do."""
     if len(held) == 1:
-        return next(iter(held))
+        host = next(iter(held))
+        if host in allowed:
+            return host
+    candidates = [host for host in held if host in allowed] or allowed
     # The id comes last so that equal hosts always give the same answer.
-    return min(held or loads, key=lambda host: (-held.get(host, 0), loads[host], host))
+    return min(candidates, key=lambda host: (-held.get(host, 0), loads[host], host))
+
+
+def moved_bytes(plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int]) -> int:
+    """Return the bytes that travel between hosts, each chunk once to each host that reads it.
+
+    Parameters
+    ----------
+    plan : GraphPlan
+        The graph.
+    placed : sequence of int
+        Host of each chunk, as `place` returns it.
+    sizes : sequence of int
+        Bytes of each chunk.
+    """
+    journeys = {
+        (source, host)
+        for host, inputs in zip(placed, plan.inputs, strict=True)
+        if host >= 0
+        for source in inputs
+        if placed[source] >= 0 and placed[source] != host
+    }
+    return sum([sizes[source] for source, _ in journeys])
 
 
 def estimate_bytes(plan: GraphPlan) -> list[int]:
-    """Return what each chunk is declared to take, or a small number where nothing is said."""
+    """Return what each chunk is declared to take.
+
+    Where nothing is said, as of the pieces that a rechunk makes, it is what a chunk reads, divided among all that
+    read the same; a small number if that is not known either.
+    """
     declared = plan.declared_bytes
     if declared is None:
         return [_UNKNOWN_BYTES] * len(plan.inputs)
-    found = []
-    for chunk in range(len(plan.inputs)):
+    readers = [0] * len(plan.inputs)
+    for inputs in plan.inputs:
+        for source in inputs:
+            readers[source] += 1
+    found: list[int] = []
+    for chunk, inputs in enumerate(plan.inputs):
         size = declared(chunk)
-        found.append(_UNKNOWN_BYTES if size is None else size)
+        if size is None:
+            size = max(sum([found[source] // readers[source] for source in inputs]), _UNKNOWN_BYTES)
+        found.append(size)
     return found
 
 
 def estimate_seconds(plan: GraphPlan, sizes: Sequence[int]) -> list[float]:
     """Return how long each chunk may take, by the bytes that it reads and writes; 0 for those that are known."""
     return [
-        0.0 if operand < 0 else _CHUNK_S + (size + sum([sizes[source] for source in inputs])) / _BYTES_PER_S
+        0.0 if operand < 0 else _CHUNK_S + (size + sum([sizes[source] for source in inputs])) / BYTES_PER_S
         for operand, size, inputs in zip(plan.operand_of, sizes, plan.inputs, strict=True)
     ]
 
@@ -153,6 +209,7 @@ def cut(
     sizes: Sequence[int] | None = None,
     seconds: Sequence[float] | None = None,
     limit: Room | None = None,
+    kinds: Mapping[int, int] | None = None,
 ) -> list[Subtask]:
     """Cut a graph into subtasks, none of which waits for itself by way of others.
 
@@ -170,6 +227,8 @@ def cut(
         Bytes of each chunk, and the time it takes; by default what `estimate_bytes` and `estimate_seconds` say.
     limit : Room, optional
         The most that a subtask may hold in any case, unless a single chunk is more.
+    kinds : mapping, optional
+        Of chunks that share a subtask with others of their kind only: the kind, which is not 0.
 
     Returns
     -------
@@ -185,7 +244,7 @@ def cut(
     sizes = estimate_bytes(plan) if sizes is None else sizes
     seconds = estimate_seconds(plan, sizes) if seconds is None else seconds
     room = _room(placed, seconds, slots, limit)
-    regions = _Regions(plan, placed, sizes, seconds, room)
+    regions = _Regions(plan, placed, sizes, seconds, room, kinds or {})
     regions.grow()
     return _describe(plan, regions.bundle(), placed, regions.levels, task)
 
@@ -201,7 +260,7 @@ def _room(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, i
 
 
 class _Regions:
-    """Disjoint sets of chunks of the same host and level."""
+    """Disjoint sets of chunks of the same host, kind and level."""
 
     def __init__(
         self,
@@ -210,9 +269,11 @@ class _Regions:
         sizes: Sequence[int],
         seconds: Sequence[float],
         room: Room,
+        kinds: Mapping[int, int],
     ) -> None:
         self._inputs = plan.inputs
         self._placed = placed
+        self._kinds = kinds
         self._room = room
         #: A chunk's way to the one that stands for its region.
         self._parents = list(range(len(plan.inputs)))
@@ -225,20 +286,23 @@ class _Regions:
     def grow(self) -> None:
         """Put each chunk to those of its inputs that are at its host and have the highest level, if all fit."""
         placed, levels, inputs_of, found = self._placed, self.levels, self._inputs, self._find
+        kinds = self._kinds
         for chunk, host in enumerate(placed):
             if host == NO_HOST:
                 continue
             level = 0
             near: list[int] = []
+            kind = kinds.get(chunk, 0) if kinds else 0
             for source in inputs_of[chunk]:
                 other = placed[source]
                 if other == NO_HOST:
                     continue
-                reached = levels[source] + (other != host)
+                apart = other != host or (bool(kinds) and kinds.get(source, 0) != kind)
+                reached = levels[source] + apart
                 if reached > level:
                     level = reached
                     near.clear()
-                if reached == level and other == host:
+                if reached == level and not apart:
                     near.append(source)
             if near:
                 regions = {found(source) for source in near}
@@ -276,10 +340,10 @@ class _Regions:
                 self._bytes[largest] += self._bytes[region]
 
     def bundle(self) -> list[list[int]]:
-        """Return the chunks of each subtask: small regions of a host and level together, in the graph's order."""
+        """Return the chunks of each subtask: small regions of a host, level and kind together, in order."""
         placed, levels, room = self._placed, self.levels, self._room
-        #: By host and level, what the newest subtask holds, and which it is.
-        open_ones: dict[tuple[int, int], tuple[float, float, int]] = {}
+        #: By host, level and kind, what the newest subtask holds, and which it is.
+        open_ones: dict[tuple[int, int, int], tuple[float, float, int]] = {}
         number_of: dict[int, int] = {}
         bundles: list[list[int]] = []
         for chunk, host in enumerate(placed):
@@ -288,7 +352,7 @@ class _Regions:
             region = self._find(chunk)
             number = number_of.get(region)
             if number is None:
-                kind = host, levels[chunk]
+                kind = host, levels[chunk], self._kinds.get(chunk, 0)
                 seconds, size = self._seconds[region], self._bytes[region]
                 newest = open_ones.get(kind)
                 if newest is not None:
@@ -335,4 +399,14 @@ def _describe(
     ]
 
 
-__all__ = ["NO_HOST", "Room", "Subtask", "cut", "estimate_bytes", "estimate_seconds", "place"]
+__all__ = [
+    "BYTES_PER_S",
+    "NO_HOST",
+    "Room",
+    "Subtask",
+    "cut",
+    "estimate_bytes",
+    "estimate_seconds",
+    "moved_bytes",
+    "place",
+]

@@ -1,0 +1,55 @@
+"""What an agent says of its engine with each heartbeat: for Dask's dashboard, and for the overview of operands.
+
+Of operands nothing is noted for it. Who asks counts them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from dask_mars.scheduler.engine import Engine
+
+#: Under which the overview finds how far subtasks are.
+SUBTASKS = "dask-mars-subtasks"
+
+
+def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: int) -> dict[str, Any]:
+    """Return what is to replace and to join the metrics of a stock worker.
+
+    Parameters
+    ----------
+    engine : Engine
+        Of the agent.
+    subtasks : mapping
+        Number in the engine of each subtask that is being computed, None before it has one, by its key.
+    managed_bytes : int
+        Of all results that Dask knows of, as if they were in memory.
+
+    Returns
+    -------
+    dict
+        ``memory`` and ``spilled_bytes`` mean what they do with stock workers; the worker processes and the store
+        are part of it. Plain numbers among the others are columns of the dashboard's page of workers.
+    """
+    view = engine.view
+    store, on_disk_bytes = view.store(), view.on_disk_bytes()
+    running = Counter([noted.task for noted in view.running().values() if noted is not None])
+    computed = view.computed()
+    return {
+        "memory": engine.memory_bytes(),
+        # Some on disk may be of subtasks that are not done yet, and of no result that Dask knows of.
+        "spilled_bytes": {"memory": min(on_disk_bytes, managed_bytes), "disk": on_disk_bytes},
+        "mars_operands_running": sum(running.values()),
+        "mars_stored_bytes": store["stored_bytes"],
+        "mars_store_limit_bytes": store["limit_bytes"],
+        SUBTASKS: [
+            (key, computed.get(number, 0), running[number])
+            for key, number in list(subtasks.items())
+            if number is not None
+        ],
+    }
+
+
+__all__ = ["SUBTASKS", "measure"]

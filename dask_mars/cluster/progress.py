@@ -1,0 +1,307 @@
+"""What becomes of chunks on a cluster, on its way from the agents to the callbacks of the user's process.
+
+It travels as events of Dask's scheduler, which any scheduler passes on. That keeps the last
+``distributed.admin.low-level-log-length`` events of each topic for ever, so that there are few topics, and events
+are short: of each subtask, ranges of chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distributed import Client, Worker
+
+from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.observer import Observer
+from dask_mars.scheduler.subtasks import Subtask
+
+#: How long what happens is collected before it is sent.
+_COLLECT_S = 0.1
+#: How often somebody who waits makes sure that the client is still there.
+_LIVENESS_S = 2.0
+#: Clients share topics, as topics never go away.
+_TOPICS = 16
+#: Stands for the worker process where it is not known.
+_SOMEWHERE = "unknown"
+
+#: First and number of consecutive chunks, then those of the next, and so on.
+Ranges = list[int]
+
+
+def ranges_of(numbers: Sequence[int]) -> Ranges:
+    """Return numbers as ranges.
+
+    >>> ranges_of([5, 1, 2, 3])
+    [1, 3, 5, 1]
+    """
+    ranges: Ranges = []
+    for number in sorted(numbers):
+        if ranges and ranges[-2] + ranges[-1] == number:
+            ranges[-1] += 1
+        else:
+            ranges += [number, 1]
+    return ranges
+
+
+def numbers_in(ranges: Ranges) -> list[int]:
+    """Return the numbers in ranges.
+
+    >>> numbers_in([1, 3, 5, 1])
+    [1, 2, 3, 5]
+    """
+    starts = zip(ranges[::2], ranges[1::2], strict=True)
+    return [number for first, count in starts for number in range(first, first + count)]
+
+
+# -- where chunks are computed --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _News:
+    """What has happened in a subtask since the last message, by the places of chunks in it."""
+
+    begun: set[int] = field(default_factory=set)
+    #: By worker process.
+    ended: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Messenger:
+    """Sends what happens in the subtasks of a worker, about ten times a second and only if there is anything.
+
+    Parameters
+    ----------
+    worker : Worker
+        One of Dask's.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._lock = threading.Lock()
+        #: By topic, then by computation and subtask.
+        self._news: dict[str, dict[tuple[str, int], _News]] = {}
+
+    def note(
+        self,
+        topic: str,
+        subtask: tuple[str, int],
+        begun: Sequence[int] = (),
+        ended: Sequence[int] = (),
+        pid: int = 0,
+    ) -> None:
+        """Note what happened to chunks, in any thread."""
+        with self._lock:
+            first = not self._news
+            news = self._news.setdefault(topic, {}).setdefault(subtask, _News())
+            news.begun.update(begun)
+            if ended:
+                # That they had begun goes without saying.
+                news.begun.difference_update(ended)
+                news.ended[pid] += ended
+        if first:
+            self._worker.loop.add_callback(self._worker.loop.call_later, _COLLECT_S, self._send)
+
+    def _send(self) -> None:
+        with self._lock:
+            news, self._news = self._news, {}
+        for topic, of_subtasks in news.items():
+            subtasks = []
+            for subtask, told in of_subtasks.items():
+                ended = [(pid, ranges_of(places)) for pid, places in told.ended.items()]
+                subtasks.append((*subtask, ranges_of([*told.begun]), ended))
+            self._worker.log_event(topic, {"worker": self._worker.address, "subtasks": subtasks})
+
+
+class SubtaskWatcher:
+    """Tells a messenger of a subtask's chunks.
+
+    Parameters
+    ----------
+    messenger : Messenger
+        Of this worker.
+    mark : mapping
+        What the client has said of the subtask, see `Watch.mark`.
+    known : int
+        Chunks of its graph that it does not compute, which come first.
+    """
+
+    wants_tasks = True
+    values_wanted = False
+
+    def __init__(self, messenger: Messenger, mark: Mapping[str, Any], known: int) -> None:
+        self._messenger = messenger
+        self._topic: str = mark["topic"]
+        self._subtask = mark["computation"], mark["subtask"]
+        self.in_order = mark["in-order"]
+        self._known = known
+
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out."""
+        self._messenger.note(self._topic, self._subtask, begun=self._places(chunks))
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: int) -> None:
+        """Note that chunks have been computed."""
+        self._messenger.note(self._topic, self._subtask, ended=self._places(chunks), pid=worker)
+
+    def _places(self, chunks: Sequence[int]) -> list[int]:
+        return [chunk - self._known for chunk in chunks]
+
+
+# -- the user's process ---------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+#: Where messages of computations go, by name.
+_inboxes: dict[str, queue.SimpleQueue[Any]] = {}
+#: How many computations of a client are watched, by its id.
+_watched: Counter[str] = Counter()
+
+
+def _hear(event: tuple[float, Mapping[str, Any]]) -> None:
+    """Take a message, in the client's event loop."""
+    worker, subtasks = event[1]["worker"], event[1]["subtasks"]
+    for computation, *news in subtasks:
+        inbox = _inboxes.get(computation)
+        if inbox is not None:
+            inbox.put((worker, *news))
+
+
+class Watch:
+    """Tells an observer what becomes of a computation's chunks: of each once, and of its inputs first.
+
+    Messages of different hosts may overtake each other; chunks are computed again where a host was lost; and a
+    worker that is not ours sends none. What a chunk has read has been computed all the same.
+
+    Parameters
+    ----------
+    client : Client
+        Connected to the cluster.
+    name : str
+        Of the computation.
+    graph : ChunkGraph
+        What is computed.
+    subtasks : sequence of Subtask
+        As it was cut.
+    observer : Observer
+        Who wants to know.
+    """
+
+    def __init__(
+        self, client: Client, name: str, graph: ChunkGraph, subtasks: Sequence[Subtask], observer: Observer
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._graph = graph
+        self._subtasks = subtasks
+        self._observer = observer
+        self._topic = f"dask-mars-progress-{zlib.crc32(client.id.encode()) % _TOPICS}"
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._begun = bytearray(operand == DATA for operand in graph.operand_of)
+        self._ended = bytearray(self._begun)
+
+    def open(self) -> None:
+        """Begin to listen."""
+        with _lock:
+            _inboxes[self._name] = self._inbox
+            _watched[self._client.id] += 1
+            if _watched[self._client.id] == 1:
+                self._client.subscribe_topic(self._topic, _hear)
+
+    def close(self) -> None:
+        """Listen no more."""
+        with _lock:
+            del _inboxes[self._name]
+            _watched[self._client.id] -= 1
+            if not _watched[self._client.id]:
+                del _watched[self._client.id]
+                # A client that has been closed hears nothing anyway.
+                with contextlib.suppress(Exception):
+                    self._client.unsubscribe_topic(self._topic)
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """What workers have to know to send messages."""
+        return {"topic": self._topic, "in-order": self._observer.in_order}
+
+    def gather(self, futures: list[Any]) -> Any:
+        """Return the values of futures, and see to messages meanwhile."""
+        outcome = _outcome(self._client.gather(futures, asynchronous=True))
+        gathering = asyncio.run_coroutine_threadsafe(outcome, self._client.loop.asyncio_loop)
+        gathering.add_done_callback(lambda _: self._inbox.put(None))
+        try:
+            while (message := self._next()) is not None:
+                self._take(*message)
+            values, error = gathering.result(_LIVENESS_S)
+        finally:
+            gathering.cancel()
+        if error is not None:
+            raise error
+        return values
+
+    def _next(self) -> Any:
+        """Return the next message, None once there are values or nobody is left to bring them."""
+        while True:
+            try:
+                return self._inbox.get(timeout=_LIVENESS_S)
+            except queue.Empty:
+                if self._client.status == "closed":
+                    return None
+
+    def finish(self) -> None:
+        """Tell of all that is left: everything is computed."""
+        with contextlib.suppress(queue.Empty):
+            while message := self._inbox.get_nowait():
+                self._take(*message)
+        for chunk in range(len(self._graph)):
+            self.end(chunk)
+
+    def _take(self, host: str, number: int, begun: Ranges, ended: list[tuple[int, Ranges]]) -> None:
+        chunks = self._subtasks[number].chunks
+        for pid, ranges in ended:
+            for place in numbers_in(ranges):
+                self.end(chunks[place], worker=f"{host} process {pid}")
+        for place in numbers_in(begun):
+            self.begin(chunks[place])
+
+    def begin(self, chunk: int) -> None:
+        """Note that a chunk was handed out."""
+        if not self._begun[chunk]:
+            if self._observer.in_order:
+                for source in self._graph.inputs[chunk]:
+                    self.end(source)
+            self._begun[chunk] = 1
+            self._observer.begun(self._graph, [chunk])
+
+    def end(self, chunk: int, value: Any = None, worker: str = _SOMEWHERE) -> None:
+        """Note that a chunk has been computed, and with it all that it needs."""
+        graph, ended = self._graph, self._ended
+        waiting = [chunk]
+        while waiting:
+            last = waiting[-1]
+            if not ended[last]:
+                missing = [source for source in graph.inputs[last] if not ended[source]]
+                if missing:
+                    waiting += missing
+                    continue
+                self.begin(last)
+                ended[last] = 1
+                of_this = (value, worker) if last == chunk else (None, _SOMEWHERE)
+                self._observer.ended(graph, [last], {last: of_this[0]}, of_this[1])
+            waiting.pop()
+
+
+async def _outcome(gathering: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """Return what comes of it: between loops and threads, some errors would lose what they have to say."""
+    try:
+        return await gathering, None
+    except BaseException as error:
+        return None, error
+
+
+__all__ = ["Messenger", "SubtaskWatcher", "Watch", "numbers_in", "ranges_of"]

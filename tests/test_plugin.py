@@ -1,0 +1,198 @@
+"""The plugin of Dask's scheduler: subtasks go where they were meant to go, also when agents come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dask
+import pytest
+from dask._task_spec import Task, TaskRef
+from distributed import Worker
+from distributed.utils_test import async_poll_for, gen_cluster
+
+from dask_mars.cluster.plugin import MARK, Placement, Plan, names_in_hashes
+from dask_mars.scheduler.hashing import share_out
+
+PLUGIN = {"preload": ["dask_mars.scheduler"]}
+#: Workers that say that they are agents; what runs on them does not need an engine.
+AGENTS = {"startup_information": {MARK: lambda worker: "1"}}
+
+
+#: Workers are in this process.
+go = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def stop() -> Iterator[None]:
+    """Have tasks wait until a test lets them go."""
+    go.clear()
+    yield
+    go.set()
+
+
+def wait(*_: Any) -> str:
+    """Wait until the test says so."""
+    go.wait(30)
+    return "gone"
+
+
+noted: list[int] = []
+
+
+def take_note(number: int) -> None:
+    noted.append(number)
+
+
+def submit(
+    client: Any,
+    tasks: Sequence[Task],
+    planned: Callable[[Any], str],
+    order: Sequence[Any] = (),
+    bound: bool = False,
+) -> dict[Any, Any]:
+    """Submit tasks as subtasks of a computation; return futures of all of them."""
+    keys = [task.key for task in tasks]
+    annotations = {
+        "workers": {key: [planned(key)] for key in keys}.__getitem__,
+        "allow_other_workers": not bound,
+        MARK: {
+            key: Plan("computation", 0, 1, str(key), (0.0, float((order or keys).index(key))), bound)._asdict()
+            for key in keys
+        }.__getitem__,
+    }
+    with dask.annotate(**annotations):
+        futures = client.get({task.key: task for task in tasks}, keys, sync=False)
+    return dict(zip(keys, futures, strict=True))
+
+
+def waiting(count: int) -> list[Task]:
+    return [Task(f"wait-{number}", wait) for number in range(count)]
+
+
+def places(scheduler: Any, keys: Any) -> dict[Any, str]:
+    tasks = [scheduler.tasks[key] for key in keys if key in scheduler.tasks]
+    return {task.key: task.processing_on.address for task in tasks if task.processing_on}
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 2,
+    scheduler_kwargs=PLUGIN,
+    worker_kwargs=AGENTS,
+    config={"distributed.scheduler.work-stealing": False},
+)
+async def test_subtasks_begin_where_and_when_they_were_planned(client, scheduler, a, b):
+    noted.clear()
+    blocker = client.submit(wait, workers=[a.address], key="blocker")
+    await async_poll_for(lambda: a.state.executing_count == 1, timeout=10)
+    tasks = [Task(f"note-{number}", take_note, number) for number in range(6)]
+    order = [f"note-{number}" for number in (3, 1, 5, 0, 2, 4)]
+    futures = submit(client, tasks, lambda key: a.address, order)
+    await async_poll_for(lambda: len(places(scheduler, futures)) == 6, timeout=10)
+    assert set(places(scheduler, futures).values()) == {a.address}
+    go.set()
+    await client.gather([blocker, *futures.values()])
+    assert noted == [3, 1, 5, 0, 2, 4]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_what_an_agent_leaves_goes_where_its_hash_sends_it(client, scheduler, a, b, c):
+    async with Worker(scheduler.address, nthreads=8, name="stock") as stock:
+        tasks = waiting(12)
+        # What follows from them was planned for the same agent.
+        following = Task("after", wait, TaskRef("wait-0"), TaskRef("wait-1"))
+        futures = submit(client, [*tasks, following], lambda key: a.address)
+        await async_poll_for(lambda: len(places(scheduler, futures)) == 12, timeout=10)
+        await a.close(executor_wait=False)
+        await async_poll_for(lambda: len(places(scheduler, futures)) == 12, timeout=10)
+        counts = Counter(places(scheduler, futures).values())
+        assert set(counts) == {b.address, c.address}
+        assert min(counts.values()) >= 3
+        go.set()
+        assert await client.gather(list(futures.values())) == ["gone"] * 13
+        assert not stock.data
+    for future in futures.values():
+        future.release()
+    await async_poll_for(lambda: not scheduler.tasks, timeout=10)
+    plugin = scheduler.plugins[Placement.name]
+    assert not any([plugin._plans, plugin._sent, plugin._sent_to])
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_results_that_are_lost_are_computed_again_by_agents(client, scheduler, a, b):
+    async with Worker(scheduler.address, nthreads=8, name="stock"):
+        go.set()
+        futures = submit(client, waiting(4), lambda key: a.address)
+        await client.gather(list(futures.values()))
+        go.clear()
+        await a.close(executor_wait=False)
+        await async_poll_for(lambda: places(scheduler, futures) == dict.fromkeys(futures, b.address), timeout=10)
+        go.set()
+        assert await client.gather(list(futures.values())) == ["gone"] * 4
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_an_agent_that_joins_gets_its_share(client, scheduler, a):
+    futures = submit(client, waiting(16), lambda key: a.address)
+    await async_poll_for(lambda: a.state.executing_count == 1, timeout=10)
+    scheduler.extensions["stealing"].periodic_callbacks = None
+    async with Worker(scheduler.address, nthreads=1, **AGENTS) as b:
+        await async_poll_for(lambda: Counter(places(scheduler, futures).values())[b.address] >= 4, timeout=10)
+        go.set()
+        assert await client.gather(list(futures.values())) == ["gone"] * 16
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_agents_steal_from_each_other_and_others_do_not(client, scheduler, a):
+    futures = submit(client, waiting(8), lambda key: a.address)
+    async with Worker(scheduler.address, nthreads=4, name="stock"):
+        await async_poll_for(lambda: len(places(scheduler, futures)) == 8, timeout=10)
+        assert all(task.worker_restrictions == {a.address} for task in map(scheduler.tasks.get, futures))
+        assert not any(task.loose_restrictions for task in map(scheduler.tasks.get, futures))
+        async with Worker(scheduler.address, nthreads=1, **AGENTS) as b:
+            assert all(
+                task.worker_restrictions == {a.address, b.address} for task in map(scheduler.tasks.get, futures)
+            )
+        go.set()
+        await client.gather(list(futures.values()))
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_what_the_user_has_bound_stays_bound(client, scheduler, a, b):
+    go.set()
+    futures = submit(client, waiting(2), lambda key: a.address, bound=True)
+    await client.gather(list(futures.values()))
+    await a.close(executor_wait=False)
+    await async_poll_for(lambda: {scheduler.tasks[key].state for key in futures} == {"no-worker"}, timeout=10)
+    assert all(scheduler.tasks[key].worker_restrictions == {a.address} for key in futures)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_what_was_planned_for_an_agent_that_is_gone_meanwhile(client, scheduler, a):
+    go.set()
+    futures = submit(client, waiting(2), lambda key: "tcp://127.0.0.1:1")
+    assert await client.gather(list(futures.values())) == ["gone"] * 2
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], worker_kwargs=AGENTS)
+async def test_it_is_installed_once_and_knows_who_is_there(client, scheduler, a):
+    from dask_mars.scheduler import dask_setup
+
+    dask_setup(scheduler)
+    first = scheduler.plugins[Placement.name]
+    dask_setup(scheduler)
+    assert scheduler.plugins[Placement.name] is first
+    assert first._agents == {a.address}
+
+
+def test_names_are_those_of_the_user_or_the_host():
+    assert names_in_hashes({"tcp://10.0.0.1:1": "tcp://10.0.0.1:1", "tcp://10.0.0.2:2": "second"}) == {
+        "tcp://10.0.0.1:1": "10.0.0.1",
+        "tcp://10.0.0.2:2": "second",
+    }
+    shared = {f"tcp://10.0.0.1:{port}": f"tcp://10.0.0.1:{port}" for port in (1, 2)}
+    assert names_in_hashes(shared) == {address: address for address in shared}
+    assert share_out(["x"], {0: "a"}, {0: 1}) == [0]
