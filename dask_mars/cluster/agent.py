@@ -89,6 +89,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         #: Number in the engine of each subtask that is being computed, None before it has one.
         self._subtasks: dict[Any, int | None] = {}
         self._cancelled: set[Any] = set()
+        #: What subtasks have raised of which Dask has not heard yet.
+        self._raised: dict[Any, BaseException] = {}
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
         self._messenger = Messenger(self)
@@ -135,7 +137,10 @@ class MarsWorker(Worker):  # type: ignore[misc]
                 await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
             elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
                 task.run_spec = _WithPlainValues(task.run_spec)
-        return await super().execute(key, stimulus_id=stimulus_id)
+        try:
+            return await super().execute(key, stimulus_id=stimulus_id)
+        finally:
+            _let_go_of_frames(self._raised.pop(key, None))
 
     async def _take_in(self, key: Any) -> None:
         """Put a result that has come from elsewhere into the store, if it is large."""
@@ -165,8 +170,13 @@ class MarsWorker(Worker):  # type: ignore[misc]
         arguments : sequence
             What it reads.
         """
-        key = thread_state.key
+        try:
+            return self._compute(thread_state.key, piece, arguments)
+        except BaseException as error:
+            self._raised[thread_state.key] = error
+            raise
 
+    def _compute(self, key: Any, piece: Piece, arguments: Sequence[Any]) -> Stored:
         def started(number: int) -> None:
             with self._subtasks_lock:
                 self._subtasks[key] = number
@@ -210,6 +220,17 @@ class MarsWorker(Worker):  # type: ignore[misc]
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
                 engine.cancel_graph(number)
+
+
+def _let_go_of_frames(error: BaseException | None) -> None:
+    """Part an exception that Dask has heard of from what it went through.
+
+    Its frames, Dask's among them, refer to it in turn, and would keep what the subtask has read in the store until
+    the garbage collector comes by, which may be never on a host that is idle.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def taken_in(engine: Engine, value: Any) -> Stored:
