@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,6 @@ from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
-from dask_mars.graph import DATA, ChunkGraph, Operand, Step
-from dask_mars.optimize.programs import identity
 from dask_mars.persisted import Persisted
 from dask_mars.scheduler.engine import Engine
 from dask_mars.version import __version__
@@ -73,7 +71,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
         # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
-        kwargs.setdefault("data", {})
+        kwargs.setdefault("data", _Held(self._on_arrival))
         super().__init__(*args, startup_information=told, **kwargs)
         self.memory_manager.memory_pause_fraction = False
         memory = self.memory_manager.memory_limit
@@ -91,6 +89,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
+        #: The event loop keeps no reference to these.
+        self._taking: set[asyncio.Future[None]] = set()
         self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
@@ -136,6 +136,15 @@ class MarsWorker(Worker):  # type: ignore[misc]
             elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
                 task.run_spec = _WithPlainValues(task.run_spec)
         return await super().execute(key, stimulus_id=stimulus_id)
+
+    def _on_arrival(self, key: Any) -> None:
+        """Put what has come from another host into the store, where subtasks of ours are to read it."""
+        task = self.state.tasks.get(key)
+        if task is not None and any((reader.annotations or {}).get(MARK) for reader in task.dependents):
+            # They may stand in the queue for long, and the store has a limit.
+            taking = asyncio.ensure_future(self._take_in(key))
+            self._taking.add(taking)
+            taking.add_done_callback(self._taking.discard)
 
     async def _take_in(self, key: Any) -> None:
         """Put a result that has come from elsewhere into the store, if it is large."""
@@ -215,20 +224,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
 def taken_in(engine: Engine, value: Any) -> Stored:
     """Return a value, or a list of values, from the store of an engine."""
     items = value if type(value) is list else [value]
-    count = len(items)
-    copy = Operand("arrive", (identity,), (Step(0, (0,), ()),), input_count=1, literal_count=0)
-    graph = ChunkGraph(
-        keys=[("arrive", number) for number in range(2 * count)],
-        operand_of=[DATA] * count + [0] * count,
-        literals=[()] * (2 * count),
-        inputs=[()] * count + [(number,) for number in range(count)],
-        operands=[copy],
-        values=dict(enumerate(items)),
-        outputs=[*range(count, 2 * count)],
-    )
-    # The engine's worker processes copy nothing: what they return is what the engine has copied for them.
-    found = run_graph(engine, graph)
-    return Stored([found[chunk] for chunk in graph.outputs], bare=items is not value)
+    return Stored(engine.put("arrived", items), bare=items is not value)
 
 
 def _refuse_unpicklable(value: Any) -> None:
@@ -247,6 +243,24 @@ class _Cancelling(WorkerPlugin):  # type: ignore[misc]
         """Take note of a change of a task's state."""
         if start == "executing" and finish not in ("memory", "error", "rescheduled", "long-running"):
             self._agent.cancel_subtask(key)
+
+
+class _Held(dict[Any, Any]):
+    """What a worker has, by key.
+
+    Parameters
+    ----------
+    on_plain : callable
+        Told of each key whose value is in no store.
+    """
+
+    def __init__(self, on_plain: Callable[[Any], None]) -> None:
+        self._on_plain = on_plain
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if not isinstance(value, Stored):
+            self._on_plain(key)
 
 
 class _WithPlainValues:
