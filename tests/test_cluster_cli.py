@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import psutil
 import pytest
@@ -20,7 +21,10 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 import dask_mars
-from dask_mars.cluster.cli import _number, _processes, group, main
+from dask_mars import config
+from dask_mars.cluster import cli
+from dask_mars.cluster.agent import MarsWorker
+from dask_mars.cluster.cli import _name, _number, _processes, group, main
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
@@ -114,6 +118,19 @@ def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_fo
         assert len(agents(client)) == 1
 
 
+def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
+    options = [scheduler.scheduler_address, "--nworkers=1", "--lifetime=5s", "--lifetime-stagger=1ms"]
+    with ExitStack() as stack:
+        names = {7: "--nanny", 8: "--no-nanny"}
+        processes = [
+            stack.enter_context(scripts.start(*COMMAND, *options, f"--name={name}", nanny))
+            for name, nanny in names.items()
+        ]
+        assert eventually(lambda: agents(client).keys() & names.keys(), 20)
+        assert [ended(process, 60) for process in processes] == [0, 0]
+    assert eventually(lambda: not agents(client), 5)
+
+
 def test_the_command_of_dask_knows_ours():
     result = CliRunner().invoke(group, ["worker", "--help"])
     assert result.exit_code == 0
@@ -129,6 +146,10 @@ def test_the_command_of_dask_knows_ours():
         (["tcp://127.0.0.1:1", "--resources", "GPU"], "GPU=2"),
         (["tcp://127.0.0.1:1", "--no-such-option"], "No such option"),
         (["tcp://127.0.0.1:1", "--tls-key", "/no/such/file"], "does not exist"),
+        (["tcp://127.0.0.1:1", "--memory-limit", "lots"], "lots"),
+        (["tcp://127.0.0.1:1", "--contact-address", "tcp://10.0.0.1:9000"], "needs --listen-address"),
+        (["tcp://127.0.0.1:1", "--listen-address", "tcp://:9000", "--worker-port", "9000"], "already"),
+        (["tcp://127.0.0.1:1", "--listen-address", "tcp://10.0.0.1"], "missing port"),
     ],
 )
 def test_mistakes(arguments, complaint):
@@ -142,6 +163,59 @@ def test_a_scheduler_that_does_not_answer(tmp_path):
     assert CliRunner().invoke(main, options.split()).exit_code == 1
 
 
+@pytest.fixture
+def served(monkeypatch) -> dict[str, Any]:
+    """Return the options of the agent that would have been started, or of its nanny."""
+    found: dict[str, Any] = {}
+
+    async def serve(kind: Any, scheduler: str, options: dict[str, Any]) -> bool:
+        found.update(options, kind=kind, scheduler=scheduler)
+        return True
+
+    monkeypatch.setattr(cli, "_serve", serve)
+    return found
+
+
+def started(*arguments: str) -> None:
+    name = "distributed.worker.memory.terminate"
+    # The command changes that for its process.
+    with dask.config.set({name: dask.config.get(name)}):
+        result = CliRunner().invoke(main, [*arguments])
+    assert result.exit_code == 0, result.output
+
+
+def test_limits_of_the_container_hold(served, monkeypatch):
+    monkeypatch.setattr(config, "memory_available", lambda: 1000)
+    for given, expected in {"auto": 800, "0": 1000, "1": 1000, "0.5": 500, "250B": 250}.items():
+        started("tcp://127.0.0.1:1", "--memory-limit", given)
+        assert served["memory_limit"] == expected
+    monkeypatch.setattr(cli, "CPU_COUNT", 3)
+    started("tcp://127.0.0.1:1")
+    assert (served["memory_limit"], served["nthreads"]) == (800, 3)
+
+
+def test_addresses(served):
+    started(
+        "tcp://127.0.0.1:1", "--listen-address=tcp://[::1]:9000", "--contact-address=tcp://far:9001", "--no-nanny"
+    )
+    assert (served["host"], served["port"], served["contact_address"]) == ("[::1]", "9000", "tcp://far:9001")
+    assert served["kind"] is MarsWorker
+
+
+def test_files_go_where_nobody_else_can_write(served, tmp_path):
+    name = f"dask-scratch-space-{os.getuid()}"
+    started("tcp://127.0.0.1:1", "--local-directory", str(tmp_path / "one"))
+    assert served["local_directory"] == str(tmp_path / "one" / name)
+    with dask.config.set({"temporary-directory": str(tmp_path)}):
+        started("tcp://127.0.0.1:1")
+    assert served["local_directory"] == str(tmp_path / name)
+    (tmp_path / name).chmod(0o777)
+    result = CliRunner().invoke(main, ["tcp://127.0.0.1:1", "--local-directory", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "choose --local-directory" in result.output
+
+
 def test_numbers():
     assert [_processes(*given) for given in (("3", None), ("3", 2), (None, 5), ("auto", 5))] == [3, 6, 5, 5]
+    assert [_name(given) for given in ("7", "alice", "host-7", None)] == [7, "alice", "host-7", None]
     assert [_number(given) for given in ("0.5", "1000", "4 GiB", 7)] == [0.5, 1000, "4 GiB", 7]
