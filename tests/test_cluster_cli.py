@@ -23,7 +23,6 @@ from distributed import Client, LocalCluster
 import dask_mars
 from dask_mars import config
 from dask_mars.cluster import cli
-from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.cli import _name, _number, _processes, group, main
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
@@ -48,7 +47,7 @@ def agents(client: Client) -> dict[str, Any]:
     return {told["name"]: told for told in client.scheduler_info()["workers"].values() if "dask-mars" in told}
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = 15.0) -> int:
+def ended(process: subprocess.Popen[str], timeout_s: float = 30.0) -> int:
     """Wait for a process; what it has written tells why it goes on."""
     try:
         process.communicate(timeout=timeout_s)
@@ -89,15 +88,17 @@ def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_fo
     scripts: Scripts, scheduler, client, tmp_path
 ):
     get = partial(dask_mars.get, client=client)
-    start = partial(scripts.start, *COMMAND, scheduler.scheduler_address, "--no-nanny", "--nworkers=1")
+    start = partial(scripts.start, *COMMAND, scheduler.scheduler_address, "--nworkers=1")
+    names = {"one": "--nanny", "two": "--no-nanny", "three": "--no-nanny"}
     with ExitStack() as stack:
-        one, two, three = [stack.enter_context(start(f"--name={name}")) for name in ("one", "two", "three")]
+        one, two, three = [stack.enter_context(start(f"--name={name}", nanny)) for name, nanny in names.items()]
         assert eventually(lambda: len(agents(client)) == 3, 20)
-        future = client.submit(os.getpid, workers="one", pure=False)
-        assert future.result() == one.pid
-        one.send_signal(signal.SIGINT)
+        future = client.submit(os.getpid, workers="one", allow_other_workers=True, pure=False)
+        value = future.result()
+        # As in a terminal, where the agent gets the signal too, and not its nanny alone.
+        os.killpg(one.pid, signal.SIGINT)
         assert ended(one) == 0
-        assert future.result() == one.pid
+        assert future.result() == value
 
         begun, done = tmp_path / "begun", tmp_path / "done"
         graph: dict[Any, Any] = {("x", number): (large_array, 0.1, number) for number in range(20)}
@@ -116,6 +117,11 @@ def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_fo
         killer.join()
         assert len(notes(begun)) == 2
         assert len(agents(client)) == 1
+        (last,) = [process for process in (two, three) if process.poll() is None]
+        future = client.submit(os.getpid, pure=False)
+        assert future.result() == last.pid
+        last.send_signal(signal.SIGTERM)
+        assert ended(last) == 0
 
 
 def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
@@ -168,8 +174,8 @@ def served(monkeypatch) -> dict[str, Any]:
     """Return the options of the agent that would have been started, or of its nanny."""
     found: dict[str, Any] = {}
 
-    async def serve(kind: Any, scheduler: str, options: dict[str, Any]) -> bool:
-        found.update(options, kind=kind, scheduler=scheduler)
+    async def serve(nanny: bool, scheduler: str, options: dict[str, Any]) -> bool:
+        found.update(options, nanny=nanny, scheduler=scheduler)
         return True
 
     monkeypatch.setattr(cli, "_serve", serve)
@@ -199,7 +205,7 @@ def test_addresses(served):
         "tcp://127.0.0.1:1", "--listen-address=tcp://[::1]:9000", "--contact-address=tcp://far:9001", "--no-nanny"
     )
     assert (served["host"], served["port"], served["contact_address"]) == ("[::1]", "9000", "tcp://far:9001")
-    assert served["kind"] is MarsWorker
+    assert not served["nanny"]
 
 
 def test_files_go_where_nobody_else_can_write(served, tmp_path):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,20 +16,19 @@ from typing import Any
 import click
 import dask
 from dask.system import CPU_COUNT
-from distributed import Nanny
+from distributed import Nanny, Status
 from distributed._signals import wait_for_signals
 from distributed.comm import get_address_host_port
 from distributed.preloading import validate_preload_argv
 
 from dask_mars import config
-from dask_mars.cluster.agent import MarsWorker
+from dask_mars.cluster.agent import LEAVE_S, MarsWorker
 from dask_mars.version import __version__
 from dask_mars.worker.owners import own_directory
 
 logger = logging.getLogger("distributed.dask_mars")
 
-#: How long a host that is to leave may take to hand its results to others, and its processes to end.
-_RETIRE_S = 30.0
+#: How long the processes of a host that leaves may take to end.
 _CLOSE_S = 10.0
 
 _PEM_FILE = click.Path(exists=True, resolve_path=True)
@@ -134,7 +134,7 @@ def main(
     else:
         options["port"] = worker_port
     with _pid_file(pid_file):
-        ended_well = asyncio.run(_serve(Nanny if nanny else MarsWorker, scheduler, options))
+        ended_well = asyncio.run(_serve(nanny, scheduler, options))
     if not ended_well:
         sys.exit(1)
 
@@ -232,12 +232,12 @@ def _pid_file(path: Path | None) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> bool:
+async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) -> bool:
     """Run an agent, or its nanny, until it ends or a signal comes; return whether all went well."""
     signalled = asyncio.create_task(wait_for_signals())
     # Handlers are in place from here on.
     await asyncio.sleep(0)
-    server = kind(scheduler, **options)
+    server = (Nanny if nanny else MarsWorker)(scheduler, **options)
     ended = asyncio.create_task(_wait_for(server))
     await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
     if not signalled.done():
@@ -248,9 +248,16 @@ async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> b
             logger.error("the scheduler does not answer: %s", error)
             return False
         return True
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(_retire(server), _RETIRE_S)
-    await server.close(timeout=_CLOSE_S, reason=f"signal-{signalled.result()}")
+    reason = f"signal-{signalled.result()}"
+    if not nanny:
+        await server.leave(reason)
+    elif server.status is Status.running and server.pid is not None:
+        # From here on it does not start another one.
+        server.close_gracefully(reason)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGTERM)
+        await asyncio.wait({ended}, timeout=LEAVE_S + _CLOSE_S)
+    await server.close(timeout=_CLOSE_S, reason=reason)
     with contextlib.suppress(Exception):
         await ended
     return True
@@ -259,13 +266,6 @@ async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> b
 async def _wait_for(server: Any) -> None:
     await server
     await server.finished()
-
-
-async def _retire(server: Any) -> None:
-    """Have the scheduler move the results that only this host has to others."""
-    address = server.worker_address if isinstance(server, Nanny) else server.address
-    if address is not None:
-        await server.scheduler.retire_workers(workers=[address], close_workers=False, remove=False)
 
 
 @click.group(name="mars")
