@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import dask
 import dask.array as da
 import pytest
+import yaml
 from click.testing import CliRunner
 from distributed import Client
 
@@ -20,8 +22,6 @@ import dask_mars
 from dask_mars.cluster import cli
 from dask_mars.cluster.agent import MARK
 from tests.conftest import Scripts, environment_for_scripts, eventually
-
-jobqueue = pytest.importorskip("dask_jobqueue")
 
 #: They keep the time that a job gets, and how it is asked for; a script is run as it is.
 SBATCH = """#!/bin/sh
@@ -65,7 +65,12 @@ def options(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def queue(slurm: Path, scripts: Scripts, tmp_path: Path) -> Iterator[Any]:
+def jobqueue() -> Any:
+    return pytest.importorskip("dask_jobqueue")
+
+
+@pytest.fixture
+def queue(jobqueue: Any, slurm: Path, scripts: Scripts, tmp_path: Path) -> Iterator[Any]:
     with jobqueue.SLURMCluster(**options(local_directory=str(tmp_path / "local"))) as cluster:
         yield cluster
     # The queue ends them, and nobody waits for it.
@@ -102,7 +107,7 @@ def test_jobs_are_agents_and_what_they_have_survives_those_that_end(queue, tmp_p
 
 
 @pytest.mark.parametrize("name", ["SLURM", "PBS", "LSF", "SGE", "Moab", "OAR", "HTCondor"])
-def test_what_queues_are_given_to_run_is_understood(name, tmp_path, monkeypatch):
+def test_what_queues_are_given_to_run_is_understood(jobqueue, name, tmp_path, monkeypatch):
     found: dict[str, Any] = {}
     monkeypatch.setattr(cli, "_serve", serving(found))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -114,14 +119,49 @@ def test_what_queues_are_given_to_run_is_understood(name, tmp_path, monkeypatch)
     (line,) = [line for line in script.splitlines() if "dask_mars.cluster.cli" in line]
     words = shlex.split(line[line.index("dask_mars.cluster.cli") :].rstrip("'\""))
     arguments = [os.path.expandvars(word) for word in words[1:]]
-    name = "distributed.worker.memory.terminate"
-    with dask.config.set({name: dask.config.get(name)}):
-        result = CliRunner().invoke(cli.main, arguments)
-    assert result.exit_code == 0, result.output
+    understood(arguments)
     assert found["scheduler"].startswith("tcp://127.0.0.1:")
     assert (found["nthreads"], found["memory_limit"], found["store_limit"]) == (2, 1 << 30, "40%")
     assert (found["death_timeout"], found["lifetime"], found["lifetime_stagger"]) == ("60", "25m", "4m")
     assert found["local_directory"].startswith(str(tmp_path))
+
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+COMMAND = re.compile(r"^(?:dask-mars-worker|python -m dask_mars\.cluster\.cli) (.*)", re.MULTILINE)
+
+
+def commands() -> Iterator[list[str]]:
+    """Yield the arguments of all agents in the documentation."""
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        yield from [shlex.split(line, comments=True) for line in COMMAND.findall(text)]
+        for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+            for resource in filter(None, yaml.safe_load_all(block)):
+                if resource.get("kind") == "Deployment":
+                    (container,) = resource["spec"]["template"]["spec"]["containers"]
+                    if container["args"][0] == "dask-mars-worker":
+                        yield container["args"][1:]
+
+
+def test_commands_in_the_documentation_are_understood(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca.pem", "worker.pem", "worker-key.pem"):
+        (tmp_path / name).touch()
+    found = [*commands()]
+    assert len(found) >= 6
+    for arguments in found:
+        seen: dict[str, Any] = {}
+        monkeypatch.setattr(cli, "_serve", serving(seen))
+        understood([re.sub('^/|^[$"].*', f"{tmp_path}/", argument) for argument in arguments])
+        assert seen
+
+
+def understood(arguments: list[str]) -> None:
+    name = "distributed.worker.memory.terminate"
+    # The command changes that for its process.
+    with dask.config.set({name: dask.config.get(name)}):
+        result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 0, (arguments, result.output)
 
 
 def serving(found: dict[str, Any]) -> Any:
