@@ -164,6 +164,14 @@ def test_mistakes(arguments, complaint):
     assert complaint in result.output
 
 
+def test_signal_while_there_is_no_scheduler(scripts: Scripts):
+    with scripts.start(*COMMAND, "tcp://127.0.0.1:1", "--no-nanny", "--nworkers=1") as process:
+        while "Waiting to connect" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == 0
+
+
 def test_a_scheduler_that_does_not_answer(tmp_path):
     options = f"tcp://127.0.0.1:1 --no-nanny --death-timeout=0.2 --nworkers=1 --local-directory={tmp_path}"
     assert CliRunner().invoke(main, options.split()).exit_code == 1

@@ -30,6 +30,8 @@ logger = logging.getLogger("distributed.dask_mars")
 
 #: How long the processes of a host that leaves may take to end.
 _CLOSE_S = 10.0
+#: How long one that is closed may take to see that.
+_NOTICE_S = 1.0
 
 _PEM_FILE = click.Path(exists=True, resolve_path=True)
 
@@ -258,7 +260,10 @@ async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) ->
             os.kill(server.pid, signal.SIGTERM)
         await asyncio.wait({ended}, timeout=LEAVE_S + _CLOSE_S)
     await server.close(timeout=_CLOSE_S, reason=reason)
-    with contextlib.suppress(Exception):
+    # One that is still looking for its scheduler does not see that it is closed.
+    await asyncio.wait({ended}, timeout=_NOTICE_S)
+    ended.cancel()
+    with contextlib.suppress(Exception, asyncio.CancelledError):
         await ended
     return True
 
