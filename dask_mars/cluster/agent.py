@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import Reschedule, Worker, WorkerPlugin, get_worker
+from distributed import Reschedule, Status, Worker, WorkerPlugin, get_worker
 from distributed.worker import thread_state
 from tornado.ioloop import PeriodicCallback
 
@@ -42,6 +43,8 @@ _GIVE_BACK_MS = 100
 _TAKEN_IN_BYTES = 1 << 16
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
+#: How long a host that is to leave may take to hand its results to others.
+LEAVE_S = 30.0
 
 
 class MarsWorker(Worker):  # type: ignore[misc]
@@ -83,6 +86,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
         self._settings = settings
         self._engine: Engine | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._subtasks_lock = threading.Lock()
         #: Number in the engine of each subtask that is being computed, None before it has one.
         self._subtasks: dict[Any, int | None] = {}
@@ -105,7 +109,27 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
+        if self.nanny is not None:
+            # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         return self
+
+    def _begin_to_leave(self, number: int) -> None:
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self.leave(f"signal-{number}"))
+
+    async def leave(self, reason: str) -> None:
+        """Have the scheduler move the results that only this host has to others, then close."""
+        if self.status is Status.running:
+            moving = self.scheduler.retire_workers(workers=[self.address], close_workers=False, remove=False)
+            # It closes by itself when the scheduler is gone, which may not be seen otherwise for long.
+            waits = [asyncio.ensure_future(waiting) for waiting in (moving, self.finished())]
+            await asyncio.wait(waits, timeout=LEAVE_S, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        await self.close(reason=reason)
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
@@ -126,6 +150,14 @@ class MarsWorker(Worker):  # type: ignore[misc]
         if engine is not None:
             metrics.update(measure(engine, self._subtasks, metrics["managed_bytes"]))
         return metrics
+
+    def handle_worker_status_change(self, status: str, stimulus_id: str) -> None:
+        """Go over to a status that the scheduler wants, unless this is closing.
+
+        If there was nowhere to move results to, the scheduler says that the worker is to go on.
+        """
+        if self.status is not Status.closing:
+            super().handle_worker_status_change(status, stimulus_id)
 
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
         """Compute a task; ours get their inputs in the store, others as plain values."""
@@ -283,4 +315,4 @@ def current_agent() -> MarsWorker | None:
     return worker if isinstance(worker, MarsWorker) else None
 
 
-__all__ = ["MarsWorker", "current_agent"]
+__all__ = ["LEAVE_S", "MarsWorker", "current_agent"]
