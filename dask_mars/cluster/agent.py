@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client import run_graph
+from dask_mars.cluster.guards import NotWanted
 from dask_mars.cluster.metrics import measure
-from dask_mars.cluster.pieces import Piece
-from dask_mars.cluster.plugin import MARK
+from dask_mars.cluster.pieces import Piece, admitted
+from dask_mars.cluster.plugin import IDENTITY, MARK
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
@@ -73,6 +74,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
     ) -> None:
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
+        told[IDENTITY] = lambda worker: worker.id
         # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
         kwargs.setdefault("data", _Held(self._on_arrival))
         super().__init__(*args, startup_information=told, **kwargs)
@@ -163,7 +165,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         """Compute a task; ours get their inputs in the store, others as plain values."""
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
-            if (task.annotations or {}).get(MARK):
+            if _is_for_engine(task):
                 await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
             elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
                 task.run_spec = _WithPlainValues(task.run_spec)
@@ -172,7 +174,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
     def _on_arrival(self, key: Any) -> None:
         """Put what has come from another host into the store, where subtasks of ours are to read it."""
         task = self.state.tasks.get(key)
-        if task is not None and any((reader.annotations or {}).get(MARK) for reader in task.dependents):
+        if task is not None and any(map(_is_for_engine, task.dependents)):
             # They may stand in the queue for long, and the store has a limit.
             taking = asyncio.ensure_future(self._take_in(key))
             self._taking.add(taking)
@@ -196,8 +198,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         if self.data.get(key) is value:
             self.data[key] = stored
 
-    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Stored:
-        """Compute a subtask, and return what stands for its outputs. Called by a thread of Dask's.
+    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Any:
+        """Compute a subtask, and return its outputs or what stands for them. Called by a thread of Dask's.
 
         Parameters
         ----------
@@ -221,13 +223,17 @@ class MarsWorker(Worker):  # type: ignore[misc]
             if task is None or task.state == "cancelled":
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
-            graph = piece.graph(arguments)
-            mark = (task.annotations or {}).get(MARK)
-            watcher = None
-            if isinstance(mark, dict) and "topic" in mark:
-                watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
-            found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
-        except Cancelled:
+            with admitted(piece, self, lambda: key not in self._cancelled):
+                if piece.terms.in_thread:
+                    return piece.compute_here(arguments)
+                graph = piece.graph(arguments)
+                mark = (task.annotations or {}).get(MARK)
+                watcher = None
+                if isinstance(mark, dict) and "topic" in mark:
+                    watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
+                with _hints():
+                    found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
+        except (Cancelled, NotWanted):
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
         finally:
@@ -251,6 +257,31 @@ class MarsWorker(Worker):  # type: ignore[misc]
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
                 engine.cancel_graph(number)
+
+
+def _is_for_engine(task: Any) -> bool:
+    """Say whether a task is a subtask of ours that does not need a thread of Dask's."""
+    mark = (task.annotations or {}).get(MARK)
+    return bool(mark) and not (isinstance(mark, dict) and mark.get("in_thread"))
+
+
+@contextlib.contextmanager
+def _hints() -> Iterator[None]:
+    """Say what to do about tasks that find no worker of Dask's around them."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        raised_in = "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__"))
+        if raised_in.partition(".")[0] == "distributed":
+            error.add_note(
+                "dask_mars: this task ran in a worker process of an agent, which has no connection to the "
+                "cluster. Tasks run in the agent itself if their function, or one next to it, names what it uses "
+                "of distributed, such as get_worker or Lock, or if it is among their arguments."
+            )
+        raise
 
 
 def taken_in(engine: Engine, value: Any) -> Stored:
