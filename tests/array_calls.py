@@ -523,3 +523,14 @@ def public_functions(module: types.ModuleType) -> set[str]:
 def _home(function: Any) -> set[str]:
     """Name the modules in which a function was defined, though it may pass itself off as NumPy's."""
     return {getattr(function, "__module__", ""), getattr(function, "__globals__", {}).get("__name__", "")}
+
+
+def assert_close(ours: Any, theirs: Any) -> None:
+    """Compare values; the last bit of what is added up depends on where arrays lie in memory."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for our, their in zip(ours, theirs, strict=True):
+            assert_close(our, their)
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)

@@ -40,6 +40,9 @@ GRACE_S = 2.0
 #: Runtimes that outlive a test.
 _shared: list[Runtime | SharedAgent] = []
 
+#: Hosts in namespaces that do.
+shared_hosts: list[Any] = []
+
 
 @contextlib.contextmanager
 def shared_runtime(num_workers: int) -> Iterator[Runtime]:
@@ -140,7 +143,8 @@ def _pids_of_shared() -> set[int]:
 
 
 def _children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)} - _pids_of_shared()
+    shared = _pids_of_shared().union(*[host.pids() for host in shared_hosts])
+    return {child.pid for child in psutil.Process().children(recursive=True)} - shared
 
 
 def _descriptors() -> dict[str, str]:
@@ -387,6 +391,20 @@ def scripts(tmp_path: Path) -> Iterator[Scripts]:
 
 
 # -- graphs ---------------------------------------------------------------------------------------------------
+
+
+def certificates(folder: Path, name: str) -> dict[str, str]:
+    """Make a certificate that vouches for itself, and return the options of `distributed.Security`."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN={name} -out {certificate} -keyout {key}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+    roles = ("scheduler", "worker", "client")
+    files = {
+        f"tls_{role}_{kind}": str(file) for role in roles for kind, file in (("cert", certificate), ("key", key))
+    }
+    return {**files, "tls_ca_file": str(certificate)}
 
 
 @pytest.fixture

@@ -115,3 +115,11 @@ def held_by(lock: Any) -> int:
     """Take a lock and give it back."""
     with lock:
         return 1
+
+
+def pass_on(array: np.ndarray, path: str | Path, gate: str | Path | None = None) -> np.ndarray:
+    """Note the process, wait until a file is there, if one is named, and return a copy of the array."""
+    note(path, str(os.getpid()))
+    if gate is not None:
+        wait_for(gate, timeout_s=60.0)
+    return array.copy()

@@ -7,7 +7,6 @@ import operator
 import pickle
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,8 +36,8 @@ from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored import give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
-from tests.array_calls import CALLS, Arrays
-from tests.conftest import Scripts, eventually
+from tests.array_calls import CALLS, Arrays, assert_close
+from tests.conftest import Scripts, certificates, eventually
 from tests.tasks import fail_first, note, pid_of, wait_for
 
 Get = Callable[..., Any]
@@ -66,17 +65,6 @@ def nothing_is_left(cluster: Any) -> bool:
 
 def pids(cluster: Any) -> list[set[int]]:
     return [set(agent.engine.worker_pids()) for agent in cluster.workers.values()]
-
-
-def assert_close(ours: Any, theirs: Any) -> None:
-    """Compare values; the last bit of what is added up depends on where arrays lie in memory."""
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, list | tuple):
-        assert len(ours) == len(theirs)
-        for our, their in zip(ours, theirs, strict=True):
-            assert_close(our, their)
-    else:
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
 # -- the same results -----------------------------------------------------------------------------------------
@@ -239,7 +227,7 @@ def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monke
 
     for data in sent:
         Reader(io.BytesIO(data)).load()
-    assert modules <= {"_operator", "_pickle", "builtins", "dask", "distributed", "operator"}
+    assert modules <= {"_operator", "_pickle", "builtins", "dask", "distributed", "numpy", "operator"}
 
 
 # -- in the user's process ------------------------------------------------------------------------------------
@@ -366,20 +354,6 @@ def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
 
 
 # -- security -------------------------------------------------------------------------------------------------
-
-
-def certificates(folder: Path, name: str) -> dict[str, str]:
-    """Make a certificate that vouches for itself."""
-    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN={name} -out {certificate} -keyout {key}"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    roles = ("scheduler", "worker", "client")
-    files = {
-        f"tls_{role}_{kind}": str(file) for role in roles for kind, file in (("cert", certificate), ("key", key))
-    }
-    return {**files, "tls_ca_file": str(certificate)}
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")

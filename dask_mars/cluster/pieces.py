@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from dask._task_spec import Task
+from dask.sizeof import sizeof
 from distributed import Worker, get_worker
 
 from dask_mars.cluster.guards import begin_once, holding
@@ -17,6 +20,9 @@ from dask_mars.errors import FilesLost
 from dask_mars.graph import DATA, ChunkGraph, Key, Operand
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.pickling import dumps, loads
+
+#: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
+_LARGE_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -286,6 +292,34 @@ class Packer:
             raise Unsendable(bad) from error
 
 
+def task_of_large(key: Hashable, value: Any) -> Task | None:
+    """Return the task that is a value of the user's, None if that is small or cannot be pickled.
+
+    A value that is scattered would be lost with its host, and all that needs it; Dask's scheduler keeps tasks.
+
+    Parameters
+    ----------
+    key : hashable
+        Of the task.
+    value : object
+        Small ones are better sent with each subtask that reads them.
+    """
+    if sizeof(value) < _LARGE_BYTES:
+        return None
+    if isinstance(value, np.memmap):
+        # Its file need not be there on other hosts.
+        value = np.asarray(value)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = dumps(value, buffers.append)
+    except Exception:
+        # What reads it cannot be packed with it either, and runs in the user's process.
+        return None
+    # Bytes would be copied at each step on their way, these are not.
+    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    return Task(key, pickle.loads, data, buffers=arrays)
+
+
 def _dump_operand(operand: Operand) -> bytes | None:
     if operand.in_client:
         return None
@@ -303,4 +337,4 @@ def _can_dump(value: Any) -> bool:
     return True
 
 
-__all__ = ["Packer", "Piece", "PieceGraph", "Terms", "Unsendable", "admitted"]
+__all__ = ["Packer", "Piece", "PieceGraph", "Terms", "Unsendable", "admitted", "task_of_large"]

@@ -17,14 +17,13 @@ from typing import Any
 
 import dask
 from dask._task_spec import Task, TaskRef
-from dask.sizeof import sizeof
 from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.client import raised_by
 from dask_mars.cluster.demands import Demands, find_demands
 from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
-from dask_mars.cluster.pieces import Packer, Terms, Unsendable
+from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
 from dask_mars.cluster.planning import Host, allowed_by, cut_for, find_hosts, futures_of, held_by
 from dask_mars.cluster.plugin import MARK, Plan
 from dask_mars.cluster.progress import Watch
@@ -37,9 +36,6 @@ from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.hosts import place_in_collection
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.locks import interprocess
-
-#: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
-_SCATTER_BYTES = 1 << 16
 
 #: What is said of chunks of which the user has said nothing.
 _ANYWHERE = Restriction((), True, ())
@@ -298,26 +294,30 @@ class _Submission:
 
     def _tasks_of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
         """Make the task that computes a subtask, and those that take its result apart."""
-        values = {}
+        values, found, tasks = {}, {}, {}
         for chunk in subtask.inputs:
-            if chunk in self._values and chunk not in self._whereabouts:
-                value = self._values[chunk]
-                if sizeof(value) < _SCATTER_BYTES:
-                    values[chunk] = value
-                else:
-                    self._whereabouts[chunk] = (f"mars-data-{self._name}", chunk), None
-        found = {chunk: self._whereabouts[chunk] for chunk in subtask.inputs if chunk not in values}
+            if chunk not in self._values or chunk in self._whereabouts:
+                found[chunk] = self._whereabouts[chunk]
+                continue
+            own: DaskKey = (f"mars-data-{self._name}", chunk)
+            task = task_of_large(own, self._values[chunk])
+            if task is None:
+                values[chunk] = self._values[chunk]
+            else:
+                tasks[own] = task, number
+                found[chunk] = own, None
         arguments = list(dict.fromkeys([key for key, _ in found.values()]))
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
         packed = self._packer.pack(subtask, parcels, sources, values, self._terms(number, subtask))
+        self._whereabouts.update(found)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
         task = Task((f"mars-subtask-{self._name}", number), *call) if spec is None else barrier_task(spec, *call)
         key = self._own_keys[number] = task.key
-        tasks = {key: (task, number)}
+        tasks[key] = task, number
         for place_of_parcel, parcel in enumerate(parcels):
             part = key
             if len(parcels) > 1:
@@ -363,7 +363,6 @@ class _Submission:
         if not batch:
             return
         sent = {number for _, number in batch.values()}
-        self._scatter(sent)
         wishes = {key: self._wish(key, number) for key, (_, number) in batch.items()}
         annotations = {
             name: {key: wish[name] for key, wish in wishes.items()}.__getitem__
@@ -371,34 +370,26 @@ class _Submission:
         }
         allow_once(self._client, self._once[self._allowed :])
         self._allowed = len(self._once)
-        wanted = self._wanted(sent)
+        wanted = self._wanted(batch, sent)
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
             futures = self._client.get(graph, wanted, sync=False)
         self._futures.update(zip(wanted, futures, strict=True))
 
-    def _scatter(self, numbers: Collection[int]) -> None:
-        """Send the large known values that subtasks read."""
-        data = {}
-        for number in numbers:
-            for chunk in self._subtasks[number].inputs:
-                if chunk in self._values and chunk in self._whereabouts:
-                    key, _ = self._whereabouts[chunk]
-                    if key not in self._futures:
-                        data[key] = self._values[chunk]
-        if data:
-            addresses = [host.address for host in self._hosts]
-            self._futures.update(self._client.scatter(data, workers=addresses, hash=False))
-
-    def _wanted(self, sent: set[int]) -> list[DaskKey]:
+    def _wanted(self, batch: Collection[DaskKey], sent: set[int]) -> list[DaskKey]:
         """Return the tasks whose results are needed here, or by subtasks that are not sent yet."""
         wanted: dict[DaskKey, None] = {}
         for number in sorted(sent):
-            for chunk in self._subtasks[number].outputs:
+            subtask = self._subtasks[number]
+            for chunk in subtask.outputs:
                 if chunk in self._kept:
                     wanted[self._kept[chunk]] = None
                 if (chunk in self._requested and not self._keep) or not sent.issuperset(self._readers[chunk]):
                     wanted[self._whereabouts[chunk][0]] = None
+            for chunk in subtask.inputs:
+                key, _ = self._whereabouts.get(chunk, (None, None))
+                if chunk in self._values and key in batch and not sent.issuperset(self._readers[chunk]):
+                    wanted[key] = None
         return list(wanted)
 
     def _wish(self, key: DaskKey, number: int) -> dict[str, Any]:

@@ -1,0 +1,385 @@
+"""Clusters of several hosts: what they exchange, and what happens when one is lost, cut off, or leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, Security, futures_of, wait
+from distributed.comm import connect
+
+import dask_mars
+from tests.array_calls import CALLS, Arrays, assert_close
+from tests.conftest import certificates, environment_for_scripts, eventually, files, shared_hosts
+from tests.namespaces import Host, Network, why_not
+from tests.tasks import notes, pass_on
+
+WHY_NOT = why_not()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+#: How soon Dask notices that a host is cut off. It takes no less than this.
+SHORT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s"}
+#: Until something that does happen is taken not to.
+LONG_S = 60.0
+#: Chunks of arrays, and numbers in each.
+CHUNKS = 24
+LENGTH = 10_000
+
+
+class Site:
+    """A scheduler, agents, and a desk for the client, each on a host of its own.
+
+    Parameters
+    ----------
+    directory : Path
+        Where they write.
+    security : mapping, optional
+        Of `distributed.Security`.
+    """
+
+    def __init__(self, directory: Path, security: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.programs: dict[Host, subprocess.Popen[Any]] = {}
+        self._security = security
+        self.network = Network()
+        self.desk = self.network.host("desk")
+        self.scheduler = self.network.host("scheduler")
+        self.address = f"{'tls' if security else 'tcp'}://{self.scheduler.address}:8786"
+        command = ["dask", "scheduler", "--no-dashboard", "--protocol", self.address[:3]]
+        self._start(self.scheduler, command + tls_options("scheduler", security))
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.network.close()
+        for host, program in self.programs.items():
+            program.wait()
+            # Shown if the test fails.
+            print(f"--- {host.name}", self.log(host), sep="\n")
+
+    def client(self) -> Client:
+        """Return a client that sits at the desk."""
+        security = self._security and Security(require_encryption=True, **self._security)
+        with self.desk.entered():
+            return Client(self.address, security=security, timeout=LONG_S)
+
+    def agent(self, name: str, *options: str, security: Mapping[str, str] | None = None) -> Host:
+        """Start an agent on a new host."""
+        host = self.network.host(name)
+        folder = self.directory / name
+        folder.mkdir()
+        command = ["dask_mars.cluster.cli", self.address, "--name", name, "--local-directory", str(folder)]
+        command += ["--nworkers=1", "--memory-limit=512MiB", *options]
+        self._start(host, command + tls_options("worker", security or self._security))
+        return host
+
+    @contextmanager
+    def visitor(self, name: str, *options: str) -> Iterator[Host]:
+        """Have an agent on a new host for a while."""
+        host = self.agent(name, *options)
+        try:
+            yield host
+        finally:
+            self.network.remove(host)
+            self.programs.pop(host).wait()
+            print(f"--- {name}", self.log(host), sep="\n")
+
+    def log(self, host: Host) -> str:
+        return (self.directory / f"{host.name}.log").read_text()
+
+    def _start(self, host: Host, command: list[str]) -> None:
+        with (self.directory / f"{host.name}.log").open("wb") as log:
+            self.programs[host] = host.popen(
+                [sys.executable, "-m", *command],
+                cwd=self.directory,
+                env=environment_for_scripts(str(self.directory), **SHORT),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+
+def tls_options(role: str, security: Mapping[str, str] | None) -> list[str]:
+    if not security:
+        return []
+    ca_file, certificate, key = [security[f"tls_{name}"] for name in ("ca_file", f"{role}_cert", f"{role}_key")]
+    return ["--tls-ca-file", ca_file, "--tls-cert", certificate, "--tls-key", key]
+
+
+@pytest.fixture(scope="module")
+def site(private_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Two hosts with agents, which no test may harm."""
+    with Site(tmp_path_factory.mktemp("site")) as site:
+        hosts = [site.scheduler, site.agent("one"), site.agent("two")]
+        with site.client() as client:
+            client.wait_for_workers(2, timeout=LONG_S)
+        shared_hosts.extend(hosts)
+        yield site
+        for host in hosts:
+            shared_hosts.remove(host)
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[Client]:
+    """Return a client; in the end no host may have anything of its."""
+    with site.client() as client:
+        yield client
+        assert eventually(lambda: nothing_is_left(client), 10), left(client)
+
+
+def left(client: Client) -> dict[str, tuple[int, ...]]:
+    """Return what each agent has: results, bytes of them, and subtasks that are running."""
+    return client.run(
+        lambda dask_worker: (
+            len(dask_worker.data),
+            dask_worker.engine.state()["store"]["stored_bytes"],
+            len(dask_worker._subtasks),
+        )
+    )
+
+
+def nothing_is_left(client: Client) -> bool:
+    return not any(map(any, left(client).values()))
+
+
+class Work:
+    """An array whose chunks are there, and a computation on it that waits half-way until it is told to go on.
+
+    What makes the chunks, and what computes with them, note the processes that they run in.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.made, self.begun, self.gate = [folder / name for name in ("made", "begun", "gate")]
+        numbers = np.arange(float(CHUNKS * LENGTH))
+        self.expected = numbers.sum()
+        array = da.from_array(numbers, chunks=LENGTH)
+        array = array.map_blocks(pass_on, str(self.made), meta=array._meta)
+        self.chunks = array.persist(scheduler=dask_mars.get)
+        wait(self.chunks)
+        assert len(notes(self.made)) == CHUNKS
+        waiting = self.chunks.map_blocks(pass_on, str(self.begun), str(self.gate), meta=array._meta)
+        self._pool = ThreadPoolExecutor(1)
+        self._total: Future[float] = self._pool.submit(waiting.sum().compute, scheduler=dask_mars.get)
+
+    def __enter__(self) -> Work:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.gate.touch()
+        self._pool.shutdown()
+        del self.chunks
+
+    def is_at(self, host: Host) -> bool:
+        """Tell whether a host has begun with it."""
+        return any(host.has(int(pid)) for pid in notes(self.begun))
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self.gate.touch()
+
+    def total(self) -> float:
+        """Wait for its end."""
+        return self._total.result(LONG_S)
+
+
+def agents(client: Client) -> dict[str, Any]:
+    """Return what the scheduler knows of each agent, by name."""
+    return {told["name"]: told for told in client.scheduler_info()["workers"].values()}
+
+
+# -- together -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*CALLS][5::30])
+def test_array_function(client, name):
+    made = CALLS[name](Arrays())
+    assert_close(dask.compute(made, scheduler=dask_mars.get), dask.compute(made, scheduler="sync"))
+
+
+def test_hosts_exchange_what_they_have_computed(client, tmp_path):
+    hosts = shared_hosts[1:]
+    x = da.random.default_rng(2).random((1200, 1200), chunks=300)
+    seen = x.map_blocks(pass_on, str(tmp_path / "seen"), meta=x._meta)
+    before = [host.traffic() for host in hosts]
+    total = (seen @ seen.T).sum().compute(scheduler=dask_mars.get)
+    assert total == pytest.approx((x @ x.T).sum().compute(scheduler="sync"))
+    assert {host for host in hosts for pid in notes(tmp_path / "seen") if host.has(int(pid))} == set(hosts)
+    for host, (received, sent) in zip(hosts, before, strict=True):
+        # More than a chunk of it, and nobody but the other host had any.
+        assert host.traffic()[0] - received > 300 * 300 * 8
+        assert host.traffic()[1] - sent > 300 * 300 * 8
+
+
+def test_only_servers_of_dask_listen(client):
+    told = agents(client)
+    pids = client.run(lambda dask_worker: (os.getpid(), os.getppid(), dask_worker.engine.worker_pids()))
+    for host in shared_hosts[1:]:
+        agent = told[host.name]
+        own, nanny, processes = pids[address_of(client, host)]
+        assert host.pids().issuperset({own, nanny, *processes})
+        listening = host.listening()
+        servers = {port_of(address_of(client, host)): own, agent["services"]["dashboard"]: own}
+        servers[port_of(agent["nanny"])] = nanny
+        assert {socket.port: socket.pids for socket in listening} == {
+            port: frozenset({pid}) for port, pid in servers.items()
+        }
+        assert {socket.kind for socket in listening} <= {"tcp", "tcp6"}
+
+
+# -- lost, cut off, late, and leaving -------------------------------------------------------------------------
+
+
+def test_a_host_that_is_killed_is_made_up_for(site, client, tmp_path):
+    with site.visitor("killed") as visitor:
+        client.wait_for_workers(3, timeout=LONG_S)
+        with Work(tmp_path) as work:
+            assert eventually(lambda: work.is_at(visitor), LONG_S)
+            visitor.kill()
+            work.go_on()
+            assert work.total() == work.expected
+            # Chunks that were there are so again.
+            assert len(notes(work.made)) > CHUNKS
+            assert work.chunks.sum().compute(scheduler=dask_mars.get) == work.expected
+        assert "killed" not in agents(client)
+
+
+def test_a_host_that_is_cut_off_is_made_up_for_and_ends(site, client, tmp_path):
+    with site.visitor("cut") as visitor:
+        client.wait_for_workers(3, timeout=LONG_S)
+        with Work(tmp_path) as work:
+            assert eventually(lambda: work.is_at(visitor), LONG_S)
+            visitor.cut()
+            work.go_on()
+            assert work.total() == work.expected
+            assert "cut" not in agents(client)
+            # What it has computed meanwhile is of no use to anybody.
+            visitor.join()
+            assert site.programs[visitor].wait(LONG_S) == 0
+            assert not visitor.pids()
+            assert work.chunks.sum().compute(scheduler=dask_mars.get) == work.expected
+        assert set(agents(client)) == {"one", "two"}
+
+
+def test_a_short_interruption_does_no_harm(site, client, tmp_path):
+    before = client.scheduler_info()["workers"].keys()
+    visitor = shared_hosts[1]
+    with Work(tmp_path) as work:
+        assert eventually(lambda: work.is_at(visitor), LONG_S)
+        visitor.cut()
+        work.go_on()
+        time.sleep(0.5)
+        visitor.join()
+        assert work.total() == work.expected
+        assert len(notes(work.made)) == len(notes(work.begun)) == CHUNKS
+    assert client.scheduler_info()["workers"].keys() == before
+
+
+def test_a_host_that_joins_late_takes_part(site, client, tmp_path):
+    with Work(tmp_path) as work, site.visitor("late") as visitor:
+        # All others wait until it has begun.
+        assert eventually(lambda: work.is_at(visitor), LONG_S)
+        work.go_on()
+        assert work.total() == work.expected
+        assert len(notes(work.made)) == len(notes(work.begun)) == CHUNKS
+
+
+def test_a_host_that_leaves_hands_on_what_it_has(site, client, tmp_path):
+    spilled = tmp_path / "spilled"
+    with site.visitor("leaving", "--store-limit=256KiB", "--spill-directory", str(spilled)) as visitor:
+        client.wait_for_workers(3, timeout=LONG_S)
+        with Work(tmp_path) as work:
+            assert eventually(lambda: work.is_at(visitor), LONG_S)
+            assert eventually(lambda: files(spilled), LONG_S)
+            site.programs[visitor].terminate()
+            # It does not wait for what it runs.
+            assert site.programs[visitor].wait(LONG_S) == 0
+            assert not visitor.pids()
+            # Two files that Dask locks are always left.
+            rest = {path.name for path in files(site.directory / "leaving") + files(spilled)}
+            assert rest <= {"global.lock", "purge.lock"}
+            work.go_on()
+            assert work.total() == work.expected
+            assert len(notes(work.made)) == CHUNKS
+
+
+# -- cancelling -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["interrupt", "cancel", "release"])
+def test_cancelled_subtasks_end_on_all_hosts(client, tmp_path, how):
+    begun, never = tmp_path / "begun", tmp_path / "never"
+    x = da.random.default_rng(2).random(CHUNKS * LENGTH, chunks=LENGTH)
+    endless = x.map_blocks(pass_on, str(begun), str(never), meta=x._meta)
+
+    def is_running() -> bool:
+        return all(any(host.has(int(pid)) for pid in notes(begun)) for host in shared_hosts[1:])
+
+    def interrupt() -> None:
+        assert eventually(is_running, LONG_S)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    if how == "interrupt":
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            endless.compute(scheduler=dask_mars.get)
+        thread.join()
+    else:
+        kept = endless.persist(scheduler=dask_mars.get)
+        assert eventually(is_running, LONG_S)
+        if how == "cancel":
+            client.cancel(futures_of(kept))
+        del kept
+    began_s = time.monotonic()
+    assert eventually(lambda: nothing_is_left(client), 10)
+    print(f"{how}: {time.monotonic() - began_s:.2f} s")
+    assert (x + 1).sum().compute(scheduler=dask_mars.get) == pytest.approx(1.5 * CHUNKS * LENGTH, rel=0.01)
+
+
+# -- security -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_strangers_are_refused_by_all_hosts(tmp_path):
+    own, strange = certificates(tmp_path, "own"), certificates(tmp_path, "strange")
+    with Site(tmp_path, own) as site:
+        agent = site.agent("one")
+        stranger = site.agent("stranger", "--death-timeout=5", security=strange)
+        with site.client() as client:
+            client.wait_for_workers(1, timeout=LONG_S)
+            x = da.ones(100, chunks=10)
+            assert x.sum().compute(scheduler=dask_mars.get) == 100
+            assert site.programs[stranger].wait(LONG_S) == 1
+            (told,) = agents(client).values()
+            arguments = Security(require_encryption=True, **strange).get_connection_args("client")
+            for address in (site.address, address_of(client, agent), told["nanny"]):
+                assert address.startswith("tls://")
+                with pytest.raises(OSError, match="certificate"):
+                    client.sync(connect, address, **arguments, timeout=5)
+
+
+def address_of(client: Client, host: Host) -> str:
+    (address,) = [
+        address for address, told in client.scheduler_info()["workers"].items() if told["name"] == host.name
+    ]
+    return address
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
