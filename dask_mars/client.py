@@ -27,7 +27,7 @@ from dask_mars.observer import CountingObserver, Observer, Watcher, as_tasks, on
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.expression import annotate, declarations, flatten, low_level_graph, replace_cached
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import Apart, prepare
 from dask_mars.persisted import Persisted, as_node, value_of
 from dask_mars.scheduler import run as messages
 from dask_mars.scheduler.engine import Engine
@@ -102,6 +102,7 @@ def compute_with(
     keep: bool = False,
     elsewhere: Callable[[Key], Any] | None = None,
     remote: bool = False,
+    apart: Apart | None = None,
 ) -> Any:
     """Compute keys of a Dask graph by something that can run chunk graphs.
 
@@ -119,6 +120,8 @@ def compute_with(
         As `prepare` takes it.
     remote : bool, optional
         It is not computed by an engine of this process, and the values of tasks are not at hand.
+    apart : callable, optional
+        As `prepare` takes it.
 
     Returns
     -------
@@ -140,7 +143,7 @@ def compute_with(
                 observer = counter
                 counter.start()
             if (counter or not active) and not cache:
-                graph = prepare(dsk, wanted, fold_from=fold_initial_from, elsewhere=elsewhere)
+                graph = prepare(dsk, wanted, fold_from=fold_initial_from, elsewhere=elsewhere, apart=apart)
             else:
                 # Callbacks and caches are shown the graph that Dask's own schedulers would run.
                 graph_of_dask, annotations = low_level_graph(dsk)

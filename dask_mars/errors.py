@@ -242,6 +242,69 @@ class WorkerDied(MarsError):
         )
 
 
+class BegunBefore(MarsError):
+    """A task that appends to files or tables was to be begun a second time, because a host was lost.
+
+    Attributes
+    ----------
+    key : str
+        Dask's key of the task.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def _message(self) -> str:
+        return (
+            f"{self.key}, which appends to files or tables, was begun before, on a host that has been lost or in "
+            "a computation that was cancelled. It is not tried again because what it had written would be there "
+            "twice. Remove what is there and compute anew."
+        )
+
+
+class FilesLost(MarsError):
+    """The files of a shuffle are on a host that is not there any more.
+
+    Attributes
+    ----------
+    key : str
+        Dask's key of the task that needs them.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def _message(self) -> str:
+        return (
+            f"{self.key} needs the files of a shuffle, which are on a host that is not there any more. Compute "
+            'anew; with dask.config.set({"dataframe.shuffle.method": "tasks"}), or shuffle="tasks" for bags, '
+            "shuffles do without files and use all hosts."
+        )
+
+
+class LockLost(MarsError):
+    """A lock was given to another host although it was still held here.
+
+    Attributes
+    ----------
+    token : str
+        Of the lock.
+    """
+
+    def __init__(self, token: str) -> None:
+        super().__init__(token)
+        self.token = token
+
+    def _message(self) -> str:
+        return (
+            f"the lock {self.token} was held, and the scheduler of the cluster heard nothing of that for longer "
+            "than distributed.scheduler.locks.lease-timeout: another host may have had it at the same time, so "
+            "what it guards may be spoilt. Write it anew, with a longer timeout if hosts are that busy."
+        )
+
+
 class StoreFull(MarsError):
     """The shared store has no room for a chunk."""
 

@@ -193,7 +193,7 @@ def _temporary_files() -> set[str]:
     # Dask leaves the directories of its shuffle by disk behind, under threads too, and the one that its workers'
     # are in.
     names = os.listdir(tempfile.gettempdir())
-    return {name for name in names if not name.endswith(".partd") and name != "dask-scratch-space"}
+    return {name for name in names if not name.endswith(".partd") and not name.startswith("dask-scratch-space")}
 
 
 def _settings(known: dict[str, Any] | None = None) -> dict[str, Any]:

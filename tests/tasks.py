@@ -96,6 +96,27 @@ def call_after(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
+def alone(path: str | Path, lock: Any, number: int) -> int:
+    """Note when a lock is taken and given back: where it locks, each pair of lines is of one task."""
+    with lock:
+        note(path, str(number))
+        time.sleep(0.02)
+        note(path, str(number))
+    return os.getpid()
+
+
+def linger(begun: str | Path, end: str | Path, value: Any) -> Any:
+    """Note the process, and return the value once a file is there."""
+    note(begun, str(os.getpid()))
+    return wait_for(end, value, 60)
+
+
+def held_by(lock: Any) -> int:
+    """Take a lock and give it back."""
+    with lock:
+        return 1
+
+
 def pass_on(array: np.ndarray, path: str | Path, gate: str | Path | None = None) -> np.ndarray:
     """Note the process, wait until a file is there, if one is named, and return a copy of the array."""
     note(path, str(os.getpid()))

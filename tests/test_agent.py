@@ -143,6 +143,17 @@ def test_what_another_host_has_left_comes_over(client, agent, other):
     assert z == 3
 
 
+def test_what_waits_for_its_reader_waits_in_the_store(client, agent, other, tmp_path):
+    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+    blocker, has_begun = endless(client, other, tmp_path)
+    assert eventually(has_begun, 10)
+    second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
+    assert eventually(lambda: isinstance(other.data.get("first"), Stored), 10)
+    assert other.state.tasks["second"].state != "executing"
+    blocker.cancel()
+    assert second.result() == [100_000]
+
+
 def test_single_values_are_put_into_the_store_too(client, agent):
     scattered = client.scatter(large(), workers=[agent.address])
     piece = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)

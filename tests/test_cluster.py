@@ -30,7 +30,9 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients
+from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.planning import Host, cut_for, find_hosts
+from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored import give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
@@ -313,8 +315,8 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            cuts = cut_for(graph, hosts, (), {})
-            assert cuts == cut_for(graph, hosts, (), {})
+            cuts = cut_for(graph, hosts, (), {}, Demands(), Shuffles())
+            assert cuts == cut_for(graph, hosts, (), {}, Demands(), Shuffles())
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in cuts))
     assert len(found) == 2
 

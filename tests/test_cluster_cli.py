@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import psutil
 import pytest
@@ -20,7 +21,9 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 import dask_mars
-from dask_mars.cluster.cli import _number, _processes, group, main
+from dask_mars import config
+from dask_mars.cluster import cli
+from dask_mars.cluster.cli import _name, _number, _processes, group, main
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
@@ -44,7 +47,7 @@ def agents(client: Client) -> dict[str, Any]:
     return {told["name"]: told for told in client.scheduler_info()["workers"].values() if "dask-mars" in told}
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = 15.0) -> int:
+def ended(process: subprocess.Popen[str], timeout_s: float = 30.0) -> int:
     """Wait for a process; what it has written tells why it goes on."""
     try:
         process.communicate(timeout=timeout_s)
@@ -85,15 +88,17 @@ def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_fo
     scripts: Scripts, scheduler, client, tmp_path
 ):
     get = partial(dask_mars.get, client=client)
-    start = partial(scripts.start, *COMMAND, scheduler.scheduler_address, "--no-nanny", "--nworkers=1")
+    start = partial(scripts.start, *COMMAND, scheduler.scheduler_address, "--nworkers=1")
+    names = {"one": "--nanny", "two": "--no-nanny", "three": "--no-nanny"}
     with ExitStack() as stack:
-        one, two, three = [stack.enter_context(start(f"--name={name}")) for name in ("one", "two", "three")]
+        one, two, three = [stack.enter_context(start(f"--name={name}", nanny)) for name, nanny in names.items()]
         assert eventually(lambda: len(agents(client)) == 3, 20)
-        future = client.submit(os.getpid, workers="one", pure=False)
-        assert future.result() == one.pid
-        one.send_signal(signal.SIGINT)
+        future = client.submit(os.getpid, workers="one", allow_other_workers=True, pure=False)
+        value = future.result()
+        # As in a terminal, where the agent gets the signal too, and not its nanny alone.
+        os.killpg(one.pid, signal.SIGINT)
         assert ended(one) == 0
-        assert future.result() == one.pid
+        assert future.result() == value
 
         begun, done = tmp_path / "begun", tmp_path / "done"
         graph: dict[Any, Any] = {("x", number): (large_array, 0.1, number) for number in range(20)}
@@ -112,6 +117,24 @@ def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_fo
         killer.join()
         assert len(notes(begun)) == 2
         assert len(agents(client)) == 1
+        (last,) = [process for process in (two, three) if process.poll() is None]
+        future = client.submit(os.getpid, pure=False)
+        assert future.result() == last.pid
+        last.send_signal(signal.SIGTERM)
+        assert ended(last) == 0
+
+
+def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
+    options = [scheduler.scheduler_address, "--nworkers=1", "--lifetime=5s", "--lifetime-stagger=1ms"]
+    with ExitStack() as stack:
+        names = {7: "--nanny", 8: "--no-nanny"}
+        processes = [
+            stack.enter_context(scripts.start(*COMMAND, *options, f"--name={name}", nanny))
+            for name, nanny in names.items()
+        ]
+        assert eventually(lambda: agents(client).keys() & names.keys(), 20)
+        assert [ended(process, 60) for process in processes] == [0, 0]
+    assert eventually(lambda: not agents(client), 5)
 
 
 def test_the_command_of_dask_knows_ours():
@@ -129,6 +152,10 @@ def test_the_command_of_dask_knows_ours():
         (["tcp://127.0.0.1:1", "--resources", "GPU"], "GPU=2"),
         (["tcp://127.0.0.1:1", "--no-such-option"], "No such option"),
         (["tcp://127.0.0.1:1", "--tls-key", "/no/such/file"], "does not exist"),
+        (["tcp://127.0.0.1:1", "--memory-limit", "lots"], "lots"),
+        (["tcp://127.0.0.1:1", "--contact-address", "tcp://10.0.0.1:9000"], "needs --listen-address"),
+        (["tcp://127.0.0.1:1", "--listen-address", "tcp://:9000", "--worker-port", "9000"], "already"),
+        (["tcp://127.0.0.1:1", "--listen-address", "tcp://10.0.0.1"], "missing port"),
     ],
 )
 def test_mistakes(arguments, complaint):
@@ -137,11 +164,72 @@ def test_mistakes(arguments, complaint):
     assert complaint in result.output
 
 
+def test_signal_while_there_is_no_scheduler(scripts: Scripts):
+    with scripts.start(*COMMAND, "tcp://127.0.0.1:1", "--no-nanny", "--nworkers=1") as process:
+        while "Waiting to connect" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == 0
+
+
 def test_a_scheduler_that_does_not_answer(tmp_path):
     options = f"tcp://127.0.0.1:1 --no-nanny --death-timeout=0.2 --nworkers=1 --local-directory={tmp_path}"
     assert CliRunner().invoke(main, options.split()).exit_code == 1
 
 
+@pytest.fixture
+def served(monkeypatch) -> dict[str, Any]:
+    """Return the options of the agent that would have been started, or of its nanny."""
+    found: dict[str, Any] = {}
+
+    async def serve(nanny: bool, scheduler: str, options: dict[str, Any]) -> bool:
+        found.update(options, nanny=nanny, scheduler=scheduler)
+        return True
+
+    monkeypatch.setattr(cli, "_serve", serve)
+    return found
+
+
+def started(*arguments: str) -> None:
+    name = "distributed.worker.memory.terminate"
+    # The command changes that for its process.
+    with dask.config.set({name: dask.config.get(name)}):
+        result = CliRunner().invoke(main, [*arguments])
+    assert result.exit_code == 0, result.output
+
+
+def test_limits_of_the_container_hold(served, monkeypatch):
+    monkeypatch.setattr(config, "memory_available", lambda: 1000)
+    for given, expected in {"auto": 800, "0": 1000, "1": 1000, "0.5": 500, "250B": 250}.items():
+        started("tcp://127.0.0.1:1", "--memory-limit", given)
+        assert served["memory_limit"] == expected
+    monkeypatch.setattr(cli, "CPU_COUNT", 3)
+    started("tcp://127.0.0.1:1")
+    assert (served["memory_limit"], served["nthreads"]) == (800, 3)
+
+
+def test_addresses(served):
+    started(
+        "tcp://127.0.0.1:1", "--listen-address=tcp://[::1]:9000", "--contact-address=tcp://far:9001", "--no-nanny"
+    )
+    assert (served["host"], served["port"], served["contact_address"]) == ("[::1]", "9000", "tcp://far:9001")
+    assert not served["nanny"]
+
+
+def test_files_go_where_nobody_else_can_write(served, tmp_path):
+    name = f"dask-scratch-space-{os.getuid()}"
+    started("tcp://127.0.0.1:1", "--local-directory", str(tmp_path / "one"))
+    assert served["local_directory"] == str(tmp_path / "one" / name)
+    with dask.config.set({"temporary-directory": str(tmp_path)}):
+        started("tcp://127.0.0.1:1")
+    assert served["local_directory"] == str(tmp_path / name)
+    (tmp_path / name).chmod(0o777)
+    result = CliRunner().invoke(main, ["tcp://127.0.0.1:1", "--local-directory", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "choose --local-directory" in result.output
+
+
 def test_numbers():
     assert [_processes(*given) for given in (("3", None), ("3", 2), (None, 5), ("auto", 5))] == [3, 6, 5, 5]
+    assert [_name(given) for given in ("7", "alice", "host-7", None)] == [7, "alice", "host-7", None]
     assert [_number(given) for given in ("0.5", "1000", "4 GiB", 7)] == [0.5, 1000, "4 GiB", 7]

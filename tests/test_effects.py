@@ -43,6 +43,11 @@ def test_shuffles_and_writers_of_dataframes_append(tmp_path: Path) -> None:
     assert appending(*frame.to_csv(tmp_path / "one.csv", single_file=True, compute=False)) == ["_write_csv"]
 
 
+def test_writers_of_hdf_append() -> None:
+    hdf = pytest.importorskip("dask.dataframe.io.hdf")
+    assert appending(dask.delayed(hdf._pd_to_hdf)(print, None, ())) == ["_pd_to_hdf"]
+
+
 # -- the state machine ----------------------------------------------------------------------------------------
 
 

@@ -444,6 +444,18 @@ def test_tasks_may_start_processes_and_threads(get: Get) -> None:
     assert dask.delayed(work)().compute(scheduler=get) == ("hello\n", [1, 2])
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="there is no /proc")
+def test_programs_that_tasks_start_get_no_shared_memory_and_no_sockets(get: Get) -> None:
+    def work() -> str:
+        listed = ["ls", "-l", "/proc/self/fd"]
+        return subprocess.run(listed, close_fds=False, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    found = dask.delayed(work)().compute(scheduler=get)
+    assert "/proc/" in found
+    assert "mars" not in found
+    assert "socket:" not in found
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_tasks_may_fork(get: Get) -> None:
     def work() -> int:

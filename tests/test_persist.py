@@ -28,7 +28,7 @@ from dask_mars.errors import PersistedLost
 from dask_mars.graph import DATA
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
-from dask_mars.persisted import Persisted
+from dask_mars.persisted import Persisted, value_of
 from dask_mars.scheduler.spiller import Spiller
 from dask_mars.worker.locations import SPILLED
 
@@ -504,6 +504,23 @@ def small(spilled: Path) -> Iterator[Runtime]:
         del persisted
         assert is_empty(runtime)
         yield runtime
+
+
+def test_values_that_are_put_into_the_store_count_there(small, spilled):
+    engine = small.engine()
+    arrays = [np.full(1 << 17, number, float) for number in range(12)]
+    stored = [engine.put("given", [array, number]) for number, array in enumerate(arrays)]
+    # Twelve MiB where there is room for eight.
+    assert eventually(lambda: engine._blocks.stored_bytes <= 8 * MIB)
+    for (kept, small_one), array, number in zip(stored, arrays, range(12), strict=True):
+        assert type(kept) is Persisted
+        np.testing.assert_array_equal(value_of(kept), array)
+        assert small_one == number
+    engine._machine.validate()
+    with pytest.raises(TypeError, match="pickle"):
+        engine.put("given", [arrays[0], (number for number in range(3))])
+    del stored, kept
+    assert is_empty(small)
 
 
 def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch):

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from dask_mars.errors import MarsError, SpillDiskFailed, SpillDiskFull, SpilledValueLost
 from dask_mars.worker import owners, spill
 from dask_mars.worker.encoding import Codec, lz4_codec
-from dask_mars.worker.owners import PREFIX, Owner, clear_abandoned, start_time
+from dask_mars.worker.owners import PREFIX, Owner, clear_abandoned, own_directory, start_time
 from dask_mars.worker.spill import SpillDirectory, SpilledFile, SpillFiles
 from tests.conftest import environment_for_scripts
 
@@ -324,6 +324,64 @@ def test_missing_file_is_said_to_be_gone(directory):
     directory.remove(file)
     with pytest.raises(SpilledValueLost, match="the file is gone"):
         directory.read(file)
+
+
+# -- others who may write where files are ---------------------------------------------------------------------
+
+
+def test_file_of_somebody_else_is_not_read(directory):
+    file = directory.write("value", [b"abc"])
+    assert file.owner == os.geteuid()
+    with pytest.raises(SpilledValueLost, match="belongs to the user"):
+        directory.read(replace(file, owner=file.owner + 1))
+
+
+@pytest.mark.parametrize("put", [Path.symlink_to, Path.hardlink_to])
+def test_file_that_others_have_put_there_is_not_written_to(directory, tmp_path, put):
+    bait = tmp_path / "bait"
+    bait.write_bytes(b"bait")
+    partial = directory.path / f".{os.getpid()}.0.value.partial"
+    put(partial, bait)
+    file = directory.write("value", [b"secret"])
+    assert not os.path.lexists(partial)
+    assert bytes_of(directory.read(file)) == [b"secret"]
+    assert bait.read_bytes() == b"bait"
+
+
+def test_directories_are_for_this_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with SpillDirectory(tmp_path / "root") as directory:
+            file = directory.write("value", [b"abc"])
+            modes = [os.stat(path).st_mode & 0o777 for path in (tmp_path / "root", directory.path, file.path)]
+    finally:
+        os.umask(before)
+    assert modes == [0o700, 0o700, 0o600]
+
+
+def test_own_directory_is_used_again_and_no_other(tmp_path):
+    path = tmp_path / "around" / "own"
+    before = os.umask(0)
+    try:
+        assert own_directory(path) == own_directory(path) == path
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o770)
+    with pytest.raises(PermissionError, match="somebody else's"):
+        own_directory(path)
+    (tmp_path / "link").symlink_to(tmp_path / "around")
+    (tmp_path / "file").touch(mode=0o600)
+    for name in ("link", "file"):
+        with pytest.raises(PermissionError, match="somebody else's"):
+            own_directory(tmp_path / name)
+
+
+def test_own_directory_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    path = own_directory(tmp_path / "own")
+    monkeypatch.setattr(owners, "_owner_of_new_files", lambda path: os.geteuid() + 1)
+    with pytest.raises(PermissionError, match="somebody else's"):
+        own_directory(path)
 
 
 # -- disks that are full or failing ---------------------------------------------------------------------------

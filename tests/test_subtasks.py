@@ -61,6 +61,26 @@ def test_each_chunk_is_in_one_subtask_at_its_host(case):
 
 
 @few
+@given(cases(), st.data())
+def test_chunks_share_subtasks_with_their_kind_only(case, data):
+    graph, placed, hosts = case
+    kinds = data.draw(st.dictionaries(st.sampled_from(range(len(graph.inputs))), st.integers(1, 2)))
+    found = cut(graph, placed, hosts, kinds=kinds)
+    assert sorted(chunk for subtask in found for chunk in subtask.chunks) == computed(graph)
+    there = {chunk for chunk, operand in enumerate(graph.operand_of) if operand < 0}
+    for subtask in found:
+        assert len({kinds.get(chunk) for chunk in subtask.chunks}) == 1
+        assert there.issuperset(subtask.inputs)
+        there.update(subtask.outputs)
+
+
+def test_a_kind_is_cut_off_from_what_it_reads_and_from_what_reads_it():
+    graph = plan((), (0,), (1,), (2,))
+    found = cut(graph, [0] * 4, {0: 1}, seconds=[0.0] * 4, kinds={1: 1, 2: 1})
+    assert [subtask.chunks for subtask in found] == [(0,), (1, 2), (3,)]
+
+
+@few
 @given(cases())
 def test_each_subtask_comes_after_all_that_it_needs(case):
     graph, placed, hosts = case

@@ -10,27 +10,27 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from dask.sizeof import sizeof
-from distributed import Reschedule, Worker, WorkerPlugin, get_worker
+from distributed import Reschedule, Status, Worker, WorkerPlugin, get_worker
 from distributed.worker import thread_state
 from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client import run_graph
+from dask_mars.cluster.guards import NotWanted
 from dask_mars.cluster.metrics import measure
-from dask_mars.cluster.pieces import Piece
-from dask_mars.cluster.plugin import MARK
+from dask_mars.cluster.pieces import Piece, admitted
+from dask_mars.cluster.plugin import IDENTITY, MARK
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
-from dask_mars.graph import DATA, ChunkGraph, Operand, Step
-from dask_mars.optimize.programs import identity
 from dask_mars.persisted import Persisted
 from dask_mars.scheduler.engine import Engine
 from dask_mars.version import __version__
@@ -44,6 +44,8 @@ _GIVE_BACK_MS = 100
 _TAKEN_IN_BYTES = 1 << 16
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
+#: How long a host that is to leave may take to hand its results to others.
+LEAVE_S = 30.0
 
 
 class MarsWorker(Worker):  # type: ignore[misc]
@@ -72,8 +74,9 @@ class MarsWorker(Worker):  # type: ignore[misc]
     ) -> None:
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
+        told[IDENTITY] = lambda worker: worker.id
         # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
-        kwargs.setdefault("data", {})
+        kwargs.setdefault("data", _Held(self._on_arrival))
         super().__init__(*args, startup_information=told, **kwargs)
         self.memory_manager.memory_pause_fraction = False
         memory = self.memory_manager.memory_limit
@@ -85,6 +88,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
         self._settings = settings
         self._engine: Engine | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._subtasks_lock = threading.Lock()
         #: Number in the engine of each subtask that is being computed, None before it has one.
         self._subtasks: dict[Any, int | None] = {}
@@ -93,6 +97,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._raised: dict[Any, BaseException] = {}
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
+        #: The event loop keeps no reference to these.
+        self._taking: set[asyncio.Future[None]] = set()
         self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
@@ -107,7 +113,27 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
+        if self.nanny is not None:
+            # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         return self
+
+    def _begin_to_leave(self, number: int) -> None:
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self.leave(f"signal-{number}"))
+
+    async def leave(self, reason: str) -> None:
+        """Have the scheduler move the results that only this host has to others, then close."""
+        if self.status is Status.running:
+            moving = self.scheduler.retire_workers(workers=[self.address], close_workers=False, remove=False)
+            # It closes by itself when the scheduler is gone, which may not be seen otherwise for long.
+            waits = [asyncio.ensure_future(waiting) for waiting in (moving, self.finished())]
+            await asyncio.wait(waits, timeout=LEAVE_S, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        await self.close(reason=reason)
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
@@ -129,11 +155,19 @@ class MarsWorker(Worker):  # type: ignore[misc]
             metrics.update(measure(engine, self._subtasks, metrics["managed_bytes"]))
         return metrics
 
+    def handle_worker_status_change(self, status: str, stimulus_id: str) -> None:
+        """Go over to a status that the scheduler wants, unless this is closing.
+
+        If there was nowhere to move results to, the scheduler says that the worker is to go on.
+        """
+        if self.status is not Status.closing:
+            super().handle_worker_status_change(status, stimulus_id)
+
     async def execute(self, key: Any, *, stimulus_id: str) -> Any:
         """Compute a task; ours get their inputs in the store, others as plain values."""
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
-            if (task.annotations or {}).get(MARK):
+            if _is_for_engine(task):
                 await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
             elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
                 task.run_spec = _WithPlainValues(task.run_spec)
@@ -141,6 +175,15 @@ class MarsWorker(Worker):  # type: ignore[misc]
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:
             _let_go_of_frames(self._raised.pop(key, None))
+
+    def _on_arrival(self, key: Any) -> None:
+        """Put what has come from another host into the store, where subtasks of ours are to read it."""
+        task = self.state.tasks.get(key)
+        if task is not None and any(map(_is_for_engine, task.dependents)):
+            # They may stand in the queue for long, and the store has a limit.
+            taking = asyncio.ensure_future(self._take_in(key))
+            self._taking.add(taking)
+            taking.add_done_callback(self._taking.discard)
 
     async def _take_in(self, key: Any) -> None:
         """Put a result that has come from elsewhere into the store, if it is large."""
@@ -160,8 +203,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         if self.data.get(key) is value:
             self.data[key] = stored
 
-    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Stored:
-        """Compute a subtask, and return what stands for its outputs. Called by a thread of Dask's.
+    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Any:
+        """Compute a subtask, and return its outputs or what stands for them. Called by a thread of Dask's.
 
         Parameters
         ----------
@@ -176,7 +219,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
             self._raised[thread_state.key] = error
             raise
 
-    def _compute(self, key: Any, piece: Piece, arguments: Sequence[Any]) -> Stored:
+    def _compute(self, key: Any, piece: Piece, arguments: Sequence[Any]) -> Any:
         def started(number: int) -> None:
             with self._subtasks_lock:
                 self._subtasks[key] = number
@@ -190,13 +233,17 @@ class MarsWorker(Worker):  # type: ignore[misc]
             if task is None or task.state == "cancelled":
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
-            graph = piece.graph(arguments)
-            mark = (task.annotations or {}).get(MARK)
-            watcher = None
-            if isinstance(mark, dict) and "topic" in mark:
-                watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
-            found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
-        except Cancelled:
+            with admitted(piece, self, lambda: key not in self._cancelled):
+                if piece.terms.in_thread:
+                    return piece.compute_here(arguments)
+                graph = piece.graph(arguments)
+                mark = (task.annotations or {}).get(MARK)
+                watcher = None
+                if isinstance(mark, dict) and "topic" in mark:
+                    watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
+                with _hints():
+                    found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
+        except (Cancelled, NotWanted):
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
         finally:
@@ -233,23 +280,35 @@ def _let_go_of_frames(error: BaseException | None) -> None:
         error = error.__context__
 
 
+def _is_for_engine(task: Any) -> bool:
+    """Say whether a task is a subtask of ours that does not need a thread of Dask's."""
+    mark = (task.annotations or {}).get(MARK)
+    return bool(mark) and not (isinstance(mark, dict) and mark.get("in_thread"))
+
+
+@contextlib.contextmanager
+def _hints() -> Iterator[None]:
+    """Say what to do about tasks that find no worker of Dask's around them."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        raised_in = "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__"))
+        if raised_in.partition(".")[0] == "distributed":
+            error.add_note(
+                "dask_mars: this task ran in a worker process of an agent, which has no connection to the "
+                "cluster. Tasks run in the agent itself if their function, or one next to it, names what it uses "
+                "of distributed, such as get_worker or Lock, or if it is among their arguments."
+            )
+        raise
+
+
 def taken_in(engine: Engine, value: Any) -> Stored:
     """Return a value, or a list of values, from the store of an engine."""
     items = value if type(value) is list else [value]
-    count = len(items)
-    copy = Operand("arrive", (identity,), (Step(0, (0,), ()),), input_count=1, literal_count=0)
-    graph = ChunkGraph(
-        keys=[("arrive", number) for number in range(2 * count)],
-        operand_of=[DATA] * count + [0] * count,
-        literals=[()] * (2 * count),
-        inputs=[()] * count + [(number,) for number in range(count)],
-        operands=[copy],
-        values=dict(enumerate(items)),
-        outputs=[*range(count, 2 * count)],
-    )
-    # The engine's worker processes copy nothing: what they return is what the engine has copied for them.
-    found = run_graph(engine, graph)
-    return Stored([found[chunk] for chunk in graph.outputs], bare=items is not value)
+    return Stored(engine.put("arrived", items), bare=items is not value)
 
 
 def _refuse_unpicklable(value: Any) -> None:
@@ -268,6 +327,24 @@ class _Cancelling(WorkerPlugin):  # type: ignore[misc]
         """Take note of a change of a task's state."""
         if start == "executing" and finish not in ("memory", "error", "rescheduled", "long-running"):
             self._agent.cancel_subtask(key)
+
+
+class _Held(dict[Any, Any]):
+    """What a worker has, by key.
+
+    Parameters
+    ----------
+    on_plain : callable
+        Told of each key whose value is in no store.
+    """
+
+    def __init__(self, on_plain: Callable[[Any], None]) -> None:
+        self._on_plain = on_plain
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if not isinstance(value, Stored):
+            self._on_plain(key)
 
 
 class _WithPlainValues:
@@ -290,4 +367,4 @@ def current_agent() -> MarsWorker | None:
     return worker if isinstance(worker, MarsWorker) else None
 
 
-__all__ = ["MarsWorker", "current_agent"]
+__all__ = ["LEAVE_S", "MarsWorker", "current_agent"]

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +16,22 @@ from typing import Any
 import click
 import dask
 from dask.system import CPU_COUNT
-from distributed import Nanny
+from distributed import Nanny, Status
 from distributed._signals import wait_for_signals
+from distributed.comm import get_address_host_port
 from distributed.preloading import validate_preload_argv
 
 from dask_mars import config
-from dask_mars.cluster.agent import MarsWorker
+from dask_mars.cluster.agent import LEAVE_S, MarsWorker
 from dask_mars.version import __version__
+from dask_mars.worker.owners import own_directory
 
 logger = logging.getLogger("distributed.dask_mars")
 
-#: How long a host that is to leave may take to hand its results to others, and its processes to end.
-_RETIRE_S = 30.0
+#: How long the processes of a host that leaves may take to end.
 _CLOSE_S = 10.0
+#: How long one that is closed may take to see that.
+_NOTICE_S = 1.0
 
 _PEM_FILE = click.Path(exists=True, resolve_path=True)
 
@@ -41,11 +46,14 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
 @click.option("--host", help="Address of this host, as the scheduler and other workers see it.")
 @click.option("--interface", help='Network interface, like "eth0" or "ib0".')
 @click.option("--protocol", help='Protocol, like "tcp" or "tls".')
+@click.option("--listen-address", help='Instead of --host and --worker-port, like "tcp://0.0.0.0:9000".')
+@click.option("--contact-address", help="What others are told of it, where they need another address.")
+@click.option("--scheduler-sni", help="Name in the scheduler's certificate, if it is not that of its host.")
 @click.option("--dashboard-address", default=":0", help="Where the agent's own pages are.")
 @click.option("--dashboard/--no-dashboard", default=True, help="Serve them. [default: --dashboard]")
 @click.option("--nworkers", "n_workers", help="Worker processes. [default: a process for each processor]")
 @click.option("--nthreads", type=int, help="Multiplies that: here each thread is a process.")
-@click.option("--name", help="A unique name for this host.")
+@click.option("--name", callback=lambda *given: _name(given[-1]), help="A unique name for this host.")
 @click.option(
     "--memory-limit",
     default="auto",
@@ -55,10 +63,17 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
 )
 @click.option("--store-limit", help="Results that are kept in memory; beyond it they go to disk.")
 @click.option("--spill-directory", help="Where on disk. [default: the local directory]")
-@click.option("--local-directory", help="Where files of the agent go.")
+@click.option("--local-directory", help="Where files of the agent go, in a directory of this user's.")
 @click.option("--resources", help='For tasks that need some, like "GPU=2 MEM=10e9".')
 @click.option("--scheduler-file", help="File with the scheduler's address, as dask scheduler writes it.")
 @click.option("--death-timeout", help="Seconds to wait for a scheduler before giving up.")
+@click.option("--lifetime", help='Hand on what is here and end after so long, like "1 hour".')
+@click.option("--lifetime-stagger", help="By how much that varies at random.")
+@click.option(
+    "--lifetime-restart/--no-lifetime-restart",
+    default=None,
+    help="Begin anew then. [default: end]",
+)
 @click.option("--pid-file", type=click.Path(path_type=Path), help="File to write the process id to.")
 @click.option("--nanny/--no-nanny", default=True, help="Restart an agent that dies. [default: --nanny]")
 @click.option(
@@ -67,6 +82,7 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
     is_eager=True,
     help='Module that the agent is to load, like "foo.bar" or "/path/to/foo.py".',
 )
+@click.option("--preload-nanny", multiple=True, is_eager=True, help="The same for the nanny.")
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
 @click.version_option(__version__)
 def main(
@@ -77,9 +93,15 @@ def main(
     n_workers: str | None,
     nthreads: int | None,
     memory_limit: str,
+    store_limit: str | None,
+    local_directory: str | None,
     resources: str | None,
+    host: str | None,
     worker_port: str | None,
+    listen_address: str | None,
+    contact_address: str | None,
     nanny_port: str | None,
+    preload_nanny: tuple[str, ...],
     tls_ca_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
@@ -92,23 +114,29 @@ def main(
     if not (scheduler or scheduler_file or dask.config.get("scheduler-address", None)):
         raise click.UsageError("give the address of a scheduler, or --scheduler-file")
     security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
+    host, worker_port = _bound_to(listen_address, contact_address, host, worker_port)
     options |= {
         "scheduler_file": scheduler_file,
         "nthreads": _processes(n_workers, nthreads),
-        "memory_limit": config.get("memory-limit") if memory_limit == "auto" else memory_limit,
+        "memory_limit": _memory_limit(memory_limit),
+        "store_limit": _number(store_limit),
+        "local_directory": _scratch_directory(local_directory),
+        "host": host,
+        "contact_address": contact_address,
         "resources": _resources(resources),
         "security": {name: value for name, value in security.items() if value is not None},
         "preload": list(options["preload"]),
     }
-    options["memory_limit"] = config.parse_memory(_number(options["memory_limit"]))
     if nanny:
         # It counts what the agent has read of its processes' shared memory as if that were its own.
         dask.config.set({"distributed.worker.memory.terminate": False})
         options |= {"worker_class": MarsWorker, "worker_port": worker_port, "port": nanny_port}
+        # None is what leaves it to the configuration.
+        options["preload_nanny"] = list(preload_nanny) or None
     else:
         options["port"] = worker_port
     with _pid_file(pid_file):
-        ended_well = asyncio.run(_serve(Nanny if nanny else MarsWorker, scheduler, options))
+        ended_well = asyncio.run(_serve(nanny, scheduler, options))
     if not ended_well:
         sys.exit(1)
 
@@ -139,6 +167,52 @@ def _resources(text: str | None) -> dict[str, float] | None:
         raise click.BadParameter(f"{text!r} is not like 'GPU=2 MEM=10e9'", param_hint="--resources") from None
 
 
+def _name(text: str | None) -> str | int | None:
+    """Return a name that is a number as one: clusters made by tools count their workers, and look for numbers."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+def _bound_to(
+    listen_address: str | None, contact_address: str | None, host: str | None, port: str | None
+) -> tuple[str | None, str | None]:
+    """Return the host and the port that the agent listens at."""
+    if listen_address is None:
+        if contact_address is not None:
+            raise click.UsageError("--contact-address needs --listen-address")
+        return host, port
+    if host or port:
+        raise click.UsageError("--listen-address has the host and the port already")
+    try:
+        found, number = get_address_host_port(listen_address, strict=True)
+        if contact_address is not None:
+            get_address_host_port(contact_address, strict=True)
+    except ValueError as error:
+        raise click.UsageError(f"--listen-address, --contact-address: {error}") from None
+    return f"[{found}]" if ":" in found else found, str(number)
+
+
+def _scratch_directory(chosen: str | None) -> str:
+    """Return a directory in the chosen one, or in Dask's or the system's for temporary files, for this user alone.
+
+    Dask would take what is there by a name that all know, and import modules from it.
+    """
+    around = Path(chosen or dask.config.get("temporary-directory", None) or tempfile.gettempdir())
+    try:
+        # By this name Dask knows that it is not to make another directory in it.
+        return str(own_directory(around.absolute() / f"dask-scratch-space-{os.getuid()}"))
+    except OSError as error:
+        raise click.ClickException(f"cannot use the local directory: {error}; choose --local-directory") from error
+
+
+def _memory_limit(text: str) -> int:
+    """Return the limit in bytes. What `dask worker` takes for none is all the memory that there is."""
+    limit = _number(config.get("memory-limit") if text == "auto" else text)
+    try:
+        return config.parse_memory(limit or 1.0)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--memory-limit") from None
+
+
 def _number(limit: Any) -> Any:
     """Return text that is a number as one: as for `dask worker`, 0.5 is half of the memory there is."""
     try:
@@ -160,12 +234,12 @@ def _pid_file(path: Path | None) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> bool:
+async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) -> bool:
     """Run an agent, or its nanny, until it ends or a signal comes; return whether all went well."""
     signalled = asyncio.create_task(wait_for_signals())
     # Handlers are in place from here on.
     await asyncio.sleep(0)
-    server = kind(scheduler, **options)
+    server = (Nanny if nanny else MarsWorker)(scheduler, **options)
     ended = asyncio.create_task(_wait_for(server))
     await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
     if not signalled.done():
@@ -176,10 +250,20 @@ async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> b
             logger.error("the scheduler does not answer: %s", error)
             return False
         return True
-    with contextlib.suppress(Exception):
-        await asyncio.wait_for(_retire(server), _RETIRE_S)
-    await server.close(timeout=_CLOSE_S, reason=f"signal-{signalled.result()}")
-    with contextlib.suppress(Exception):
+    reason = f"signal-{signalled.result()}"
+    if not nanny:
+        await server.leave(reason)
+    elif server.status is Status.running and server.pid is not None:
+        # From here on it does not start another one.
+        server.close_gracefully(reason)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGTERM)
+        await asyncio.wait({ended}, timeout=LEAVE_S + _CLOSE_S)
+    await server.close(timeout=_CLOSE_S, reason=reason)
+    # One that is still looking for its scheduler does not see that it is closed.
+    await asyncio.wait({ended}, timeout=_NOTICE_S)
+    ended.cancel()
+    with contextlib.suppress(Exception, asyncio.CancelledError):
         await ended
     return True
 
@@ -187,13 +271,6 @@ async def _serve(kind: Any, scheduler: str | None, options: dict[str, Any]) -> b
 async def _wait_for(server: Any) -> None:
     await server
     await server.finished()
-
-
-async def _retire(server: Any) -> None:
-    """Have the scheduler move the results that only this host has to others."""
-    address = server.worker_address if isinstance(server, Nanny) else server.address
-    if address is not None:
-        await server.scheduler.retire_workers(workers=[address], close_workers=False, remove=False)
 
 
 @click.group(name="mars")

@@ -9,6 +9,7 @@ from typing import Any
 from distributed import Client, Future, get_worker
 
 from dask_mars.client import compute_with, fold_from
+from dask_mars.cluster.demands import demanding
 from dask_mars.cluster.planning import find_hosts
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.graph import ChunkGraph, Key
@@ -96,7 +97,7 @@ def compute(
 
     # Nobody waits for what is kept, and would see the end.
     callbacks = () if keep else callbacks
-    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks, cache, keep, held, remote=True)
+    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks, cache, keep, held, True, demanding)
 
 
 __all__ = ["close", "compute", "connected", "current"]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from dask._task_spec import Task
 from dask.sizeof import sizeof
+from distributed import Worker, get_worker
 
-from dask_mars.cluster.stored import item_of
+from dask_mars.cluster.guards import begin_once, holding
+from dask_mars.cluster.stored import item_of, plain
+from dask_mars.errors import FilesLost
 from dask_mars.graph import DATA, ChunkGraph, Key, Operand
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.pickling import dumps, loads
@@ -30,6 +34,28 @@ class PieceGraph(ChunkGraph):
     def declared_bytes(self, chunk: int) -> int | None:
         """Return the bytes that a chunk was declared to take, or None where nothing was said."""
         return self.sizes[chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms an agent may compute a subtask.
+
+    Attributes
+    ----------
+    locks : frozenset of str
+        Tokens of the locks that it has to hold on all hosts meanwhile.
+    once : str or None
+        Name under which the scheduler notes that it was begun, if it must not be begun twice.
+    home : str or None
+        The only agent that may compute it, because files that it needs are there.
+    in_thread : bool
+        Whether a thread of Dask's worker has to compute it.
+    """
+
+    locks: frozenset[str] = frozenset()
+    once: str | None = None
+    home: str | None = None
+    in_thread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +83,8 @@ class Piece:
         As in a `ChunkGraph`.
     default_retries : int
         For all other chunks.
+    terms : Terms
+        On which it may be computed.
     """
 
     id: bytes
@@ -72,6 +100,7 @@ class Piece:
     retries: dict[int, int]
     priorities: dict[int, float]
     default_retries: int
+    terms: Terms = Terms()
 
     def graph(self, arguments: Sequence[Any]) -> PieceGraph:
         """Return the chunk graph, given what the subtask reads.
@@ -116,13 +145,51 @@ class Piece:
         agent = current_agent()
         if agent is not None:
             return agent.compute(self, arguments)
+        with admitted(self, get_worker()):
+            return self.compute_here(arguments)
+
+    def compute_here(self, arguments: Sequence[Any]) -> Any:
+        """Compute the subtask in this thread, and return what calling it returns."""
         found = _run(self.graph(arguments))
         parcels = [[found[chunk] for chunk in parcel] for parcel in self.parcels]
         return parcels[0] if len(parcels) == 1 else parcels
 
+    @property
+    def name(self) -> str:
+        """The key of its last chunk, for people."""
+        return str(self.keys[-1])
+
+
+@contextlib.contextmanager
+def admitted(piece: Piece, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Hold to a piece's terms while it is computed.
+
+    Parameters
+    ----------
+    piece : Piece
+        Is to be computed.
+    worker : Worker
+        By whom.
+    is_wanted : callable, optional
+        As `holding` takes it.
+
+    Raises
+    ------
+    FilesLost, BegunBefore, LockLost, NotWanted
+        It must not be computed, or not any more.
+    """
+    terms = piece.terms
+    if terms.home is not None and terms.home != worker.id:
+        raise FilesLost(piece.name)
+    with holding(terms.locks, worker, is_wanted):
+        if terms.once is not None:
+            begin_once(worker, terms.once, piece.name)
+        yield
+
 
 def _run(graph: ChunkGraph) -> dict[int, Any]:
-    found = dict(graph.values)
+    # What has just been put into a store may come as what stands for it.
+    found = {chunk: plain(value) for chunk, value in graph.values.items()}
     for chunk, operand in enumerate(graph.operand_of):
         if operand != DATA:
             inputs = [found[source] for source in graph.inputs[chunk]]
@@ -172,6 +239,7 @@ class Packer:
         parcels: list[list[int]],
         sources: Mapping[int, tuple[int, int | None]],
         values: Mapping[int, Any],
+        terms: Terms = Terms(),
     ) -> bytes:
         """Return the pickle of a piece.
 
@@ -185,6 +253,8 @@ class Packer:
             Of the inputs that others compute, where in the arguments they are.
         values : mapping
             Of inputs that are known.
+        terms : Terms, optional
+            On which it may be computed.
 
         Raises
         ------
@@ -210,6 +280,7 @@ class Packer:
             retries={new[chunk]: graph.retries[chunk] for chunk in chunks if chunk in graph.retries},
             priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
             default_retries=self._default_retries,
+            terms=terms,
         )
         try:
             return dumps(piece)
@@ -266,4 +337,4 @@ def _can_dump(value: Any) -> bool:
     return True
 
 
-__all__ = ["Packer", "Piece", "PieceGraph", "Unsendable", "task_of_large"]
+__all__ = ["Packer", "Piece", "PieceGraph", "Terms", "Unsendable", "admitted", "task_of_large"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distributed import Client, Future
 from distributed.comm import get_address_host
 
 from dask_mars import config
-from dask_mars.cluster.plugin import MARK, names_in_hashes
+from dask_mars.cluster.demands import Demands
+from dask_mars.cluster.guards import workers_of
+from dask_mars.cluster.plugin import IDENTITY, MARK, names_in_hashes
+from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph import ChunkGraph, Restriction
 from dask_mars.scheduler.events import GraphPlan
@@ -31,12 +34,15 @@ class Host:
         That the user has given it; else the address.
     resources : mapping
         Amount of each of its resources.
+    id : str
+        Tells it from others that were at the address before, or will be.
     """
 
     address: str
     slots: int
     name: str
     resources: Mapping[str, float]
+    id: str = ""
 
     def is_one_of(self, workers: Collection[str]) -> bool:
         """Say whether it is among workers that the user names by address, name or host, as Dask allows."""
@@ -45,10 +51,9 @@ class Host:
 
 def find_hosts(client: Client) -> list[Host]:
     """Return the agents of a cluster, in the order of their addresses."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
     return [
-        Host(address, told["nthreads"], str(told["name"]), told["resources"])
-        for address, told in sorted(workers.items())
+        Host(address, told["nthreads"], str(told["name"]), told["resources"], told[IDENTITY])
+        for address, told in sorted(workers_of(client).items())
         if MARK in told and told["status"] == "running"
     ]
 
@@ -94,7 +99,12 @@ def held_by(client: Client, futures: Mapping[int, Future], hosts: Sequence[Host]
 
 
 def cut_for(
-    graph: ChunkGraph, hosts: Sequence[Host], here: Collection[int], held_bytes: Mapping[int, Mapping[int, int]]
+    graph: ChunkGraph,
+    hosts: Sequence[Host],
+    here: Collection[int],
+    held_bytes: Mapping[int, Mapping[int, int]],
+    demands: Demands,
+    shuffles: Shuffles,
 ) -> list[Subtask]:
     """Cut a graph into subtasks for hosts.
 
@@ -108,43 +118,72 @@ def cut_for(
         Chunks that have to run in this process, besides those of which the graph says so.
     held_bytes : mapping
         As `held_by` returns it.
+    demands : Demands
+        Of the graph's chunks.
+    shuffles : Shuffles
+        Those of the graph.
 
     Raises
     ------
     NoHostAllowed
         The user wants a chunk to be computed where there is nobody.
     """
+    in_client = graph.chunks_for_client().union(graph.in_client, here)
+    # Files that are written here are not to be looked for elsewhere.
+    makers = {demands.files[chunk] for chunk in in_client if chunk in demands.files}
+    in_client |= {chunk for chunk, maker in demands.files.items() if maker in makers}
     plan = GraphPlan(
         inputs=graph.inputs,
         outputs=graph.outputs,
         operand_of=graph.operand_of,
-        in_client=frozenset(graph.chunks_for_client().union(graph.in_client, here)),
+        in_client=frozenset(in_client),
         declared_bytes=graph.declared_bytes,
     )
     slots = {number: host.slots for number, host in enumerate(hosts)}
     by_address = names_in_hashes({host.address: host.name for host in hosts})
     known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
-    allowed, kinds = _restricted(graph, hosts)
+    allowed = _allowed(graph, hosts, demands, shuffles)
+    kinds = _kinds(graph, demands, in_client)
     sizes = estimate_bytes(plan)
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, held_bytes, sizes)
     return cut(plan, placed, slots, sizes=sizes, kinds=kinds)
 
 
-def _restricted(graph: ChunkGraph, hosts: Sequence[Host]) -> tuple[dict[int, list[int]], dict[int, int]]:
-    """Return the hosts that the user allows for chunks, and which of these chunks may share a subtask."""
+def _allowed(
+    graph: ChunkGraph, hosts: Sequence[Host], demands: Demands, shuffles: Shuffles
+) -> dict[int, list[int]]:
+    """Return the hosts for those chunks that not all will do for."""
     allowed: dict[int, list[int]] = {}
-    kinds: dict[int, int] = {}
-    kind_of: dict[Restriction | tuple[Restriction, int], int] = {}
     found: dict[Restriction, list[int]] = {}
     for chunk, restriction in graph.restrictions.items():
         if restriction not in found:
             found[restriction] = allowed_by(restriction, hosts)
         allowed[chunk] = found[restriction]
+    for chunk, number in shuffles.host_numbers(len(hosts)).items():
+        allowed[chunk] = [number]
+    home_of: dict[int, int] = {}
+    for chunk, maker in demands.files.items():
+        if maker not in home_of:
+            candidates = allowed.get(maker, range(len(hosts)))
+            home_of[maker] = candidates[len(home_of) % len(candidates)]
+        allowed[chunk] = [home_of[maker]]
+    return allowed
+
+
+def _kinds(graph: ChunkGraph, demands: Demands, in_client: Collection[int]) -> dict[int, int]:
+    """Return which chunks may share a subtask with their kind only."""
+    kinds: dict[int, int] = {}
+    kind_of: dict[Hashable, int] = {}
+    demanded = demands.kinds()
+    for chunk in sorted(graph.restrictions.keys() | demanded.keys()):
+        restriction = graph.restrictions.get(chunk)
         # What takes resources takes them for as long as its subtask runs.
-        kind = (restriction, chunk) if restriction.resources else restriction
-        kinds[chunk] = kind_of.setdefault(kind, len(kind_of) + 1)
-    return allowed, kinds
+        taking = chunk if restriction is not None and restriction.resources else None
+        kind = restriction, taking, None if chunk in in_client else demanded.get(chunk)
+        if any(part is not None for part in kind):
+            kinds[chunk] = kind_of.setdefault(kind, len(kind_of) + 1)
+    return kinds
 
 
 def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:

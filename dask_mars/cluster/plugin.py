@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: How workers say that they are agents, and annotations that a task is ours.
 MARK = "dask-mars"
+#: How agents say which one they are: at the same address there may be another one later.
+IDENTITY = "dask-mars-id"
 #: A host has at most so many times its share of a computation's subtasks that follow no data.
 _CROWDED = 1.25
 
@@ -41,7 +43,7 @@ class Plan(NamedTuple):
     priority : tuple of float
         That of the user, negative, and its place in the graph's order: smaller comes first.
     bound : bool
-        The user has said where it may run.
+        The client has said where it may run, and be it anywhere.
     """
 
     computation: str
@@ -223,4 +225,4 @@ def install(scheduler: Scheduler) -> None:
         scheduler.add_plugin(Placement(scheduler), name=Placement.name)
 
 
-__all__ = ["MARK", "Placement", "Plan", "install", "names_in_hashes"]
+__all__ = ["IDENTITY", "MARK", "Placement", "Plan", "install", "names_in_hashes"]

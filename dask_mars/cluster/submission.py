@@ -6,6 +6,7 @@ for such a task.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import pickle
@@ -20,10 +21,13 @@ from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.client import raised_by
-from dask_mars.cluster.pieces import Packer, Unsendable, task_of_large
+from dask_mars.cluster.demands import Demands, find_demands
+from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
+from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
 from dask_mars.cluster.planning import Host, allowed_by, cut_for, find_hosts, futures_of, held_by
 from dask_mars.cluster.plugin import MARK, Plan
 from dask_mars.cluster.progress import Watch
+from dask_mars.cluster.shuffles import Shuffles, barrier_task, find_shuffles
 from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph, Restriction
 from dask_mars.observer import Observer
@@ -80,14 +84,30 @@ def run_on_cluster(
     if not hosts:
         raise NoAgents(client.scheduler.address)
     retries = int(config.get("retries") if retries is None else retries)
+    name = uuid.uuid4().hex
+    demands = find_demands(graph)
+    shuffles = find_shuffles(graph, demands.threads, name)
     packer = Packer(graph, retries)
     here = packer.unsendable()
     given = futures_of(client, graph)
     held_bytes = held_by(client, given, hosts)
     while True:
         try:
-            subtasks = cut_for(graph, hosts, here, held_bytes)
-            submission = _Submission(client, graph, hosts, packer, subtasks, given, retries, keep, observer)
+            subtasks = cut_for(graph, hosts, here, held_bytes, demands, shuffles)
+            submission = _Submission(
+                client,
+                graph,
+                hosts,
+                packer,
+                subtasks,
+                given,
+                retries,
+                keep,
+                observer,
+                name,
+                demands,
+                shuffles,
+            )
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -109,6 +129,12 @@ class _Submission:
         The user's own futures, by chunk.
     retries, keep, observer
         As given.
+    name : str
+        Of the computation.
+    demands : Demands
+        Of the graph's chunks.
+    shuffles : Shuffles
+        Those of the graph.
 
     Raises
     ------
@@ -127,13 +153,19 @@ class _Submission:
         retries: int,
         keep: bool,
         observer: Observer | None,
+        name: str,
+        demands: Demands,
+        shuffles: Shuffles,
     ) -> None:
         self._client = client
         self._graph = graph
         self._hosts = hosts
         self._packer = packer
         self._subtasks = subtasks
-        self._name = uuid.uuid4().hex
+        self._demands = demands
+        self._shuffles = shuffles
+        self._shuffled = shuffles.members()
+        self._name = name
         self._requested = frozenset(graph.outputs)
         self._retries = retries
         self._keep = keep
@@ -151,6 +183,8 @@ class _Submission:
                 self._readers[chunk].append(number)
         #: Of each chunk that a task of Dask's has among its results: which task, and the item.
         self._whereabouts: dict[int, tuple[DaskKey, int | None]] = {}
+        #: Keys of the tasks that compute subtasks; others take their results apart.
+        self._own_keys: dict[int, DaskKey] = {}
         #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
         self._kept: dict[int, DaskKey] = {}
         for chunk, value in graph.values.items():
@@ -165,6 +199,15 @@ class _Submission:
         self._futures: dict[DaskKey, Future] = {}
         #: Results that are here because some of their items are yet to be used.
         self._gathered: dict[DaskKey, Any] = {}
+        #: Names of subtasks that may be begun once.
+        self._once: list[str] = []
+        #: How many of them the scheduler has been told of.
+        self._allowed = 0
+        #: Agents that have files which subtasks need, and the key of one such.
+        self._homes: dict[str, str] = {}
+        #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
+        self._unplaced: set[int] = set()
+        self._find_unplaced()
         self._batch = self._next_batch()
 
     def results(self) -> dict[int, Any]:
@@ -181,6 +224,9 @@ class _Submission:
                 self._batch = self._next_batch()
             outputs = self._graph.outputs
             if self._keep:
+                if self._once:
+                    # What may be begun once must have ended before that is forgotten.
+                    self._wait([self._futures[key] for key in self._kept.values()])
                 return {chunk: self._stand_in(chunk) for chunk in outputs}
             self._gather(outputs)
             if watch is not None:
@@ -194,6 +240,7 @@ class _Submission:
                 watch.close()
             for future in self._futures.values():
                 future.release()
+            allow_no_more(self._client, self._once)
 
     def _stand_in(self, chunk: int) -> Any:
         """Return the future of an output, or its value if that is here."""
@@ -210,20 +257,37 @@ class _Submission:
         first = len(self._waiting) == len(self._subtasks)
         batch: dict[DaskKey, tuple[Task, int]] = {}
         still = []
+        early = self._too_early()
         for number in self._waiting:
             subtask = self._subtasks[number]
-            if subtask.host == CLIENT or not all(map(self._is_somewhere, subtask.inputs)):
+            if subtask.host == CLIENT or not all(map(self._is_somewhere, subtask.inputs)) or number in early:
                 still.append(number)
                 continue
             try:
                 batch.update(self._tasks_of(number, subtask))
             except Unsendable:
-                if first:
+                if first or not self._demands.files.keys().isdisjoint(subtask.chunks):
                     raise
                 # It is too late to cut in another way: it comes to run here.
                 still.append(number)
         self._waiting = still
         return batch
+
+    def _too_early(self) -> set[int]:
+        """Return subtasks that must wait until the barrier of their shuffle can be sent along with them."""
+        barriers_of = self._shuffles.barriers_of
+        if not barriers_of:
+            return set()
+        coming: set[int] = set()
+        for number in self._waiting:
+            subtask = self._subtasks[number]
+            if subtask.host != CLIENT and all(at in coming or self._is_somewhere(at) for at in subtask.inputs):
+                coming.update(subtask.outputs)
+        return {
+            number
+            for number in self._waiting
+            if not coming.issuperset(barriers_of.get(self._subtasks[number].chunks[0], ()))
+        }
 
     def _is_somewhere(self, chunk: int) -> bool:
         return chunk in self._values or chunk in self._whereabouts
@@ -246,12 +310,14 @@ class _Submission:
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
-        packed = self._packer.pack(subtask, parcels, sources, values)
+        packed = self._packer.pack(subtask, parcels, sources, values, self._terms(number, subtask))
         self._whereabouts.update(found)
-        key = self._key(number)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
-        unpack = Task(None, pickle.loads, packed)
-        tasks[key] = Task(key, operator.call, unpack, *map(TaskRef, arguments)), number
+        call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
+        spec = self._shuffles.barriers.get(subtask.chunks[0])
+        task = Task((f"mars-subtask-{self._name}", number), *call) if spec is None else barrier_task(spec, *call)
+        key = self._own_keys[number] = task.key
+        tasks[key] = task, number
         for place_of_parcel, parcel in enumerate(parcels):
             part = key
             if len(parcels) > 1:
@@ -265,14 +331,30 @@ class _Submission:
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
         return tasks
 
+    def _terms(self, number: int, subtask: Subtask) -> Terms:
+        """Return on what terms a subtask may be computed; its chunks are of one kind."""
+        demands, first = self._demands, subtask.chunks[0]
+        once = None
+        if first in demands.once:
+            once = f"mars-once-{self._name}-{number}"
+            self._once.append(once)
+        home = None
+        if self._needs_files(number):
+            home = self._hosts[subtask.host].id
+            self._homes[home] = str(self._graph.keys[subtask.chunks[-1]])
+        return Terms(demands.locks.get(first, frozenset()), once, home, first in demands.threads)
+
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one."""
-        parcels: dict[frozenset[int], list[int]] = {}
+        parcels: dict[tuple[int | None, frozenset[int]], list[int]] = {}
         for chunk in subtask.outputs:
-            hosts = {self._subtasks[reader].host for reader in self._readers[chunk]}
+            readers = self._readers[chunk]
+            hosts = {self._subtasks[reader].host for reader in readers}
             if chunk in self._requested:
                 hosts.add(CLIENT)
-            parcels.setdefault(frozenset(hosts), []).append(chunk)
+            # A thread of Dask's gets copies of all that comes with what it reads.
+            alone = any(self._subtasks[reader].chunks[0] in self._demands.threads for reader in readers)
+            parcels.setdefault((chunk if alone else None, frozenset(hosts)), []).append(chunk)
         return list(parcels.values())
 
     def _send(self) -> None:
@@ -286,6 +368,8 @@ class _Submission:
             name: {key: wish[name] for key, wish in wishes.items()}.__getitem__
             for name in next(iter(wishes.values()))
         }
+        allow_once(self._client, self._once[self._allowed :])
+        self._allowed = len(self._once)
         wanted = self._wanted(batch, sent)
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
@@ -313,63 +397,118 @@ class _Submission:
         subtask, graph = self._subtasks[number], self._graph
         restriction = graph.restrictions.get(subtask.chunks[0], _ANYWHERE)
         highest = max([graph.priorities.get(chunk, 0) for chunk in subtask.chunks]) if graph.priorities else 0.0
-        bound = not restriction.loose
-        allowed = allowed_by(restriction, self._hosts) if bound else [subtask.host]
+        others, places = self._places(number, restriction)
         plan = Plan(
             computation=self._name,
             subtask=number,
             # Other tasks take its result apart.
-            operands=len(subtask.chunks) if key == self._key(number) else 0,
+            operands=len(subtask.chunks) if key == self._own_keys[number] else 0,
             place=place_in_collection(graph.keys[subtask.chunks[0]]),
             # What comes early in the graph frees what is there.
             priority=(-highest, subtask.chunks[0]),
-            bound=bound,
+            bound=not restriction.loose or places != [subtask.host] or not others,
         )
         return {
-            "workers": [self._hosts[number].address for number in allowed],
-            "allow_other_workers": not bound,
+            "workers": [self._hosts[place].address for place in places],
+            "allow_other_workers": others,
             "resources": dict(restriction.resources),
             "priority": highest * len(graph) - subtask.chunks[0],
-            MARK: plan._asdict() | (self._watch.mark if self._watch else {}),
+            "retries": self._retries_of(number),
+            MARK: plan._asdict()
+            | {"in_thread": self._in_thread(number)}
+            | (self._watch.mark if self._watch else {}),
         }
 
-    def _key(self, number: int) -> DaskKey:
-        return f"mars-subtask-{self._name}", number
+    def _places(self, number: int, restriction: Restriction) -> tuple[bool, list[int]]:
+        """Return whether a subtask may run anywhere, and the hosts where it should, if we are to say so."""
+        host = self._subtasks[number].host
+        if self._needs_files(number):
+            return False, [host]
+        if self._subtasks[number].chunks[0] in self._shuffled:
+            # Dask would deal out what is shuffled to those named here, even if they are gone.
+            return True, []
+        if not restriction.loose:
+            return False, allowed_by(restriction, self._hosts)
+        return True, list(range(len(self._hosts))) if number in self._unplaced else [host]
+
+    def _find_unplaced(self) -> None:
+        made: set[int] = set()
+        for number, subtask in enumerate(self._subtasks):
+            if self._in_thread(number) or not made.isdisjoint(subtask.inputs):
+                made.update(subtask.outputs)
+                if not self._needs_files(number):
+                    self._unplaced.add(number)
+
+    def _in_thread(self, number: int) -> bool:
+        return self._subtasks[number].chunks[0] in self._demands.threads
+
+    def _needs_files(self, number: int) -> bool:
+        return self._subtasks[number].chunks[0] in self._demands.files
+
+    def _retries_of(self, number: int) -> int:
+        """Return how often Dask is to try again what raises; engines do so themselves."""
+        chunk = self._subtasks[number].chunks[0]
+        if not self._in_thread(number) or chunk in self._demands.once:
+            return 0
+        return self._graph.retries.get(chunk, self._retries)
 
     # -- what runs here ---------------------------------------------------------------------------------------
 
     def _run_here(self, subtask: Subtask) -> None:
         """Compute a subtask in this process."""
+        tokens: frozenset[str] = frozenset()
+        with contextlib.ExitStack() as locks:
+            for chunk in subtask.chunks:
+                wanted = self._demands.locks.get(chunk, frozenset())
+                sources = self._graph.inputs[chunk]
+                if tokens and (tokens != wanted or not self._can_be_gathered(sources)):
+                    # Nobody is to wait for others while it holds a lock.
+                    locks.close()
+                    tokens = frozenset()
+                self._gather(sources)
+                if tokens != wanted:
+                    locks.enter_context(holding(wanted, self._client))
+                    tokens = wanted
+                if self._watch is not None:
+                    self._watch.begin(chunk)
+                self._values[chunk] = self._computed_here(chunk)
+                if self._watch is not None:
+                    self._watch.end(chunk, self._values[chunk], f"process {os.getpid()}")
+
+    def _computed_here(self, chunk: int) -> Any:
         graph = self._graph
-        for chunk in subtask.chunks:
-            sources = graph.inputs[chunk]
-            self._gather(sources)
-            operand = graph.operands[graph.operand_of[chunk]]
-            literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
-            left = graph.retries.get(chunk, self._retries)
-            if self._watch is not None:
-                self._watch.begin(chunk)
-            while True:
-                try:
-                    self._values[chunk] = operand.run([self._value(source) for source in sources], literals)
-                    break
-                except Exception as error:
-                    if not left:
-                        error.add_note(raised_by(graph, chunk))
-                        raise
-                    left -= 1
-            if self._watch is not None:
-                self._watch.end(chunk, self._values[chunk], f"process {os.getpid()}")
+        operand = graph.operands[graph.operand_of[chunk]]
+        literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
+        left = 0 if chunk in self._demands.once else graph.retries.get(chunk, self._retries)
+        while True:
+            try:
+                return operand.run([self._value(source) for source in graph.inputs[chunk]], literals)
+            except Exception as error:
+                if not left:
+                    error.add_note(raised_by(graph, chunk))
+                    raise
+                left -= 1
+
+    def _can_be_gathered(self, chunks: Collection[int]) -> bool:
+        """Say whether results are there, here or elsewhere."""
+        keys = {self._whereabouts[chunk][0] for chunk in chunks if chunk not in self._values}
+        missing = keys.difference(self._gathered)
+        return all((self._futures.get(key) or self._given[key]).done() for key in missing)
 
     def _gather(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""
         needed = {self._whereabouts[chunk][0]: None for chunk in chunks if chunk not in self._values}
         missing = [key for key in needed if key not in self._gathered]
         futures = [self._futures.get(key) or self._given[key] for key in missing]
+        if self._homes:
+            self._wait(futures)
         gather = self._client.gather if self._watch is None else self._watch.gather
         found = gather(futures) if missing else []
         self._gathered = {key: self._gathered[key] for key in needed if key in self._gathered}
         self._gathered.update(zip(missing, found, strict=True))
+
+    def _wait(self, futures: Collection[Future]) -> None:
+        watch(self._client, futures, self._homes)
 
     def _value(self, chunk: int) -> Any:
         if chunk in self._values:

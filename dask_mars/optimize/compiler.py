@@ -34,6 +34,7 @@ from dask_mars.optimize.layers import LazyLayer, LazyLayers
 from dask_mars.optimize.placement import (
     assembles_result,
     is_client_store,
+    is_locked_store,
     stores_chunk,
     stores_in_client,
     target_key,
@@ -97,6 +98,8 @@ class Compiler:
         The low-level graph: key to `GraphNode`, legacy task or value.
     layers : iterable of LazyLayer
         Layers whose blocks belong to the graph as well.
+    locked_apart : bool, optional
+        Cut what stores under a lock from what computes that: the lock is then held during the one alone.
 
     Attributes
     ----------
@@ -110,8 +113,11 @@ class Compiler:
         Keys of tasks that make the targets of stores.
     """
 
-    def __init__(self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = ()) -> None:
+    def __init__(
+        self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = (), locked_apart: bool = False
+    ) -> None:
         layers = list(layers)
+        self._locked_apart = locked_apart
         # Not a circle: what the graph holds, and be it all of somebody's memory, is to go with the compiler.
         self.layers = LazyLayers(layers, weakref.proxy(self))
         self.operands: list[Operand] = []
@@ -407,18 +413,20 @@ class Compiler:
         return kind in _PLAIN
 
     def _split_store(self, key: Key, node: Task) -> Task:
-        """Cut a fused task in two where it writes into the user's own memory.
+        """Cut a fused task in two where it writes into the user's own memory, or under a lock.
 
-        What is computed before the write goes to a worker; the write, and what follows it, stays in the client.
+        What is computed before the write goes to a worker; the write, and what follows it, stays in the client, or
+        has the lock for itself.
         """
         inner, outkey, inkeys, *dependencies = (
             argument.value if isinstance(argument, DataNode) else argument for argument in node.args
         )
         outer = dict(zip(inkeys, dependencies, strict=False))
         for store_key, store in inner.items():
-            if not is_client_store(store, inner, outer, self._dsk):
+            if is_client_store(store, inner, outer, self._dsk):
+                self.targets.add(target_key(store, inner, outer))
+            elif not (self._locked_apart and is_locked_store(store)):
                 continue
-            self.targets.add(target_key(store, inner, outer))
             source = store.args[0]
             source_key = source.key if isinstance(source, TaskRef) else getattr(source, "target", None)
             if source_key not in inner or source_key == store_key:

@@ -11,7 +11,7 @@ become one, so that no more is read than is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import accumulate, compress
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class _Joined(NamedTuple):
     sliced: tuple[int, Slicer] | None
 
 
-def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGraph:
+def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None, apart: Collection[int] = ()) -> ChunkGraph:
     """Merge the single chains of a graph.
 
     Parameters
@@ -43,6 +43,8 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGr
         Is not changed, but shares its parts with the result.
     join_slices : callable, optional
         Finds pairs of operands whose slices may become one.
+    apart : collection of int, optional
+        Chunks that stay as they are.
 
     Returns
     -------
@@ -57,7 +59,7 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None) -> ChunkGr
     inputs, operands = list(graph.inputs), list(graph.operands)
     joined: dict[tuple[int, int], _Joined] = {}
     absorbed = bytearray(len(graph))
-    fixed = fixed_chunks(graph)
+    fixed = fixed_chunks(graph).union(apart)
     for chunk, sources in enumerate(graph.inputs):
         if len(sources) != 1:
             continue

@@ -30,6 +30,8 @@ class Converter:
         Layers whose blocks belong to the graph as well; none of them needs to be materialised.
     elsewhere : callable, optional
         Returns what stands for a key that the graph refers to and does not have, None if that is not known.
+    locked_apart : bool, optional
+        As `Compiler` takes it.
     """
 
     def __init__(
@@ -37,10 +39,11 @@ class Converter:
         dsk: Mapping[Key, Any],
         layers: Iterable[LazyLayer] = (),
         elsewhere: Callable[[Key], Any] | None = None,
+        locked_apart: bool = False,
     ) -> None:
         self._dsk = dsk
         self._elsewhere = elsewhere
-        self._compiler = Compiler(dsk, layers)
+        self._compiler = Compiler(dsk, layers, locked_apart)
         self._graph = ChunkGraph(operands=self._compiler.operands)
 
     def convert(self, wanted: Iterable[Key]) -> ChunkGraph:
@@ -162,6 +165,7 @@ def convert(
     wanted: Iterable[Key],
     layers: Iterable[LazyLayer] = (),
     elsewhere: Callable[[Key], Any] | None = None,
+    locked_apart: bool = False,
 ) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
-    return Converter(dsk, layers, elsewhere).convert(wanted)
+    return Converter(dsk, layers, elsewhere, locked_apart).convert(wanted)

@@ -1,27 +1,42 @@
-"""Which tasks must not be begun a second time, because what they have done by then cannot be undone.
+"""What tasks do besides returning something, as far as it decides how often and where they may run.
 
 Tasks are tried again when a worker dies. That is right for all that only return something, and for all that write
 a file of their own anew. A task that appends to what others read would leave some of its data there twice, and
-nobody would notice.
+nobody would notice. On several hosts there is more: locks that have to lock on all of them, files that only one of
+them has, and what works only where there is a worker of `dask.distributed`.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from dask_mars.graph import Operand, Subprogram
+from dask.utils import SerializableLock
+
+from dask_mars.graph import Held, Operand, Subprogram
 
 #: Functions of Dask's that append: to the files of a shuffle, to a table of a database, to a CSV file.
 _APPENDING = frozenset(
     {
         ("dask.bag.core", "partition"),
         ("dask.dataframe.dask_expr._shuffle", "DiskShuffle._shuffle_group"),
+        ("dask.dataframe.io.hdf", "_pd_to_hdf"),
         ("dask.dataframe.io.sql", "_to_sql_chunk"),
         ("dask.dataframe.io.csv", "_write_csv"),
     }
 )
 #: What the last of these is told if it is to go on where another task has ended; else it begins its file anew.
 _BEHIND = "depend_on"
+
+
+#: What makes the directory of a shuffle's files.
+_MAKERS_OF_FILES = ("partd.", "dask.dataframe.shuffle.maybe_buffered_partd")
+_CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
+#: Literals of these types are nothing else.
+_PLAIN: frozenset[type] = frozenset({int, float, str, bool, bytes, slice, type(None), complex, type})
 
 
 def appends(operand: Operand) -> bool:
@@ -36,6 +51,138 @@ def appends(operand: Operand) -> bool:
             elif _path(function) in _APPENDING:
                 return function.__name__ != "_write_csv" or _BEHIND in step.keywords
     return False
+
+
+def makes_files(values: Iterable[Any]) -> bool:
+    """Say whether there is, among values, what makes the directory in which a shuffle keeps its files."""
+    return any(_full_path(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
+
+
+def locks_of(values: Iterable[Any]) -> frozenset[str]:
+    """Return the tokens of Dask's locks among values."""
+    return frozenset([str(value.token) for value in values if isinstance(value, SerializableLock)])
+
+
+def need_dask(values: Iterable[Any]) -> bool:
+    """Say whether there is something of `dask.distributed` among values, or a function that imports it."""
+    return any(_is_of_dask(value) or _imports_dask(value) for value in values)
+
+
+def parts_of(operand: Operand) -> list[Any]:
+    """Return the functions of an operand, what they hold, and what is visible in them."""
+    return list(_visible(_held_by(operand), set()))
+
+
+class Literals:
+    """Looks for literals that may have effects, and knows most of those that have none by their types."""
+
+    def __init__(self) -> None:
+        self._plain: set[type] = set(_PLAIN)
+        #: What is visible in callables, by their ids.
+        self._callables: dict[int, list[Any]] = {}
+
+    def remarkable(self, literals: tuple[Any, ...]) -> list[Any]:
+        """Return those of a chunk's literals that may have effects, and what is visible in them."""
+        if self._plain.issuperset(map(type, literals)):
+            return []
+        found: list[Any] = []
+        for literal in literals:
+            if callable(literal):
+                visible = self._callables.get(id(literal))
+                if visible is None:
+                    visible = self._callables[id(literal)] = list(_visible((literal,), set()))
+                found += visible
+            elif type(literal) not in self._plain:
+                found += _visible((literal,), set())
+        for value in found:
+            if not (callable(value) or isinstance(value, SerializableLock) or _is_of_dask(value)):
+                self._plain.add(type(value))
+        return [value for value in found if type(value) not in self._plain]
+
+
+def _held_by(operand: Operand) -> Iterator[Any]:
+    for function in operand.functions:
+        if isinstance(function, Subprogram):
+            yield from _held_by(function.operand)
+            yield from function.literals
+            yield from getattr(function, "values", ())
+        elif isinstance(function, Held):
+            yield function.value
+        else:
+            yield function
+
+
+def _visible(values: Iterable[Any], seen: set[CodeType]) -> Iterator[Any]:
+    """Return values that are not plain, and what is visible in containers, functions and combined locks."""
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind in (list, tuple, set, frozenset):
+            yield from _visible(value, seen)
+        elif kind is dict:
+            yield from _visible(value.values(), seen)
+        elif kind is partial:
+            yield from _visible((value.func, *value.args, *value.keywords.values()), seen)
+        elif kind is MethodType:
+            yield from _visible((value.__func__, value.__self__), seen)
+        elif kind is FunctionType:
+            yield value
+            yield from _visible_in_function(value, seen)
+        elif kind.__name__ == "CombinedLock":
+            # Xarray's.
+            yield from _visible(tuple(value.locks), seen)
+        else:
+            yield value
+
+
+def _visible_in_function(function: FunctionType, seen: set[CodeType]) -> Iterator[Any]:
+    """Return what a function refers to by name, also by way of functions next to it."""
+    if function.__code__ in seen:
+        return
+    seen.add(function.__code__)
+    surroundings = function.__globals__
+    found = [surroundings[name] for name in _names_in(function.__code__) if name in surroundings]
+    for cell in function.__closure__ or ():
+        # Some are not filled yet.
+        with contextlib.suppress(ValueError):
+            found.append(cell.cell_contents)
+    for value in found:
+        if type(value) is FunctionType and value.__globals__ is not surroundings:
+            # Those of libraries would lead to everything.
+            yield value
+        elif type(value) not in _CONTAINERS:
+            yield from _visible((value,), seen)
+
+
+def _imports_dask(value: Any) -> bool:
+    return type(value) is FunctionType and any(map(_belongs, _names_in(value.__code__)))
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names that code uses, functions within it included."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names_in(constant)
+    return names
+
+
+def _is_of_dask(value: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return _belongs(value.__name__)
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and _belongs(module)
+
+
+def _belongs(module: str) -> bool:
+    return module.split(".", 1)[0] == "distributed" or module == "dask.distributed"
+
+
+def _full_path(value: Any) -> str:
+    """Return the path of a function or class, or of an object's class; empty for what has none."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
 def _path(function: Any) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ sum over four stays as it is.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from dask_mars.graph import DATA, ChunkGraph, Operand, Step
@@ -18,7 +19,7 @@ from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks, withou
 Initial = tuple["int | None", ...]
 
 
-def fold_initial(graph: ChunkGraph, fewest: int) -> ChunkGraph:
+def fold_initial(graph: ChunkGraph, fewest: int, apart: Collection[int] = ()) -> ChunkGraph:
     """Fold initial chunks into their only consumers.
 
     Parameters
@@ -27,6 +28,8 @@ def fold_initial(graph: ChunkGraph, fewest: int) -> ChunkGraph:
         Composed. It is not changed, but shares its parts with the result.
     fewest : int
         Of how many consumers that are alike it is done at least.
+    apart : collection of int, optional
+        Chunks that stay as they are.
 
     Returns
     -------
@@ -35,7 +38,7 @@ def fold_initial(graph: ChunkGraph, fewest: int) -> ChunkGraph:
     """
     if len(graph) < 2 * fewest:
         return graph
-    patterns = _patterns(graph)
+    patterns = _patterns(graph, apart)
     counts = Counter(patterns.values())
     operand_of, literals = list(graph.operand_of), list(graph.literals)
     inputs, operands = list(graph.inputs), list(graph.operands)
@@ -63,13 +66,13 @@ def fold_initial(graph: ChunkGraph, fewest: int) -> ChunkGraph:
     return without(graph, absorbed, operand_of, literals, inputs, operands)
 
 
-def _patterns(graph: ChunkGraph) -> dict[int, tuple[int, Initial]]:
+def _patterns(graph: ChunkGraph, apart: Collection[int]) -> dict[int, tuple[int, Initial]]:
     """Return, for every chunk into which others could be folded, its operand and theirs."""
     uses = count_uses(graph)
     for chunk in graph.outputs:
         # One more than there are consumers: it is needed in the end.
         uses[chunk] += 1
-    fixed = fixed_chunks(graph)
+    fixed = fixed_chunks(graph).union(apart)
     operand_of = graph.operand_of
     here = {number for number, operand in enumerate(graph.operands) if operand.in_client}
     initial = [

@@ -11,6 +11,7 @@ from typing import Any
 
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.core import load_chunk, load_store_chunk
+from dask.utils import SerializableLock
 
 from dask_mars.graph import Subprogram
 
@@ -52,6 +53,14 @@ def is_client_store(task: Any, inner: Mapping[Any, Any], outer: Mapping[Any, Any
         return False
     target = _resolve(task.args[1], inner, outer, dsk)
     return not is_shared_target(target.value if isinstance(target, DataNode) else target)
+
+
+def is_locked_store(task: Any) -> bool:
+    """Say whether a task of a fused inner graph stores a chunk under one of Dask's locks."""
+    if not (isinstance(task, Task) and task.func is load_store_chunk):
+        return False
+    given = [*task.args, *task.kwargs.values()]
+    return any(isinstance(getattr(value, "value", value), SerializableLock) for value in given)
 
 
 def target_key(task: Task, inner: Mapping[Any, Any], outer: Mapping[Any, Any]) -> Any:

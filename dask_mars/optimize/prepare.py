@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from dask_mars import collector
@@ -13,6 +13,9 @@ from dask_mars.optimize.expression import annotate, declarations, low_level_grap
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.slices import join_slices
 
+#: Returns the chunks of a graph that are to stay as they are.
+Apart = Callable[[ChunkGraph], Collection[int]]
+
 
 def prepare(
     dsk: Any,
@@ -20,6 +23,7 @@ def prepare(
     composed: bool = True,
     fold_from: int | None = None,
     elsewhere: Callable[[Key], Any] | None = None,
+    apart: Apart | None = None,
 ) -> ChunkGraph:
     """Return the chunk graph that computes keys of a Dask graph.
 
@@ -37,6 +41,8 @@ def prepare(
         that is not done.
     elsewhere : callable, optional
         Returns what stands for a key that the graph refers to and does not have, None if that is not known.
+    apart : callable, optional
+        Says which chunks are to be neither composed nor folded. What stores under a lock is then apart, too.
 
     Raises
     ------
@@ -44,27 +50,37 @@ def prepare(
         As `convert`.
     """
     with collector.paused():
-        return _prepare(dsk, wanted, composed, fold_from, elsewhere)
+        return _prepare(dsk, list(wanted), composed, fold_from, elsewhere, apart)
 
 
 def _prepare(
     dsk: Any,
-    wanted: Iterable[Key],
+    wanted: list[Key],
     composed: bool,
     fold_from: int | None,
     elsewhere: Callable[[Key], Any] | None,
+    apart: Apart | None,
 ) -> ChunkGraph:
     symbolic = symbolic_graph(dsk, fuse_layers=composed)
     if symbolic is None:
         tasks, annotations = low_level_graph(dsk)
-        graph = convert(tasks, wanted, elsewhere=elsewhere)
+        graph = convert(tasks, wanted, elsewhere=elsewhere, locked_apart=apart is not None)
         annotate(graph, annotations)
         graph.declared = declarations(dsk, tasks)
         return graph
-    graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere)
+    graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, apart is not None)
+    alone = () if apart is None else apart(graph)
+    if apart and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
+        # Dask may have put together what is to stay apart.
+        symbolic = symbolic_graph(dsk, fuse_layers=False) or symbolic
+        graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, locked_apart=True)
+        alone = apart(graph)
     annotate(graph, symbolic.annotations)
     graph.declared = declarations(dsk)
     if not (composed and symbolic.composable):
         return graph
-    graph = compose(graph, join_slices)
-    return graph if fold_from is None else fold_initial(graph, fold_from)
+    alone_keys = [graph.keys[chunk] for chunk in alone]
+    graph = compose(graph, join_slices, alone)
+    if fold_from is None:
+        return graph
+    return fold_initial(graph, fold_from, {graph.ids[key] for key in alone_keys})

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -65,7 +65,7 @@ from dask_mars.worker import arena as arenas
 from dask_mars.worker import channel
 from dask_mars.worker.context import Context
 from dask_mars.worker.control import ControlPage, page_bytes
-from dask_mars.worker.locations import Location, size_of
+from dask_mars.worker.locations import ARRAY, Location, size_of
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.store import Store
 
@@ -239,6 +239,50 @@ class Engine:
 
         self._command(command)
         return persisted
+
+    def put(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """Put values into the shared store, where they stay until nobody refers to them any more.
+
+        Parameters
+        ----------
+        name : str
+            Of the values, for those who look at the engine.
+        values : sequence
+            They are copied, whatever the workers are doing.
+
+        Returns
+        -------
+        list
+            What stands for each value in the store; a value itself where it is small.
+
+        Raises
+        ------
+        StoreFull
+            There is no room, not even on disk.
+        """
+        chunks = range(len(values))
+        graph = ChunkGraph(
+            keys=[(name, chunk) for chunk in chunks], operand_of=[0] * len(values), outputs=[*chunks]
+        )
+        plan = GraphPlan([()] * len(values), chunks, graph.operand_of, in_client=frozenset(chunks))
+        run = self.prepare(graph, plan, False, False)
+
+        def command() -> Exception | None:
+            try:
+                sizes, fresh = self._holdings.put(run, values)
+            except Exception as error:
+                return error
+            self._runs[run.number] = run
+            self._handle(GraphSubmitted(run.number, plan))
+            self._handle(OperandsFinished(CLIENT, run.number, chunks, [0.0] * len(values), sizes, fresh))
+            return None
+
+        error = self._ask(command)
+        if error is not None:
+            raise error
+        stored = [chunk for chunk in chunks if (location := run.locations[chunk]) and location[0] >= ARRAY]
+        kept = dict(zip(stored, self.keep(run, stored), strict=True))
+        return [kept.get(chunk, value) for chunk, value in enumerate(values)]
 
     @property
     def keeps_data(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dask_mars.persisted import Reference
 from dask_mars.scheduler.blocks import Blocks
@@ -12,7 +14,7 @@ from dask_mars.scheduler.sending import Sender
 from dask_mars.scheduler.spiller import Spiller
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import channel
-from dask_mars.worker.locations import Location
+from dask_mars.worker.locations import ARRAY, Location, needed_bytes
 from dask_mars.worker.store import Store
 
 
@@ -49,6 +51,32 @@ class Holdings:
         self.spiller = Spiller(store, spill_directory)
         self.blocks = Blocks(self._release_block, self.spiller.remove)
         self.sender = Sender(store, self.blocks)
+
+    def put(self, run: GraphRun, values: Sequence[Any]) -> tuple[dict[int, int], dict[int, int]]:
+        """Put the values of a computation's chunks into the store.
+
+        Returns
+        -------
+        tuple of dict
+            Of those that are in an arena: the bytes, and how many of these were not there before.
+        """
+        sizes, fresh = {}, {}
+        done = []
+        try:
+            for chunk, value in enumerate(values):
+                location = self.store.seal(value)
+                before = self.blocks.stored_bytes
+                self.blocks.keep_location(location)
+                done.append(location)
+                if location[0] >= ARRAY:
+                    sizes[chunk] = needed_bytes(location)
+                    fresh[chunk] = self.blocks.stored_bytes - before
+        except BaseException:
+            for location in done:
+                self.blocks.drop_location(location)
+            raise
+        run.locations[:] = done
+        return sizes, fresh
 
     def forget_locations(self, run: GraphRun, chunks: list[int]) -> None:
         """Have the workers forget where chunks are."""

@@ -218,8 +218,8 @@ class Machine:
         state = graph.state
         if event.worker != CLIENT:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
-            if self.memory.limited:
-                self._dispatcher.learn_sizes(graph, event)
+        if self.memory.limited and (event.sizes or event.worker != CLIENT):
+            self._dispatcher.learn_sizes(graph, event)
         freed: list[int] = []
         all_inputs, consumers, output = graph.plan.inputs, graph.consumers, graph.output
         outputs_before = graph.unfinished_outputs

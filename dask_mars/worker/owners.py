@@ -8,10 +8,13 @@ that the owner is gone counts as a sign of life.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
 import socket
+import stat
+import tempfile
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -102,7 +105,8 @@ def claim_directory(root: Path) -> Path:
         Where; made if it is not there.
     """
     owner = Owner.of(os.getpid())
-    root.mkdir(parents=True, exist_ok=True)
+    # Whoever may write there may put another directory in the place of ours.
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for serial in count():
         path = root / owner.directory_name(serial)
         # Never one that exists, which somebody else may have put there for us to use.
@@ -110,6 +114,35 @@ def claim_directory(root: Path) -> Path:
             path.mkdir(mode=0o700)
             return path
     raise AssertionError("count() has no end")
+
+
+def own_directory(path: Path) -> Path:
+    """Make a directory that only this user can write to, and return it; it may be there already.
+
+    Parameters
+    ----------
+    path : Path
+        Of the directory. Its name may be known to all, and those above it may be everybody's.
+
+    Raises
+    ------
+    PermissionError
+        What is there is somebody else's, or others may write to it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        return path
+    found = path.stat(follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022 or found.st_uid != _owner_of_new_files(path):
+        raise PermissionError(errno.EPERM, "it is somebody else's, or others may write to it", str(path))
+    return path
+
+
+def _owner_of_new_files(path: Path) -> int:
+    # File systems on a network may know this user by another number.
+    with tempfile.TemporaryFile(dir=path) as file:
+        return os.fstat(file.fileno()).st_uid
 
 
 def clear_abandoned(root: Path) -> list[Path]:

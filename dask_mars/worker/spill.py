@@ -66,6 +66,8 @@ class SpilledFile:
         Size of each buffer.
     blocks : tuple of int
         Size of each compressed block as it stands in the file.
+    owner : int
+        Whose it is, by the system's number of the user.
     """
 
     path: str
@@ -74,6 +76,7 @@ class SpilledFile:
     compression: str
     parts: tuple[int, ...]
     blocks: tuple[int, ...] = ()
+    owner: int = -1
 
 
 class SpillFiles:
@@ -192,9 +195,9 @@ class SpillFiles:
         checksum = self._new_checksum()
         size = 0
         spent_s = 0.0
-        # What is there by this name is from a process of the same id that has died.
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = _new_file(partial)
         try:
+            owner = os.fstat(descriptor).st_uid
             for batch in _batches(compressed(views, codec, blocks) if codec else views):
                 for piece in batch:
                     checksum.update(piece)
@@ -208,7 +211,7 @@ class SpillFiles:
         self._learn(size, spent_s)
         parts = tuple(map(len, views))
         name = codec.name if codec else ""
-        return SpilledFile(str(path), size, checksum.intdigest(), name, parts, tuple(blocks))
+        return SpilledFile(str(path), size, checksum.intdigest(), name, parts, tuple(blocks), owner)
 
     def _learn(self, size_bytes: int, spent_s: float) -> None:
         """Update the disk's speed, the newest file counting for a quarter."""
@@ -217,9 +220,12 @@ class SpillFiles:
 
     def _read(self, descriptor: int, file: SpilledFile, views: list[memoryview]) -> int:
         """Fill memory from a file and return the checksum of what was read."""
-        size = os.fstat(descriptor).st_size
-        if size != file.size_bytes:
-            raise _lost(file, f"it has {size:,} bytes instead of {file.size_bytes:,}")
+        found = os.fstat(descriptor)
+        # A checksum can be made to match, and values are pickles, which do whatever whoever wrote them likes.
+        if found.st_uid != file.owner:
+            raise _lost(file, f"it belongs to the user {found.st_uid} instead of {file.owner}")
+        if found.st_size != file.size_bytes:
+            raise _lost(file, f"it has {found.st_size:,} bytes instead of {file.size_bytes:,}")
         checksum = self._new_checksum()
         if file.compression:
             self._read_blocks(descriptor, file, views, checksum)
@@ -335,6 +341,17 @@ def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
 
 
 # -- system calls ---------------------------------------------------------------------------------------------
+
+
+def _new_file(path: Path) -> int:
+    """Open a file that only this user can read, and that is not there yet."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        # From a process of the same id that has died, or put there by somebody else for us to fill.
+        path.unlink()
+        return os.open(path, flags, 0o600)
 
 
 def _write_all(descriptor: int, batch: list[memoryview]) -> None:

@@ -46,6 +46,9 @@ def main(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     start = channel.receive_start(connection)
     _die_with_parent(start.parent)
+    for inherited in (descriptor, start.control, start.locks, *start.arenas):
+        # Programs that tasks start are not to have them, whoever they run as.
+        os.set_inheritable(inherited, False)
     mode.in_worker = True
     sys.argv[:] = start.arguments
     InterprocessLock.descriptor = start.locks

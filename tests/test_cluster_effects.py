@@ -1,0 +1,547 @@
+"""Tasks with side effects on several hosts: nothing is lost or spoilt, or the computation fails and says why."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
+import distributed
+import numpy as np
+import pandas as pd
+import pytest
+from dask.utils import SerializableLock
+from distributed import Client, get_worker
+from distributed.utils_test import gen_cluster
+
+import dask_mars
+from benchmarks.graphs import handed_over
+from dask_mars.cluster.agent import MarsWorker
+from dask_mars.cluster.demands import demanding, find_demands
+from dask_mars.cluster.guards import NotWanted, allow_no_more, allow_once, begin_once, holding
+from dask_mars.errors import BegunBefore, FilesLost, LockLost
+from dask_mars.graph import ChunkGraph
+from dask_mars.optimize.prepare import prepare
+from tests.conftest import eventually
+from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
+from tests.test_cluster import nothing_is_left, pids
+
+pytestmark = pytest.mark.timeout(120)
+Get = Callable[..., Any]
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Client]:
+    """Return the current client: Dask then shuffles between workers."""
+    with Client(cluster) as client:
+        yield client
+        scheduler = cluster.scheduler
+        assert eventually(lambda: not scheduler.extensions["queues"].queues, 5)
+    assert eventually(lambda: nothing_is_left(cluster), 5)
+
+
+@pytest.fixture
+def get(client: Client) -> Get:
+    return dask_mars.get
+
+
+def cluster_graph(*collections: Any) -> ChunkGraph:
+    return prepare(*handed_over(*collections), apart=demanding)
+
+
+def frame(partitions: int = 4) -> Any:
+    numbers = np.arange(120)
+    return dd.from_pandas(pd.DataFrame({"a": numbers % 7, "b": numbers * 1.0, "k": numbers}), partitions)
+
+
+# -- what is known before anything runs -----------------------------------------------------------------------
+
+
+def names(graph: ChunkGraph, chunks: Any) -> set[str]:
+    return {graph.operands[graph.operand_of[chunk]].name for chunk in chunks}
+
+
+def test_locks_are_found_and_what_is_computed_is_not_computed_under_them(zarr, tmp_path):
+    target = zarr.open(str(tmp_path / "a.zarr"), mode="w", shape=(20,), chunks=(10,), dtype="f8")
+    lock = SerializableLock("one of a kind")
+    graph = cluster_graph(da.store(da.ones(20, chunks=10) + 1, target, lock=lock, compute=False))
+    found = find_demands(graph)
+    assert set(found.locks.values()) == {frozenset({"one of a kind"})}
+    assert names(graph, found.locks) == {"load_store_chunk"}
+    read = cluster_graph((da.from_array(np.arange(20), chunks=10, lock=lock) + 1).sum())
+    assert names(read, find_demands(read).locks) == {"getter"}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda lock: lock,
+        lambda lock: [1, (lock, 2)],
+        lambda lock: {"lock": lock},
+        lambda lock: partial(operator.add, lock),
+        lambda lock: CombinedLock([lock]),
+    ],
+    ids=["itself", "list", "dict", "partial", "combined"],
+)
+def test_locks_are_found_wherever_they_are_visible(held):
+    lock = SerializableLock("found")
+    graph = cluster_graph(dask.delayed(id)(held(lock)))
+    assert find_demands(graph).locks == {len(graph) - 1: frozenset({"found"})}
+
+
+class CombinedLock:
+    """As Xarray's."""
+
+    def __init__(self, locks: list[Any]) -> None:
+        self.locks = tuple(set(locks))
+
+
+def test_what_uses_distributed_is_found():
+    def inner() -> Any:
+        return distributed.get_client()
+
+    def with_import() -> Any:
+        from distributed import secede
+
+        return secede
+
+    def plain(value: int) -> int:
+        return value + 1
+
+    for function, needs in [
+        (name_of_worker, True),
+        (calls_name_of_worker, True),
+        (inner, True),
+        (with_import, True),
+        (lambda: (lambda: inner())(), True),
+        (partial(name_of_worker), True),
+        (plain, False),
+        (np.sum, False),
+        (nested_sum, False),
+    ]:
+        graph = cluster_graph(dask.delayed(function)())
+        assert bool(find_demands(graph).threads) == needs, function
+    lock = distributed.Lock("x")
+    assert find_demands(cluster_graph(dask.delayed(str)(lock))).threads
+
+
+def name_of_worker(*_: Any) -> str:
+    return str(get_worker().address)
+
+
+def calls_name_of_worker(*_: Any) -> str:
+    return name_of_worker()
+
+
+def nested_sum(count: int = 10) -> int:
+    return int(da.arange(count, chunks=5).sum().compute())
+
+
+# -- locks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_locks_on_all_hosts(get, cluster, tmp_path):
+    def without_locking(lock: Any, number: int) -> int:
+        # Agents of one process have one file for the locks of their worker processes: that is not to help here.
+        return alone(tmp_path / "log", contextlib.nullcontext(), number)
+
+    # Both are to be up before it begins.
+    db.range(4, npartitions=4).map(pid_of).compute(scheduler=get)
+    lock = SerializableLock()
+    used = dask.compute(*[dask.delayed(without_locking)(lock, number) for number in range(12)], scheduler=get)
+    assert all(own.intersection(used) for own in pids(cluster))
+    lines = notes(tmp_path / "log")
+    assert len(lines) == 24
+    assert lines[::2] == lines[1::2]
+
+
+def test_several_locks_in_any_order(get, tmp_path):
+    locks = [SerializableLock("a"), SerializableLock("b")]
+
+    def with_both(first: Any, second: Any, number: int) -> int:
+        return alone(tmp_path / "log", first, number)
+
+    tasks = [dask.delayed(with_both)(*locks[:: 1 if number % 2 else -1], number) for number in range(8)]
+    dask.compute(*tasks, scheduler=get)
+    lines = notes(tmp_path / "log")
+    assert lines[::2] == lines[1::2]
+
+
+def test_tasks_of_the_users_process_lock_too(get, tmp_path):
+    lock, here = SerializableLock(), threading.Lock()
+
+    def in_client(unpicklable: Any, number: int) -> int:
+        return alone(tmp_path / "log", lock, number)
+
+    tasks = [dask.delayed(alone)(tmp_path / "log", lock, number) for number in range(4)]
+    tasks += [dask.delayed(in_client)(here, number) for number in range(4, 8)]
+    dask.compute(*tasks, scheduler=get)
+    lines = notes(tmp_path / "log")
+    assert lines[::2] == lines[1::2]
+
+
+def test_stores_with_a_lock(get, zarr, tmp_path):
+    # Two chunks of Dask's are in one of Zarr's: without a lock one of two writers would be lost.
+    target = zarr.open(str(tmp_path / "a.zarr"), mode="w", shape=(40,), chunks=(40,), dtype="f8")
+    da.store(da.arange(40, chunks=5) + 1.0, target, lock=True, scheduler=get)
+    assert target[:].sum() == 820
+    da.from_zarr(target).sum().compute(scheduler=get)
+
+
+def test_a_lock_is_given_back_when_a_task_raises(get):
+    lock = SerializableLock()
+    with pytest.raises(ZeroDivisionError):
+        dask.delayed(lambda lock: 1 // 0)(lock).compute(scheduler=get)
+    assert dask.delayed(held_by)(lock).compute(scheduler=get) == 1
+
+
+def test_a_wait_for_a_lock_can_be_cancelled(client, cluster):
+    lock = SerializableLock()
+    with holding([str(lock.token)], client):
+        task = dask.delayed(held_by)(lock).persist(scheduler=dask_mars.get)
+        (future,) = distributed.futures_of(task)
+        assert eventually(lambda: any(agent._subtasks for agent in cluster.workers.values()), 10)
+        client.cancel([future], force=True)
+        del task, future
+        assert eventually(lambda: not any(agent._subtasks for agent in cluster.workers.values()), 10)
+    with pytest.raises(NotWanted), holding(["x"], client, lambda: False):
+        pass
+
+
+@pytest.fixture
+def short_leases() -> Iterator[None]:
+    with dask.config.set(
+        {
+            "distributed.scheduler.locks.lease-timeout": "0.5s",
+            "distributed.scheduler.locks.lease-validation-interval": "0.1s",
+        }
+    ):
+        yield
+
+
+def test_a_lock_that_was_lost_is_told(client, short_leases, monkeypatch):
+    monkeypatch.setattr("dask_mars.cluster.guards._HostLock._refresh_leases", no_refresh)
+    with pytest.raises(LockLost, match="lease-timeout") as caught, holding(["lost"], client):
+        time.sleep(0.6)
+    assert caught.value.token == "lost"
+
+
+async def no_refresh(self: Any) -> None:
+    """Say nothing to the scheduler, as a host that is cut off does."""
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)] * 2,
+    Worker=MarsWorker,
+    config={
+        "distributed.scheduler.locks.lease-timeout": "1s",
+        "distributed.scheduler.locks.lease-validation-interval": "0.1s",
+    },
+)
+async def test_the_lock_of_a_host_that_is_gone_is_given_to_others(client, scheduler, first, second):
+    from dask_mars.cluster.guards import _HostLock
+
+    lost, next_one = _HostLock("x", first), _HostLock("x", second)
+    assert await lost.acquire(timeout=1)
+    assert not await next_one.acquire(timeout=0)
+    # It falls silent.
+    lost.refresh_callback.stop()
+    assert await next_one.acquire(timeout=20)
+    await next_one.release()
+
+
+# -- what must not be begun twice -----------------------------------------------------------------------------
+
+
+def shuffled(folder: Path, action: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a bag whose shuffle appends to files, and does something in the middle of that."""
+
+    def grouper(item: int) -> int:
+        if item == 5:
+            action(folder / "begun", *arguments, item)
+        return item % 2
+
+    return db.from_sequence(range(8), npartitions=2).groupby(grouper, shuffle="disk")
+
+
+def test_a_shuffle_by_files_stays_on_one_host(get, cluster, tmp_path):
+    pairs = shuffled(tmp_path, note).map(lambda pair: (pair[0], sorted(pair[1]), pid_of()))
+    graph = cluster_graph(pairs)
+    found = find_demands(graph)
+    assert names(graph, found.once) >= {"partition"}
+    groups = pairs.compute(scheduler=get)
+    assert sorted(group[:2] for group in groups) == [(0, [0, 2, 4, 6]), (1, [1, 3, 5, 7])]
+    assert any(own.issuperset(group[2] for group in groups) for own in pids(cluster))
+
+
+def test_a_shuffle_by_files_of_dataframes(get):
+    ours = frame().shuffle("a", shuffle_method="disk").compute(scheduler=get)
+    pd.testing.assert_frame_equal(ours.sort_values("k"), frame().compute(scheduler="sync"))
+
+
+def test_a_worker_process_that_dies_while_it_appends_fails_the_computation(get, tmp_path):
+    with pytest.raises(Exception, match="would be there twice"):
+        shuffled(tmp_path, die_first, 1).compute(scheduler=get)
+    assert len(notes(tmp_path / "begun")) == 1
+
+
+@pytest.mark.parametrize("how", ["argument", "annotation"])
+def test_appending_is_not_tried_again(get, tmp_path, how):
+    bag = shuffled(tmp_path, fail_first, 1)
+    given = {"retries": 3}
+    context = dask.annotate(**given) if how == "annotation" else contextlib.nullcontext()
+    with context, pytest.raises(OSError, match="failure 1"):
+        bag.compute(scheduler=get, **given if how == "argument" else {})
+    assert len(notes(tmp_path / "begun")) == 1
+
+
+def test_appending_is_not_tried_again_in_the_users_process_either(get, tmp_path):
+    unpicklable = threading.Lock()
+
+    def grouper(item: int) -> int:
+        with unpicklable:
+            return int(fail_first(tmp_path / "begun", 1, item)) % 2
+
+    bag = db.from_sequence(range(4), npartitions=1).groupby(grouper, shuffle="disk")
+    with pytest.raises(OSError, match="failure 1"):
+        bag.compute(scheduler=get, retries=3)
+    assert len(notes(tmp_path / "begun")) == 1
+
+
+def test_files_written_in_the_users_process_are_read_there(get):
+    unpicklable = threading.Lock()
+
+    def grouper(item: int) -> int:
+        with unpicklable:
+            return item % 2
+
+    groups = db.from_sequence(range(8), npartitions=2).groupby(grouper, shuffle="disk").compute(scheduler=get)
+    assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+
+
+def test_files_that_several_tasks_append_to(get, tmp_path):
+    frame().to_csv(tmp_path / "all.csv", single_file=True, index=False, compute_kwargs={"scheduler": get})
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "all.csv"), frame().compute(scheduler="sync"))
+
+
+def test_once_is_once(client, cluster):
+    agents = list(cluster.workers.values())
+    allow_once(client, ["first", "second"])
+    begin_once(agents[0], "first", "key")
+    for agent in agents:
+        with pytest.raises(BegunBefore, match="twice"):
+            begin_once(agent, "first", "key")
+    allow_no_more(client, ["first", "second"])
+    assert eventually(lambda: not cluster.scheduler.extensions["queues"].queues, 5)
+    with pytest.raises(BegunBefore):
+        begin_once(agents[0], "second", "key")
+
+
+def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:
+    """Take away the agent that is in the middle of a task, and return the result or error of the computation."""
+    results: list[Any] = []
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with dask_mars.LocalMarsCluster(**options, memory_limit="512 MiB") as cluster, Client(cluster):
+
+        def compute() -> None:
+            try:
+                results.append(make().compute(scheduler=dask_mars.get))
+            except BaseException as error:
+                results.append(error)
+
+        thread = threading.Thread(target=compute)
+        thread.start()
+        assert eventually((tmp_path / "begun").exists, 30)
+        pid = int(notes(tmp_path / "begun")[0])
+        (agent,) = [agent for agent in cluster.workers.values() if pid in agent.engine.worker_pids()]
+        cluster.sync(cluster.scheduler.remove_worker, agent.address, stimulus_id="test", close=False)
+        (tmp_path / "again").touch()
+        thread.join(60)
+        assert not thread.is_alive()
+        (tmp_path / "end").touch()
+    return results[0]
+
+
+def test_an_agent_that_is_lost_while_it_appends_fails_the_computation(tmp_path):
+    error = lost_in_the_middle(tmp_path, lambda: shuffled(tmp_path, linger, tmp_path / "end"))
+    assert isinstance(error, (BegunBefore, FilesLost))
+    assert len(notes(tmp_path / "begun")) == 1
+
+
+def test_an_agent_that_is_lost_while_it_appends_to_what_all_hosts_have(tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({("tests.tasks", "linger")}))
+    task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "end", 1)
+    error = lost_in_the_middle(tmp_path, lambda: task)
+    assert isinstance(error, BegunBefore)
+    assert len(notes(tmp_path / "begun")) == 1
+
+
+def test_what_has_appended_is_not_made_again_when_its_result_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({("tests.tasks", "note_name")}))
+    appended = dask.delayed(note_name)(tmp_path / "table", "row")
+    task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "again", appended)
+    assert isinstance(lost_in_the_middle(tmp_path, lambda: task), BegunBefore)
+    assert notes(tmp_path / "table") == ["row"]
+
+
+def test_a_shuffle_by_files_can_be_kept(client, tmp_path):
+    kept = shuffled(tmp_path, note).persist(scheduler=dask_mars.get)
+    groups = dict(kept.compute(scheduler=dask_mars.get))
+    assert {key: sorted(items) for key, items in groups.items()} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+
+
+def test_what_does_not_append_is_computed_again(tmp_path):
+    task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "again", 1)
+
+    assert lost_in_the_middle(tmp_path, lambda: task) == 1
+    assert len(notes(tmp_path / "begun")) == 2
+
+
+# -- shuffles between workers ---------------------------------------------------------------------------------
+
+
+def shuffles(method: str) -> dict[str, Any]:
+    other = dd.from_pandas(pd.DataFrame({"c": range(0, 14, 2), "d": range(7)}), npartitions=3)
+    return {
+        "shuffle": frame().shuffle("a"),
+        "merge": frame().merge(other, left_on="a", right_on="c", shuffle_method=method),
+        "apply": frame().groupby("a").apply(lambda group: group.b.sum(), meta=(None, "f8")),
+        "set_index": frame().set_index("b"),
+        "sum after it": frame().shuffle("a").b.sum(),
+        "twice": frame().shuffle("a").shuffle("k"),
+        "fewer": frame().shuffle("a", npartitions=2),
+        "more": frame().shuffle("a", npartitions=9),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["shuffle", "merge", "apply", "set_index", "sum after it", "twice", "fewer", "more"]
+)
+def test_shuffles_between_workers(get, name):
+    ours = shuffles("p2p")[name].compute(scheduler=get)
+    with dask.config.set({"dataframe.shuffle.method": "tasks"}):
+        theirs = shuffles("tasks")[name].compute(scheduler="sync")
+    if isinstance(ours, float):
+        assert ours == theirs
+        return
+    ours, theirs = (found.reset_index() for found in (ours, theirs))
+    by = list(map(str, ours.columns))
+    ours.columns, theirs.columns = by, list(map(str, theirs.columns))
+    pd.testing.assert_frame_equal(
+        ours.sort_values(by, ignore_index=True), theirs.sort_values(by, ignore_index=True)
+    )
+
+
+def test_rechunks_between_workers(get):
+    with dask.config.set({"array.rechunk.method": "p2p"}):
+        x = da.random.default_rng(0).random((40, 40), chunks=(10, 40))
+        y = x.rechunk((40, 10))
+        moved = (y + 1).T
+    np.testing.assert_array_equal(moved.compute(scheduler=get), (x + 1).T.compute(scheduler="sync"))
+
+
+def test_a_shuffle_survives_the_loss_of_an_agent(tmp_path):
+    def slow(part: pd.DataFrame) -> pd.DataFrame:
+        linger(tmp_path / "begun", tmp_path / "again", 0)
+        return part
+
+    def total() -> Any:
+        return frame().map_partitions(slow, meta=frame()._meta).shuffle("a").b.sum()
+
+    assert lost_in_the_middle(tmp_path, total) == 7140
+
+
+def test_equal_shuffles_at_the_same_time(get):
+    results: list[float] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(frame().shuffle("a").b.sum().compute(scheduler=get)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [7140.0] * 3
+
+
+def test_a_shuffle_of_what_is_made_in_the_users_process(get):
+    unpicklable = threading.Lock()
+
+    def make(number: int) -> pd.DataFrame:
+        with unpicklable:
+            return pd.DataFrame({"a": [number, number + 1], "b": [1.0, 2.0]})
+
+    parts = [dask.delayed(make)(number) for number in range(3)]
+    made = dd.from_delayed(parts, meta=make(0), verify_meta=False).shuffle("a").compute(scheduler=get)
+    assert sorted(made.a) == [0, 1, 1, 2, 2, 3]
+
+
+def test_a_shuffle_can_be_kept(client):
+    kept = frame().shuffle("a").persist(scheduler=dask_mars.get)
+    assert kept.b.sum().compute(scheduler=dask_mars.get) == 7140
+    assert len(kept) == 120
+
+
+# -- in Dask's own threads ------------------------------------------------------------------------------------
+
+
+def test_tasks_that_use_distributed_run_in_the_agent(get, cluster):
+    def submits(value: int) -> int:
+        with distributed.worker_client() as own:
+            return int(own.submit(operator.add, value, 1).result())
+
+    addresses = [agent.address for agent in cluster.workers.values()]
+    assert dask.delayed(name_of_worker)().compute(scheduler=get) in addresses
+    assert dask.delayed(submits)(4).compute(scheduler=get) == 5
+    values = db.range(6, npartitions=3).map(name_of_worker).compute(scheduler=get)
+    assert set(values) <= set(addresses)
+
+
+def test_locks_of_distributed(get, tmp_path):
+    lock = distributed.Lock("of the user")
+    tasks = [dask.delayed(alone)(tmp_path / "log", lock, number) for number in range(6)]
+    dask.compute(*tasks, scheduler=get)
+    lines = notes(tmp_path / "log")
+    assert lines[::2] == lines[1::2]
+
+
+def test_retries_hold_in_dasks_threads(get, tmp_path):
+    def fails_at_first() -> int:
+        get_worker()
+        return int(fail_first(tmp_path / "begun", 2, 7))
+
+    assert dask.delayed(fails_at_first)().compute(scheduler=get, retries=2) == 7
+
+
+def test_hidden_uses_of_distributed_fail_and_say_why(get):
+    with pytest.raises(ValueError, match="No worker found") as caught:
+        dask.delayed(operator.methodcaller("hide"))(Hidden()).compute(scheduler=get)
+    assert any("names what it uses" in note for note in caught.value.__notes__)
+
+
+class Hidden:
+    """Has a method that is not looked into."""
+
+    def hide(self) -> Any:
+        return get_worker()
+
+
+def test_nested_computations_stay_where_they_are(get, cluster):
+    def nested() -> tuple[int, int]:
+        return nested_sum(20), pid_of()
+
+    total, pid = dask.delayed(nested)().compute(scheduler=get)
+    assert total == 190
+    assert pid in set.union(*pids(cluster))
+    with dask.config.set(scheduler="threads"):
+        assert dask.delayed(nested)().compute(scheduler=get)[0] == 190
