@@ -254,6 +254,16 @@ async def test_an_agent_that_is_closed_does_not_wait_for_its_subtasks(client, sc
     assert future.status == "pending"
 
 
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker)
+async def test_whoever_closes_an_agent_waits_for_the_end_of_its_engine(client, scheduler, agent):
+    engine = agent.engine
+    first = asyncio.create_task(agent.close())
+    await agent.finished()
+    await agent.close()
+    assert not engine.alive
+    await first
+
+
 # -- with others ----------------------------------------------------------------------------------------------
 
 

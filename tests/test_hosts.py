@@ -291,7 +291,7 @@ def test_a_host_that_is_cut_off_is_made_up_for_and_ends(site, client, tmp_path):
             # What it has computed meanwhile is of no use to anybody.
             visitor.join()
             assert site.programs[visitor].wait(LONG_S) == 0
-            assert not visitor.pids()
+            assert eventually(lambda: not visitor.pids(), LONG_S)
             assert work.chunks.sum().compute(scheduler=dask_mars.get) == work.expected
         assert set(agents(client)) == {"one", "two"}
 
@@ -329,7 +329,7 @@ def test_a_host_that_leaves_hands_on_what_it_has(site, client, tmp_path):
             site.programs[visitor].terminate()
             # It does not wait for what it runs.
             assert site.programs[visitor].wait(LONG_S) == 0
-            assert not visitor.pids()
+            assert eventually(lambda: not visitor.pids(), LONG_S)
             # Two files that Dask locks are always left.
             rest = {path.name for path in files(site.directory / "leaving") + files(spilled)}
             assert rest <= {"global.lock", "purge.lock"}

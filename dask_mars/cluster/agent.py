@@ -88,6 +88,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
         self._settings = settings
         self._engine: Engine | None = None
+        #: The end of the engine.
+        self._ending: asyncio.Future[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._subtasks_lock = threading.Lock()
         #: Number in the engine of each subtask that is being computed, None before it has one.
@@ -145,7 +147,10 @@ class MarsWorker(Worker):  # type: ignore[misc]
             engine, self._engine = self._engine, None
             if engine is not None:
                 self.data.clear()
-                await asyncio.to_thread(engine.close)
+                self._ending = asyncio.ensure_future(asyncio.to_thread(engine.close))
+            if self._ending is not None:
+                # Several close it at a time, and with the first that is done its process may end.
+                await asyncio.shield(self._ending)
 
     async def get_metrics(self) -> dict[str, Any]:
         """Return what Dask's scheduler is told with each heartbeat."""
