@@ -113,6 +113,26 @@ def test_all_hosts_have_a_share_and_exchange_what_they_need(get, cluster):
     assert all(own.intersection(used) for own in pids(cluster))
 
 
+def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypatch):
+    of_client = client.get
+    moved = []
+
+    def elsewhere(graph: Any, wanted: Any, sync: bool) -> Any:
+        workers = {key: dask.get_annotations()["workers"](key) for key in graph}
+        for key in workers:
+            if key[0].startswith("mars-part-"):
+                moved.append(key)
+                workers[key] = [host.address for host in find_hosts(client) if host.address not in workers[key]]
+        with dask.annotate(workers=workers.__getitem__):
+            return of_client(graph, wanted, sync=sync)
+
+    monkeypatch.setattr(client, "get", elsewhere)
+    x = da.random.default_rng(2).random((1200, 1200), chunks=300)
+    product = (x - x.mean(axis=0)) @ x.T
+    np.testing.assert_allclose(product.compute(scheduler=get), product.compute(scheduler="sync"))
+    assert moved
+
+
 def test_large_values_of_the_user_travel_once(get, client):
     values = np.arange(200_000.0)
     x = da.from_array(values, chunks=20_000)

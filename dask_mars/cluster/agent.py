@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import operator
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,7 +123,10 @@ class MarsWorker(Worker):  # type: ignore[misc]
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if (task.annotations or {}).get(MARK):
-                await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
+                # What takes the result of a subtask apart gets it as it has come: a list of lists, each of which
+                # would go into the store as one value.
+                if getattr(task.run_spec, "func", None) is not operator.getitem:
+                    await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
             elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
                 task.run_spec = _WithPlainValues(task.run_spec)
         return await super().execute(key, stimulus_id=stimulus_id)
