@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.climatology_command import climatology
 from benchmarks.cluster.command import cluster
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
@@ -156,6 +157,7 @@ def main(
         raise SystemExit(130)
 
 
+main.add_command(climatology)
 main.add_command(cluster)
 main.add_command(memory)
 main.add_command(operands)
