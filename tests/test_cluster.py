@@ -28,8 +28,8 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from benchmarks.graphs import handed_over
-from dask_mars.cluster import clients
-from dask_mars.cluster.stored import give_back_ended
+from dask_mars.cluster import clients, submission
+from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.cluster.submission import Host, _cut, find_hosts
 from dask_mars.errors import NoAgents
 from dask_mars.optimize.prepare import prepare
@@ -131,6 +131,30 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
     product = (x - x.mean(axis=0)) @ x.T
     np.testing.assert_allclose(product.compute(scheduler=get), product.compute(scheduler="sync"))
     assert moved
+
+
+def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_agents_memory(
+    cluster, client, get, monkeypatch, tmp_path
+):
+    go = tmp_path / "go"
+    monkeypatch.setattr(submission, "place", lambda plan, *_: [int(bool(sources)) for sources in plan.inputs])
+    agents = [cluster.scheduler.workers[host.address].name for host in find_hosts(client)]
+    busy, free = cluster.workers[agents[1]], cluster.workers[agents[0]]
+    # Nothing else of Dask's is computed there until it ends, and the agent's engine has nothing to do.
+    blocker = client.submit(wait_for, str(go), workers=[busy.address])
+    assert eventually(lambda: busy.state.executing, 5)
+    found = []
+    graph = {"x": (np.arange, 100_000.0), "y": (np.negative, "x"), "z": (np.subtract, "x", "y")}
+    computing = threading.Thread(target=lambda: found.append(get(graph, "z")))
+    computing.start()
+    try:
+        assert eventually(lambda: any(isinstance(value, Stored) for value in busy.data.values()), 10)
+        assert any(isinstance(value, Stored) for value in free.data.values())
+    finally:
+        go.touch()
+        computing.join()
+    np.testing.assert_array_equal(found, [2 * np.arange(100_000.0)])
+    blocker.release()
 
 
 def test_large_values_of_the_user_travel_once(get, client):

@@ -122,14 +122,20 @@ class MarsWorker(Worker):  # type: ignore[misc]
         """Compute a task; ours get their inputs in the store, others as plain values."""
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
-            if (task.annotations or {}).get(MARK):
-                # What takes the result of a subtask apart gets it as it has come: a list of lists, each of which
-                # would go into the store as one value.
-                if getattr(task.run_spec, "func", None) is not operator.getitem:
-                    await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
-            elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
+            if _is_subtask(task):
+                await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
+            elif not _is_ours(task) and self._reads_stored(task):
                 task.run_spec = _WithPlainValues(task.run_spec)
         return await super().execute(key, stimulus_id=stimulus_id)
+
+    def _reads_stored(self, task: Any) -> bool:
+        return any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies)
+
+    def arrived(self, key: Any) -> None:
+        """Begin to put a result that has come from elsewhere into the store: its subtask may be long in coming."""
+        task = self.state.tasks.get(key)
+        if task is not None and any(map(_is_subtask, task.dependents)):
+            self._ongoing_background_tasks.call_soon(self._take_in, key)
 
     async def _take_in(self, key: Any) -> None:
         """Put a result that has come from elsewhere into the store, if it is large."""
@@ -202,6 +208,19 @@ class MarsWorker(Worker):  # type: ignore[misc]
                 engine.cancel_graph(number)
 
 
+def _is_ours(task: Any) -> bool:
+    return bool((task.annotations or {}).get(MARK))
+
+
+def _is_subtask(task: Any) -> bool:
+    """Say whether a task computes a subtask, and does not take the result of one apart.
+
+    What does the latter gets it as it has come: a list of lists, each of which would go into the store as one
+    value.
+    """
+    return _is_ours(task) and getattr(task.run_spec, "func", None) is not operator.getitem
+
+
 def taken_in(engine: Engine, value: Any) -> Stored:
     """Return a value, or a list of values, from the store of an engine."""
     items = value if type(value) is list else [value]
@@ -228,7 +247,7 @@ def _refuse_unpicklable(value: Any) -> None:
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]
-    """Tells an agent of subtasks that nobody wants any more."""
+    """Tells an agent of subtasks that nobody wants any more, and of results that have come from elsewhere."""
 
     def __init__(self, agent: MarsWorker) -> None:
         self._agent = agent
@@ -237,6 +256,8 @@ class _Cancelling(WorkerPlugin):  # type: ignore[misc]
         """Take note of a change of a task's state."""
         if start == "executing" and finish not in ("memory", "error", "rescheduled", "long-running"):
             self._agent.cancel_subtask(key)
+        elif start == "flight" and finish == "memory":
+            self._agent.arrived(key)
 
 
 class _WithPlainValues:
