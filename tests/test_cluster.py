@@ -29,10 +29,12 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients, submission
+from dask_mars.cluster.pieces import Packer
 from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.cluster.submission import Host, _cut, find_hosts
 from dask_mars.errors import NoAgents
 from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.subtasks import Subtask
 from tests.array_calls import CALLS, Arrays
 from tests.conftest import Scripts, eventually
 from tests.tasks import fail_first, note, pid_of, wait_for
@@ -131,6 +133,21 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
     product = (x - x.mean(axis=0)) @ x.T
     np.testing.assert_allclose(product.compute(scheduler=get), product.compute(scheduler="sync"))
     assert moved
+
+
+@pytest.mark.parametrize(("reader", "parts"), [(0, 0), (1, 3)])
+def test_much_that_goes_to_another_host_travels_in_several_parcels(client, monkeypatch, reader, parts):
+    def halves(graph: Any, *_: Any) -> list[Subtask]:
+        first = tuple([chunk for chunk, sources in enumerate(graph.inputs) if not sources])
+        rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
+        return [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
+
+    monkeypatch.setattr(submission, "_cut", halves)
+    # Three chunks of 32 MiB, none of which is computed.
+    x = da.ones(12 << 20, chunks=4 << 20)
+    graph = prepare(*handed_over(x.sum(), x.max()))
+    made = submission._Submission(client, graph, find_hosts(client), Packer(graph, 0), (), 0, False)
+    assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 
 def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_agents_memory(

@@ -48,7 +48,7 @@ def _gram(scale: float, seed: int) -> Callable[[Get], Any]:
 
 def _gram_bounds(scale: float) -> Bounds:
     rows, columns = (scaled(size, scale) for size in _WIDE_SHAPE)
-    return near(columns * rows * (rows / 4 + 1 / 12), 10 * rows * np.sqrt(rows * columns))
+    return near(columns * rows * (rows / 4 + 1 / 12), 2 * rows * np.sqrt(rows * columns))
 
 
 def _table_bounds(scale: float) -> Bounds:
