@@ -34,6 +34,9 @@ from dask_mars.worker.locks import interprocess
 #: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
 _SCATTER_BYTES = 1 << 16
 
+#: Beyond this results of a subtask travel apart.
+_PARCEL_BYTES = 1 << 25
+
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable
 
@@ -261,13 +264,21 @@ class _Submission:
         return tasks
 
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
-        """Group the outputs of a subtask by the hosts that want them: each group travels as one."""
-        parcels: dict[frozenset[int], list[int]] = {}
+        """Group the outputs of a subtask by the hosts that want them: each group travels as one.
+
+        Large groups are divided, since a parcel is in an agent's own memory until all of it has come.
+        """
+        parcels: dict[tuple[frozenset[int], int], list[int]] = {}
+        sizes: dict[frozenset[int], int] = defaultdict(int)
         for chunk in subtask.outputs:
             hosts = {self._subtasks[reader].host for reader in self._readers[chunk]}
             if chunk in self._requested:
                 hosts.add(CLIENT)
-            parcels.setdefault(frozenset(hosts), []).append(chunk)
+            wanted_by = frozenset(hosts)
+            stays = hosts == {subtask.host}
+            number = 0 if stays else sizes[wanted_by] // _PARCEL_BYTES
+            sizes[wanted_by] += self._graph.declared_bytes(chunk) or 0
+            parcels.setdefault((wanted_by, number), []).append(chunk)
         return list(parcels.values())
 
     def _send(self) -> None:
