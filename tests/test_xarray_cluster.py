@@ -26,14 +26,14 @@ Get = Callable[..., Any]
 # Zarr says with each store that its consolidated metadata are not in its specification.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-#: 43 MB in chunks of a month.
-DAYS, GRID = 31 * 8, (180, 240)
+#: 19 MB in chunks of a month.
+DAYS, GRID = 31 * 8, (120, 160)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, zarr: Any) -> Path:
     path = tmp_path_factory.mktemp("source") / "daily.zarr"
-    assert make_store(path, DAYS, GRID) == DAYS * 180 * 240 * 4
+    assert make_store(path, DAYS, GRID) == DAYS * 120 * 160 * 4
     return path
 
 
