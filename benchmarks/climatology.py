@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ GROUPS = ("climatology", "anomaly")
 def days_of(gigabytes: float, grid: tuple[int, int] = GRID) -> int:
     """Return how many days of fields are at least that many bytes, in whole chunks."""
     days = gigabytes * 1e9 / (grid[0] * grid[1] * _ITEM_BYTES)
-    return max(1, -(-int(days) // CHUNK_DAYS) + 1) * CHUNK_DAYS
+    return math.ceil(days / CHUNK_DAYS) * CHUNK_DAYS
 
 
 def make_store(path: Path, days: int, grid: tuple[int, int] = GRID) -> int:
