@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 import time
@@ -50,6 +51,15 @@ def agent(cluster: LocalMarsCluster) -> MarsWorker:
 @pytest.fixture
 def other(cluster: LocalMarsCluster) -> MarsWorker:
     return cluster.workers[1]
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Have only those objects go that nothing refers to."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def piece_of(dsk: dict[Any, Any], *wanted: Any, reads: tuple[Any, ...] = (), item: int | None = 0) -> bytes:
@@ -203,6 +213,20 @@ def test_a_cancelled_subtask_ends(client, agent, tmp_path):
     assert submit(client, agent, piece_of({"y": (int, 1)}, "y"), key="next").result() == [1]
 
 
+@pytest.mark.parametrize("how", ["it is cancelled", "it fails"])
+def test_what_a_subtask_has_read_goes_when_it_ends(client, agent, tmp_path, no_collector, how):
+    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    dsk = {"b": (note_name, str(begun), 1, "x"), "w": (wait_for, str(gate), "b"), "z": (fail_with, "no", "w", "x")}
+    second = submit(client, agent, piece_of(dsk, "z", reads=("x",)), first)
+    assert eventually(begun.exists, 10)
+    if how == "it fails":
+        gate.touch()
+        assert isinstance(second.exception(10), LookupError)
+    del first, second
+    assert eventually(lambda: nothing_is_stored(agent), 5)
+
+
 def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, tmp_path, monkeypatch):
     arriving = threading.Event()
 
@@ -271,7 +295,7 @@ def test_what_cannot_be_pickled_is_named():
     assert caught.value.chunks == [0]
 
 
-def fail_with(text: str) -> None:
+def fail_with(text: str, *_: Any) -> None:
     raise LookupError(text)
 
 

@@ -94,6 +94,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         #: Number in the engine of each subtask that is being computed, None before it has one.
         self._subtasks: dict[Any, int | None] = {}
         self._cancelled: set[Any] = set()
+        #: What subtasks have raised of which Dask has not heard yet.
+        self._raised: dict[Any, BaseException] = {}
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
         self._messenger = Messenger(self)
@@ -168,7 +170,10 @@ class MarsWorker(Worker):  # type: ignore[misc]
                 await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
             elif not _takes_apart(task) and self._reads_stored(task):
                 task.run_spec = _WithPlainValues(task.run_spec)
-        return await super().execute(key, stimulus_id=stimulus_id)
+        try:
+            return await super().execute(key, stimulus_id=stimulus_id)
+        finally:
+            _let_go_of_frames(self._raised.pop(key, None))
 
     def _reads_stored(self, task: Any) -> bool:
         return any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies)
@@ -207,8 +212,13 @@ class MarsWorker(Worker):  # type: ignore[misc]
         arguments : sequence
             What it reads.
         """
-        key = thread_state.key
+        try:
+            return self._compute(thread_state.key, piece, arguments)
+        except BaseException as error:
+            self._raised[thread_state.key] = error
+            raise
 
+    def _compute(self, key: Any, piece: Piece, arguments: Sequence[Any]) -> Any:
         def started(number: int) -> None:
             with self._subtasks_lock:
                 self._subtasks[key] = number
@@ -256,6 +266,17 @@ class MarsWorker(Worker):  # type: ignore[misc]
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
                 engine.cancel_graph(number)
+
+
+def _let_go_of_frames(error: BaseException | None) -> None:
+    """Part an exception that Dask has heard of from what it went through.
+
+    Its frames, Dask's among them, refer to it in turn, and would keep what the subtask has read in the store until
+    the garbage collector comes by, which may be never on a host that is idle.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _is_for_engine(task: Any) -> bool:
