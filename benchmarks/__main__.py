@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.climatology_command import climatology
+from benchmarks.cluster.command import cluster
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
@@ -155,6 +157,8 @@ def main(
         raise SystemExit(130)
 
 
+main.add_command(climatology)
+main.add_command(cluster)
 main.add_command(memory)
 main.add_command(operands)
 main.add_command(ordering)

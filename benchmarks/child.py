@@ -13,7 +13,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO, TypeVar
 
 import numpy as np
@@ -74,7 +74,35 @@ def _check(workload: Workload, value: np.ndarray[Any, Any], scale: float) -> Non
         raise ArithmeticError(f"{workload.name} gave {largest!r}, expected {low!r} to {high!r}")
 
 
-def _run_workload(workload: Workload, get: Get, job: Job, events: Events, began_s: float) -> None:
+def run_workload(
+    workload: Workload,
+    get: Get,
+    job: Job,
+    events: Events,
+    began_s: float,
+    *,
+    roots: Sequence[int] = (),
+    moved_bytes: Callable[[], int] | None = None,
+) -> None:
+    """Make the runs of a workload, and tell of each.
+
+    Parameters
+    ----------
+    workload
+        What to run.
+    get
+        The scheduler, which is up.
+    job
+        Says how often.
+    events
+        The line to the parent.
+    began_s
+        When this process began.
+    roots
+        Roots of the process trees whose memory counts, by default this process.
+    moved_bytes
+        What hosts have sent each other until now.
+    """
     workload.prepare(job.scale * WARM_UP_SCALE[workload.group], job.repeat)(get)
     longest_s = 0.0
 
@@ -88,6 +116,7 @@ def _run_workload(workload: Workload, get: Get, job: Job, events: Events, began_
         # Each run has its own seed, so that no peer can answer from what it computed before.
         call = workload.prepare(job.scale, seed)
         gc.collect()
+        moved_before = moved_bytes() if moved_bytes else 0
         start_s = time.perf_counter()
         result = call(get)
         duration_s = time.perf_counter() - start_s
@@ -95,11 +124,12 @@ def _run_workload(workload: Workload, get: Get, job: Job, events: Events, began_
         value = workload.digest(result)
         del result, call
         _check(workload, value, job.scale)
-        events.send("timed", seconds=duration_s, value=value.tolist())
+        moved = [moved_bytes() - moved_before] if moved_bytes else []
+        events.send("timed", seconds=duration_s, value=value.tolist(), moved_bytes=moved)
     if fits():
         call = workload.prepare(job.scale, job.repeat + 1)
         gc.collect()
-        events.send("memory_run_began")
+        events.send("memory_run_began", roots=list(roots))
         call(get)
         events.send("memory_run_ended")
 
@@ -123,7 +153,7 @@ def run(job: Job, events: Events) -> None:
             events.send("timed", seconds=duration_s, value=[])
     else:
         with peer.open(job.workers) as get:
-            _run_workload(subject, get, job, events, began_s)
+            run_workload(subject, get, job, events, began_s)
 
 
 def main(kind: type[J], run: Callable[[J, Events], None]) -> None:

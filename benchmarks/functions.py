@@ -104,3 +104,17 @@ def counting(count: int, start: int) -> NDArray[np.float64]:
 def total(block: NDArray[np.float64]) -> float:
     """Add up the elements of a block."""
     return float(block.sum())
+
+
+def filled(count: int, seed: int) -> NDArray[np.float64]:
+    """Return `count` numbers that add up to `count` and half the seed."""
+    import numpy as np
+
+    numbers = np.ones(count)
+    numbers[0] += seed / 2
+    return numbers
+
+
+def plus_total(block: NDArray[np.float64], table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add the sum of a table to each element of a block."""
+    return block + table.sum()

@@ -34,6 +34,27 @@ class LimitedJob(Job):
     directory: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterJob(Job):
+    """A workload on a cluster, whose hosts have `workers` processes each."""
+
+    hosts: int
+    #: What the processes of a host may use together.
+    limit_bytes: int
+    #: Of the network between hosts, empty for the machine's own.
+    network: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClimatologyJob(ClusterJob):
+    """A climatology from one store to another."""
+
+    source: str
+    target: str
+    #: Component of time that values are grouped by.
+    by: str
+
+
 @dataclass(slots=True)
 class Measurement:
     """What came of a job."""
@@ -47,7 +68,10 @@ class Measurement:
     #: The digest of each timed run's result. Run n of every job has the same seed, so these compare
     #: across peers.
     values: list[list[float]] = field(default_factory=list)
-    #: Of the whole process tree, in a run of its own; None where that run did not take place.
+    #: What hosts sent each other in each timed run, where there are several.
+    moved_bytes: list[int] = field(default_factory=list)
+    #: Of the whole process tree, or of the host that takes most, in a run of its own; None where that run did not
+    #: take place.
     peak_memory_bytes: int | None = None
     #: What the scheduler wrote to disk in that run; None where it does not say.
     spilled_bytes: int | None = None

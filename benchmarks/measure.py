@@ -124,7 +124,7 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
     deadline_s = time.monotonic() + measurement.job.timeout_s
     lines = _lines(child)
     done = False
-    peak: Peak | None = None
+    peaks: list[Peak] = []
     with ExitStack() as sampling:
         try:
             while (line := lines.get(timeout=max(0.0, deadline_s - time.monotonic()))) is not None:
@@ -133,8 +133,10 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
                     case "timed":
                         measurement.seconds.append(event["seconds"])
                         measurement.values.append(event["value"])
+                        measurement.moved_bytes.extend(event.get("moved_bytes", ()))
                     case "memory_run_began":
-                        peak = sampling.enter_context(peak_memory(child.pid))
+                        roots = event.get("roots") or [child.pid]
+                        peaks = [sampling.enter_context(peak_memory(root)) for root in roots]
                     case "memory_run_ended":
                         sampling.close()
                     case "noted":
@@ -153,9 +155,9 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
                     if not done
                     else "the process did not end after its work was done"
                 )
-    if peak is not None:
+    if peaks:
         # Also of a run that came to no end.
-        measurement.peak_memory_bytes = peak.bytes
+        measurement.peak_memory_bytes = max(peak.bytes for peak in peaks)
     if measurement.status == "ok" and (child.returncode or not done):
         measurement.status = "failed"
 

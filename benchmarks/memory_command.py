@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-from dask.utils import parse_bytes
 from rich.table import Table
 
 from benchmarks import options
@@ -45,8 +44,14 @@ def outcome(measurement: Measurement) -> str:
     return _OUTCOMES.get(error, error)
 
 
-def _agree(measurements: Sequence[Measurement]) -> bool:
-    """Compare the nth run with the nth run, which has the same seed, as far as both have them."""
+def agree(measurements: Sequence[Measurement]) -> bool:
+    """Compare the nth run with the nth run, which has the same seed, as far as both have them.
+
+    Parameters
+    ----------
+    measurements
+        Of the same computation.
+    """
     return all(
         abs(value - expected) <= 1e-9 * abs(expected)
         for measurement in measurements
@@ -81,7 +86,7 @@ def row(own: Sequence[Measurement], all_of_case: Sequence[Measurement]) -> list[
         notes.append(f"{lost} workers ended over memory")
     if stray := sum(measurement.stray_processes for measurement in own):
         notes.append(f"left {stray} processes behind")
-    if not _agree([*all_of_case[:1], *own]):
+    if not agree([*all_of_case[:1], *own]):
         notes.append(f"WRONG: differs from {all_of_case[0].job.peer}")
 
     def shown(figures: Sequence[float], draw: Callable[[Sequence[float]], float], form: str) -> str:
@@ -153,21 +158,16 @@ def _require(peers: Sequence[str]) -> None:
             )
 
 
-def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    try:
-        size = int(parse_bytes(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    if size < 1 << 20:
-        raise click.BadParameter("it must be at least 1 MiB")
-    return size
-
-
 @click.command("memory", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--case", "-c", "cases", multiple=True, type=click.Choice(list(CASES)), help="Default: all.")
 @click.option("--peer", "-p", "peers", multiple=True, type=click.Choice(list(LIMITED)), help="Default: all.")
 @click.option(
-    "--limit", "limit_bytes", default="1 GiB", callback=_bytes, metavar="SIZE", help="Of memory; sizes follow it."
+    "--limit",
+    "limit_bytes",
+    default="1 GiB",
+    callback=options.byte_size,
+    metavar="SIZE",
+    help="Of memory; sizes follow it.",
 )
 @options.rounds
 @click.option("--repeat", default=1, type=click.IntRange(min=1), help="Timed runs per process.")

@@ -155,8 +155,14 @@ def geometric_means(figures: Iterable[Figures]) -> dict[str, tuple[float, int]]:
     return {peer: (math.exp(statistics.fmean(logs)), len(logs)) for peer, logs in logarithms.items()}
 
 
-def _significant(value: float) -> str:
-    """Write with three significant digits or all whole ones, never with an exponent."""
+def significant(value: float) -> str:
+    """Write with three significant digits or all whole ones, never with an exponent.
+
+    Parameters
+    ----------
+    value
+        What to write.
+    """
     if value == 0:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -177,11 +183,11 @@ def _row(figures: Figures, unit_s: float) -> list[str]:
     return [
         figures.workload,
         figures.peer,
-        _significant(statistics.median(times)),
-        f"{_significant(min(times))}-{_significant(max(times))}",
+        significant(statistics.median(times)),
+        f"{significant(min(times))}-{significant(max(times))}",
         str(len(times)),
         _NONE if figures.ratio is None else f"{figures.ratio:.2f}",
-        _NONE if figures.tasks_per_s is None else _significant(figures.tasks_per_s),
+        _NONE if figures.tasks_per_s is None else significant(figures.tasks_per_s),
         _NONE if peak is None else f"{peak / 2**20:,.0f}",
         "; ".join(figures.notes),
     ]

@@ -29,13 +29,15 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from benchmarks.graphs import handed_over
-from dask_mars.cluster import clients
+from dask_mars.cluster import clients, planning, submission
 from dask_mars.cluster.demands import Demands
+from dask_mars.cluster.pieces import Packer
 from dask_mars.cluster.planning import Host, cut_for, find_hosts
 from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.cluster.stored import give_back_ended
+from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.subtasks import Subtask
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.conftest import Scripts, certificates, eventually
 from tests.tasks import fail_first, note, pid_of, wait_for
@@ -103,6 +105,65 @@ def test_all_hosts_have_a_share_and_exchange_what_they_need(get, cluster):
     total, used = dask.compute(product.sum(), db.range(40, npartitions=40).map(pid_of), scheduler=get)
     assert total == pytest.approx(product.sum().compute(scheduler="sync"))
     assert all(own.intersection(used) for own in pids(cluster))
+
+
+def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypatch):
+    of_client = client.get
+    moved = []
+
+    def elsewhere(graph: Any, wanted: Any, sync: bool) -> Any:
+        workers = {key: dask.get_annotations()["workers"](key) for key in graph}
+        for key in workers:
+            if key[0].startswith("mars-part-"):
+                moved.append(key)
+                workers[key] = [host.address for host in find_hosts(client) if host.address not in workers[key]]
+        with dask.annotate(workers=workers.__getitem__):
+            return of_client(graph, wanted, sync=sync)
+
+    monkeypatch.setattr(client, "get", elsewhere)
+    x = da.random.default_rng(2).random((1200, 1200), chunks=300)
+    product = (x - x.mean(axis=0)) @ x.T
+    np.testing.assert_allclose(product.compute(scheduler=get), product.compute(scheduler="sync"))
+    assert moved
+
+
+@pytest.mark.parametrize(("reader", "parts"), [(0, 0), (1, 3)])
+def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reader, parts):
+    # Three chunks of 32 MiB, none of which is computed.
+    x = da.ones(12 << 20, chunks=4 << 20)
+    graph = prepare(*handed_over(x.sum(), x.max()))
+    first = tuple([chunk for chunk, sources in enumerate(graph.inputs) if not sources])
+    rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
+    halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
+    how = (client, graph, find_hosts(client), Packer(graph, 0), halves, {}, 0, False, None)
+    made = submission._Submission(*how, "name", Demands(), Shuffles())
+    assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
+
+
+def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_agents_memory(
+    cluster, client, get, monkeypatch, tmp_path
+):
+    go = tmp_path / "go"
+    monkeypatch.setattr(
+        planning, "place_on_hosts", lambda plan, *_: [int(bool(sources)) for sources in plan.inputs]
+    )
+    agents = [cluster.scheduler.workers[host.address].name for host in find_hosts(client)]
+    busy, free = cluster.workers[agents[1]], cluster.workers[agents[0]]
+    # Nothing else of Dask's is computed there until it ends, and the agent's engine has nothing to do.
+    blocker = client.submit(wait_for, str(go), workers=[busy.address])
+    assert eventually(lambda: busy.state.executing, 5)
+    found = []
+    graph = {"x": (np.arange, 100_000.0), "y": (np.negative, "x"), "z": (np.subtract, "x", "y")}
+    computing = threading.Thread(target=lambda: found.append(get(graph, "z")))
+    computing.start()
+    try:
+        assert eventually(lambda: any(isinstance(value, Stored) for value in busy.data.values()), 10)
+        assert any(isinstance(value, Stored) for value in free.data.values())
+    finally:
+        go.touch()
+        computing.join()
+    np.testing.assert_array_equal(found, [2 * np.arange(100_000.0)])
+    blocker.release()
 
 
 def test_large_values_of_the_user_travel_once(get, client):

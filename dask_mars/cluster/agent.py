@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import operator
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         told[MARK] = lambda worker: __version__
         told[IDENTITY] = lambda worker: worker.id
         # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
-        kwargs.setdefault("data", _Held(self._on_arrival))
+        kwargs.setdefault("data", {})
         super().__init__(*args, startup_information=told, **kwargs)
         self.memory_manager.memory_pause_fraction = False
         memory = self.memory_manager.memory_limit
@@ -99,8 +100,6 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._raised: dict[Any, BaseException] = {}
         #: Results from elsewhere that are on their way into the store.
         self._arriving: dict[Any, asyncio.Future[Stored]] = {}
-        #: The event loop keeps no reference to these.
-        self._taking: set[asyncio.Future[None]] = set()
         self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
@@ -174,21 +173,21 @@ class MarsWorker(Worker):  # type: ignore[misc]
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
                 await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
-            elif any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies):
+            elif not _takes_apart(task) and self._reads_stored(task):
                 task.run_spec = _WithPlainValues(task.run_spec)
         try:
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:
             _let_go_of_frames(self._raised.pop(key, None))
 
-    def _on_arrival(self, key: Any) -> None:
-        """Put what has come from another host into the store, where subtasks of ours are to read it."""
+    def _reads_stored(self, task: Any) -> bool:
+        return any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies)
+
+    def arrived(self, key: Any) -> None:
+        """Begin to put a result that has come from elsewhere into the store: its subtask may be long in coming."""
         task = self.state.tasks.get(key)
         if task is not None and any(map(_is_for_engine, task.dependents)):
-            # They may stand in the queue for long, and the store has a limit.
-            taking = asyncio.ensure_future(self._take_in(key))
-            self._taking.add(taking)
-            taking.add_done_callback(self._taking.discard)
+            self._ongoing_background_tasks.call_soon(self._take_in, key)
 
     async def _take_in(self, key: Any) -> None:
         """Put a result that has come from elsewhere into the store, if it is large."""
@@ -286,9 +285,26 @@ def _let_go_of_frames(error: BaseException | None) -> None:
 
 
 def _is_for_engine(task: Any) -> bool:
-    """Say whether a task is a subtask of ours that does not need a thread of Dask's."""
-    mark = (task.annotations or {}).get(MARK)
-    return bool(mark) and not (isinstance(mark, dict) and mark.get("in_thread"))
+    """Say whether a task is a subtask for the engine: not for a thread of Dask's, nor one to take results apart.
+
+    What takes a result apart gets it as it has come: a list of lists, each of which would go into the store as one
+    value.
+    """
+    return bool(_mark(task)) and not _is_in_thread(task) and not _takes_apart(task)
+
+
+def _takes_apart(task: Any) -> bool:
+    """Say whether a task does nothing but take the result of a subtask apart."""
+    return bool(_mark(task)) and getattr(task.run_spec, "func", None) is operator.getitem
+
+
+def _is_in_thread(task: Any) -> bool:
+    mark = _mark(task)
+    return isinstance(mark, dict) and bool(mark.get("in_thread"))
+
+
+def _mark(task: Any) -> Any:
+    return (task.annotations or {}).get(MARK)
 
 
 @contextlib.contextmanager
@@ -323,7 +339,7 @@ def _refuse_unpicklable(value: Any) -> None:
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]
-    """Tells an agent of subtasks that nobody wants any more."""
+    """Tells an agent of subtasks that nobody wants any more, and of results that have come from elsewhere."""
 
     def __init__(self, agent: MarsWorker) -> None:
         self._agent = agent
@@ -332,24 +348,8 @@ class _Cancelling(WorkerPlugin):  # type: ignore[misc]
         """Take note of a change of a task's state."""
         if start == "executing" and finish not in ("memory", "error", "rescheduled", "long-running"):
             self._agent.cancel_subtask(key)
-
-
-class _Held(dict[Any, Any]):
-    """What a worker has, by key.
-
-    Parameters
-    ----------
-    on_plain : callable
-        Told of each key whose value is in no store.
-    """
-
-    def __init__(self, on_plain: Callable[[Any], None]) -> None:
-        self._on_plain = on_plain
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        if not isinstance(value, Stored):
-            self._on_plain(key)
+        elif start == "flight" and finish == "memory":
+            self._agent.arrived(key)
 
 
 class _WithPlainValues:

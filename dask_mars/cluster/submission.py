@@ -24,21 +24,21 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.demands import Demands, find_demands
 from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
 from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
-from dask_mars.cluster.planning import Host, allowed_by, cut_for, find_hosts, futures_of, held_by
-from dask_mars.cluster.plugin import MARK, Plan
+from dask_mars.cluster.planning import Host, cut_for, find_hosts, futures_of, held_by
+from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Watch
 from dask_mars.cluster.shuffles import Shuffles, barrier_task, find_shuffles
+from dask_mars.cluster.wishes import Wishes
 from dask_mars.errors import NoAgents
-from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.graph import ChunkGraph
 from dask_mars.observer import Observer
 from dask_mars.persisted import value_of
 from dask_mars.scheduler.events import CLIENT
-from dask_mars.scheduler.hosts import place_in_collection
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.locks import interprocess
 
-#: What is said of chunks of which the user has said nothing.
-_ANYWHERE = Restriction((), True, ())
+#: Beyond this results of a subtask travel apart.
+_PARCEL_BYTES = 1 << 25
 
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable
@@ -164,7 +164,7 @@ class _Submission:
         self._subtasks = subtasks
         self._demands = demands
         self._shuffles = shuffles
-        self._shuffled = shuffles.members()
+        self._wishes = Wishes(name, graph, hosts, subtasks, demands, shuffles, retries)
         self._name = name
         self._requested = frozenset(graph.outputs)
         self._retries = retries
@@ -205,9 +205,6 @@ class _Submission:
         self._allowed = 0
         #: Agents that have files which subtasks need, and the key of one such.
         self._homes: dict[str, str] = {}
-        #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
-        self._unplaced: set[int] = set()
-        self._find_unplaced()
         self._batch = self._next_batch()
 
     def results(self) -> dict[int, Any]:
@@ -339,14 +336,18 @@ class _Submission:
             once = f"mars-once-{self._name}-{number}"
             self._once.append(once)
         home = None
-        if self._needs_files(number):
+        if self._wishes.needs_files(number):
             home = self._hosts[subtask.host].id
             self._homes[home] = str(self._graph.keys[subtask.chunks[-1]])
         return Terms(demands.locks.get(first, frozenset()), once, home, first in demands.threads)
 
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
-        """Group the outputs of a subtask by the hosts that want them: each group travels as one."""
-        parcels: dict[tuple[int | None, frozenset[int]], list[int]] = {}
+        """Group the outputs of a subtask by the hosts that want them: each group travels as one.
+
+        Large groups are divided, since a parcel is in an agent's own memory until all of it has come.
+        """
+        parcels: dict[tuple[frozenset[int], int, int], list[int]] = {}
+        sizes: dict[frozenset[int], int] = defaultdict(int)
         for chunk in subtask.outputs:
             readers = self._readers[chunk]
             hosts = {self._subtasks[reader].host for reader in readers}
@@ -354,7 +355,11 @@ class _Submission:
                 hosts.add(CLIENT)
             # A thread of Dask's gets copies of all that comes with what it reads.
             alone = any(self._subtasks[reader].chunks[0] in self._demands.threads for reader in readers)
-            parcels.setdefault((chunk if alone else None, frozenset(hosts)), []).append(chunk)
+            wanted_by = frozenset(hosts)
+            stays = hosts == {subtask.host}
+            number = 0 if stays else sizes[wanted_by] // _PARCEL_BYTES
+            sizes[wanted_by] += self._graph.declared_bytes(chunk) or 0
+            parcels.setdefault((wanted_by, number, chunk if alone else -1), []).append(chunk)
         return list(parcels.values())
 
     def _send(self) -> None:
@@ -363,7 +368,7 @@ class _Submission:
         if not batch:
             return
         sent = {number for _, number in batch.values()}
-        wishes = {key: self._wish(key, number) for key, (_, number) in batch.items()}
+        wishes = {key: self._wish(task, number) for key, (task, number) in batch.items()}
         annotations = {
             name: {key: wish[name] for key, wish in wishes.items()}.__getitem__
             for name in next(iter(wishes.values()))
@@ -392,65 +397,11 @@ class _Submission:
                     wanted[key] = None
         return list(wanted)
 
-    def _wish(self, key: DaskKey, number: int) -> dict[str, Any]:
-        """Return what Dask's scheduler is told of a task for a subtask: where and when it is to run."""
-        subtask, graph = self._subtasks[number], self._graph
-        restriction = graph.restrictions.get(subtask.chunks[0], _ANYWHERE)
-        highest = max([graph.priorities.get(chunk, 0) for chunk in subtask.chunks]) if graph.priorities else 0.0
-        others, places = self._places(number, restriction)
-        plan = Plan(
-            computation=self._name,
-            subtask=number,
-            # Other tasks take its result apart.
-            operands=len(subtask.chunks) if key == self._own_keys[number] else 0,
-            place=place_in_collection(graph.keys[subtask.chunks[0]]),
-            # What comes early in the graph frees what is there.
-            priority=(-highest, subtask.chunks[0]),
-            bound=not restriction.loose or places != [subtask.host] or not others,
-        )
-        return {
-            "workers": [self._hosts[place].address for place in places],
-            "allow_other_workers": others,
-            "resources": dict(restriction.resources),
-            "priority": highest * len(graph) - subtask.chunks[0],
-            "retries": self._retries_of(number),
-            MARK: plan._asdict()
-            | {"in_thread": self._in_thread(number)}
-            | (self._watch.mark if self._watch else {}),
-        }
-
-    def _places(self, number: int, restriction: Restriction) -> tuple[bool, list[int]]:
-        """Return whether a subtask may run anywhere, and the hosts where it should, if we are to say so."""
-        host = self._subtasks[number].host
-        if self._needs_files(number):
-            return False, [host]
-        if self._subtasks[number].chunks[0] in self._shuffled:
-            # Dask would deal out what is shuffled to those named here, even if they are gone.
-            return True, []
-        if not restriction.loose:
-            return False, allowed_by(restriction, self._hosts)
-        return True, list(range(len(self._hosts))) if number in self._unplaced else [host]
-
-    def _find_unplaced(self) -> None:
-        made: set[int] = set()
-        for number, subtask in enumerate(self._subtasks):
-            if self._in_thread(number) or not made.isdisjoint(subtask.inputs):
-                made.update(subtask.outputs)
-                if not self._needs_files(number):
-                    self._unplaced.add(number)
-
-    def _in_thread(self, number: int) -> bool:
-        return self._subtasks[number].chunks[0] in self._demands.threads
-
-    def _needs_files(self, number: int) -> bool:
-        return self._subtasks[number].chunks[0] in self._demands.files
-
-    def _retries_of(self, number: int) -> int:
-        """Return how often Dask is to try again what raises; engines do so themselves."""
-        chunk = self._subtasks[number].chunks[0]
-        if not self._in_thread(number) or chunk in self._demands.once:
-            return 0
-        return self._graph.retries.get(chunk, self._retries)
+    def _wish(self, task: Task, number: int) -> dict[str, Any]:
+        wish: dict[str, Any] = self._wishes.of_task(task, number, task.key == self._own_keys[number])
+        if self._watch is not None:
+            wish[MARK] |= self._watch.mark
+        return wish
 
     # -- what runs here ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,40 @@
+"""The child process that starts a cluster and runs one workload on it."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.child import Events, main, run_workload
+from benchmarks.cluster.hosts import hosts_of, mars, stock
+from benchmarks.cluster.workloads import CLUSTER_WORKLOADS
+from benchmarks.jobs import ClusterJob
+
+#: The clusters that are compared. The first is the one that ratios refer to.
+CLUSTERS = {"stock": stock, "mars": mars}
+
+
+def run(job: ClusterJob, events: Events) -> None:
+    """Do a job.
+
+    Parameters
+    ----------
+    job
+        What to do.
+    events
+        Where to tell of it.
+    """
+    began_s = time.monotonic()
+    with CLUSTERS[job.peer](hosts_of(job)) as cluster:
+        run_workload(
+            CLUSTER_WORKLOADS[job.workload],
+            cluster.get,
+            job,
+            events,
+            began_s,
+            roots=cluster.pids,
+            moved_bytes=cluster.moved_bytes,
+        )
+
+
+if __name__ == "__main__":
+    main(ClusterJob, run)

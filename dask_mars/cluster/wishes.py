@@ -1,0 +1,144 @@
+"""What Dask's scheduler is told of each task for a subtask: where it is to run, and when."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from dask._task_spec import Task
+
+from dask_mars.cluster.demands import Demands
+from dask_mars.cluster.planning import Host, allowed_by
+from dask_mars.cluster.plugin import MARK, Plan
+from dask_mars.cluster.shuffles import Shuffles
+from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.scheduler.hosts import place_in_collection
+from dask_mars.scheduler.subtasks import Subtask
+
+#: What is said of chunks of which the user has said nothing.
+_ANYWHERE = Restriction((), True, ())
+
+
+class Wishes:
+    """Makes the annotations of a computation's tasks.
+
+    Parameters
+    ----------
+    name : str
+        Of the computation.
+    graph : ChunkGraph
+        What is computed.
+    hosts : sequence of Host
+        As subtasks know them.
+    subtasks : sequence of Subtask
+        That the graph is cut into.
+    demands : Demands
+        Of its chunks.
+    shuffles : Shuffles
+        Those of the graph.
+    retries : int
+        How often a task that raises is tried again, where the user has said nothing else of it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        graph: ChunkGraph,
+        hosts: Sequence[Host],
+        subtasks: Sequence[Subtask],
+        demands: Demands,
+        shuffles: Shuffles,
+        retries: int,
+    ) -> None:
+        self._name = name
+        self._graph = graph
+        self._hosts = hosts
+        self._subtasks = subtasks
+        self._demands = demands
+        self._shuffled = shuffles.members()
+        self._retries = retries
+        #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
+        self._unplaced = self._find_unplaced()
+
+    def of_task(self, task: Task, number: int, computes: bool) -> dict[str, Any]:
+        """Return the annotations of one of Dask's tasks.
+
+        Parameters
+        ----------
+        task : Task
+            The task.
+        number : int
+            Of the subtask that it is for.
+        computes : bool
+            Whether it computes the subtask: others take its result apart, or are values of the user's.
+        """
+        first, graph = self._subtasks[number].chunks[0], self._graph
+        restriction = graph.restrictions.get(first, _ANYWHERE)
+        highest = self._priority(number)
+        others = True
+        places: list[int] = []
+        # What takes a result apart runs where that is: not where it was planned, if somebody has stolen it.
+        if task.func is not operator.getitem:
+            others, places = self._places(number, restriction)
+        plan = Plan(
+            computation=self._name,
+            subtask=number,
+            operands=len(self._subtasks[number].chunks) if computes else 0,
+            place=place_in_collection(graph.keys[first]),
+            # What comes early in the graph frees what is there.
+            priority=(-highest, first),
+            bound=not restriction.loose or places != [self._subtasks[number].host] or not others,
+        )
+        return {
+            "workers": [self._hosts[place].address for place in places],
+            "allow_other_workers": others,
+            "resources": dict(restriction.resources) if computes else {},
+            "priority": highest * len(graph) - first,
+            "retries": self._retries_of(number),
+            MARK: plan._asdict() | {"in_thread": self.in_thread(number)},
+        }
+
+    def in_thread(self, number: int) -> bool:
+        """Say whether a thread of Dask's has to compute a subtask."""
+        return self._subtasks[number].chunks[0] in self._demands.threads
+
+    def needs_files(self, number: int) -> bool:
+        """Say whether a subtask needs files that are at its host."""
+        return self._subtasks[number].chunks[0] in self._demands.files
+
+    def _priority(self, number: int) -> float:
+        of_user = self._graph.priorities
+        return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[number].chunks]) if of_user else 0.0
+
+    def _places(self, number: int, restriction: Restriction) -> tuple[bool, list[int]]:
+        """Return whether a subtask may run anywhere, and the hosts where it should, if we are to say so."""
+        host = self._subtasks[number].host
+        if self.needs_files(number):
+            return False, [host]
+        if self._subtasks[number].chunks[0] in self._shuffled:
+            # Dask would deal out what is shuffled to those named here, even if they are gone.
+            return True, []
+        if not restriction.loose:
+            return False, allowed_by(restriction, self._hosts)
+        return True, list(range(len(self._hosts))) if number in self._unplaced else [host]
+
+    def _find_unplaced(self) -> set[int]:
+        made: set[int] = set()
+        unplaced = set()
+        for number, subtask in enumerate(self._subtasks):
+            if self.in_thread(number) or not made.isdisjoint(subtask.inputs):
+                made.update(subtask.outputs)
+                if not self.needs_files(number):
+                    unplaced.add(number)
+        return unplaced
+
+    def _retries_of(self, number: int) -> int:
+        """Return how often Dask is to try again what raises; engines do so themselves."""
+        chunk = self._subtasks[number].chunks[0]
+        if not self.in_thread(number) or chunk in self._demands.once:
+            return 0
+        return self._graph.retries.get(chunk, self._retries)
+
+
+__all__ = ["Wishes"]
