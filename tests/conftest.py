@@ -201,6 +201,8 @@ def _settings(known: dict[str, Any] | None = None) -> dict[str, Any]:
     settings = {
         name: copy.deepcopy(value) for name, value in dask.config.config.items() if known is None or name in known
     }
+    # What dask_jobqueue adds when it is imported Dask's own test tools take out again.
+    settings.pop("jobqueue", None)
     # Dask's scheduler adds a page to this list, or takes one out, as bokeh is installed.
     settings.get("distributed", {}).get("scheduler", {}).pop("http", None)
     return settings

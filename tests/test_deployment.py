@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,7 +67,12 @@ def options(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def jobqueue() -> Any:
-    return pytest.importorskip("dask_jobqueue")
+    of_interrupts = signal.getsignal(signal.SIGINT)
+    try:
+        return pytest.importorskip("dask_jobqueue")
+    finally:
+        # It makes an exit of Ctrl-C, for all tests that follow.
+        signal.signal(signal.SIGINT, of_interrupts)
 
 
 @pytest.fixture

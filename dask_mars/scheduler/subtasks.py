@@ -105,6 +105,7 @@ def place(
     if not hosts:
         raise ValueError("chunks can be placed only if there are hosts")
     sizes = estimate_bytes(plan) if sizes is None else sizes
+    # Chunks that might have gone elsewhere. What follows from them goes where they are, and counts with them.
     loads = dict.fromkeys(sorted(hosts), 0)
     allowed, held_bytes = allowed or {}, held_bytes or {}
     placed: list[int] = []
@@ -118,7 +119,8 @@ def place(
             if host is None:
                 held = _held(inputs, placed, sizes, held_bytes)
                 host = _most_bytes(held, loads, allowed.get(chunk, loads))
-            loads[host] += 1
+                if len(held) != 1:
+                    loads[host] += 1
             placed.append(host)
     return placed
 
@@ -139,7 +141,7 @@ def _held(
 
 
 def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Collection[int]) -> int:
-    """Return the host that has most bytes of a chunk's inputs, among equals the one with least to do."""
+    """Return the host that has most bytes of a chunk's inputs, among equals the one chosen least."""
     if len(held) == 1:
         host = next(iter(held))
         if host in allowed:
