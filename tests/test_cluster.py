@@ -270,6 +270,24 @@ def test_persist(cluster):
         assert eventually(lambda: nothing_is_left(cluster), 5)
 
 
+def test_what_is_persisted_twice_is_there_once(cluster):
+    with Client(cluster, set_as_default=False) as client:
+        keep = partial(dask_mars.get, client=client)
+        x = da.from_array(np.arange(40_000.0), chunks=10_000) + 1
+        first = x.persist(scheduler=keep)
+        second, third = dask.persist(x, x + 1, scheduler=keep)
+        assert (first.sum() + second.sum() + third.sum()).compute(scheduler=keep) == 3 * x.sum().compute() + 40_000
+        del first, second, third
+        # With all that it was made of.
+        assert eventually(lambda: not cluster.scheduler.tasks, 5)
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_asynchronous_clients_are_refused(client, scheduler, worker):
+    with pytest.raises(ValueError, match="not asynchronous"):
+        dask_mars.get({"x": 1}, "x", client=client)
+
+
 def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monkeypatch):
     submit, sent = client.get, []
 

@@ -25,7 +25,7 @@ from dask.cache import Cache
 from dask.callbacks import Callback
 from dask.diagnostics import CacheProfiler, Profiler, ProgressBar
 from distributed import Client, Scheduler, wait
-from distributed.client import ClosedClientError
+from distributed.client import FutureCancelledError
 from distributed.utils_test import gen_test
 from tornado.httpclient import AsyncHTTPClient
 
@@ -270,7 +270,7 @@ def test_clients_that_are_closed_meanwhile(cluster, tmp_path):
             client.close()
 
     graph = {"a": (note, str(tmp_path / "begun")), "b": (wait_for, str(tmp_path / "never"), "a", PATIENCE_S)}
-    with Closer(), pytest.raises(ClosedClientError):
+    with Closer(), pytest.raises(FutureCancelledError):
         dask_mars.get(graph, "b", client=client)
     assert not progress._inboxes
     assert not progress._watched

@@ -145,6 +145,41 @@ async def test_an_agent_that_joins_gets_its_share(client, scheduler, a):
         assert await client.gather(list(futures.values())) == ["gone"] * 16
 
 
+def two_stages() -> list[Task]:
+    return [Task("first", wait), Task("second", wait, TaskRef("first"))]
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_the_only_agent_is_replaced(client, scheduler, a):
+    futures = submit(client, two_stages(), lambda key: a.address)
+    await async_poll_for(lambda: a.state.executing_count == 1, timeout=10)
+    await a.close(executor_wait=False)
+    async with Worker(scheduler.address, nthreads=1, **AGENTS):
+        go.set()
+        assert await client.gather(list(futures.values())) == ["gone"] * 2
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_an_agent_that_is_about_to_leave_gets_nothing(client, scheduler, a, b):
+    planned = {"first": b.address, "second": a.address}
+    futures = submit(client, two_stages(), planned.__getitem__)
+    await async_poll_for(lambda: b.state.executing_count == 1, timeout=10)
+    await scheduler.retire_workers(workers=[a.address], close_workers=False, remove=False)
+    go.set()
+    assert await client.gather(list(futures.values())) == ["gone"] * 2
+    assert "second" in b.data
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_what_was_planned_for_a_lost_agent_runs_where_its_inputs_are(client, scheduler, a, b):
+    futures = submit(client, two_stages(), lambda key: b.address if key == "first" else a.address)
+    await async_poll_for(lambda: b.state.executing_count == 1, timeout=10)
+    await a.close(executor_wait=False)
+    assert scheduler.tasks["second"].worker_restrictions == {b.address}
+    go.set()
+    assert await client.gather(list(futures.values())) == ["gone"] * 2
+
+
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
 async def test_agents_steal_from_each_other_and_others_do_not(client, scheduler, a):
     futures = submit(client, waiting(8), lambda key: a.address)
@@ -175,6 +210,14 @@ async def test_what_was_planned_for_an_agent_that_is_gone_meanwhile(client, sche
     go.set()
     futures = submit(client, waiting(2), lambda key: "tcp://127.0.0.1:1")
     assert await client.gather(list(futures.values())) == ["gone"] * 2
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
+async def test_clients_of_other_versions_are_left_alone(client, scheduler, a):
+    with dask.annotate(**{MARK: {"computation": "another", "operands": 1}}):
+        (future,) = client.get({"x": Task("x", wait)}, ["x"], sync=False)
+    go.set()
+    assert await future == "gone"
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], worker_kwargs=AGENTS)

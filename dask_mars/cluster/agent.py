@@ -194,10 +194,12 @@ class MarsWorker(Worker):  # type: ignore[misc]
         value = self.data.get(key)
         if value is None or isinstance(value, Stored) or sizeof(value) < _TAKEN_IN_BYTES:
             return
-        taking = self._arriving.get(key)
+        # The key may be given up and asked for again meanwhile.
+        which = key, id(value)
+        taking = self._arriving.get(which)
         if taking is None:
-            taking = self._arriving[key] = asyncio.ensure_future(asyncio.to_thread(taken_in, self.engine, value))
-            taking.add_done_callback(lambda _: self._arriving.pop(key))
+            taking = self._arriving[which] = asyncio.ensure_future(asyncio.to_thread(taken_in, self.engine, value))
+            taking.add_done_callback(lambda _: self._arriving.pop(which))
         try:
             stored = await taking
         except Exception as error:
@@ -279,7 +281,9 @@ def _let_go_of_frames(error: BaseException | None) -> None:
     Its frames, Dask's among them, refer to it in turn, and would keep what the subtask has read in the store until
     the garbage collector comes by, which may be never on a host that is idle.
     """
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         error.__traceback__ = None
         error = error.__context__
 

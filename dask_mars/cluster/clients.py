@@ -12,6 +12,7 @@ from dask_mars.client import compute_with, fold_from
 from dask_mars.cluster.demands import demanding
 from dask_mars.cluster.planning import find_hosts
 from dask_mars.cluster.submission import run_on_cluster
+from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.observer import Observer
 
@@ -85,11 +86,23 @@ def compute(
     -------
     tuple or object
         As Dask's own schedulers.
+
+    Raises
+    ------
+    NoAgents
+        There is no worker of ours.
+    ValueError
+        The client is asynchronous.
     """
-    slots = sum([host.slots for host in find_hosts(client)])
+    if client.asynchronous:
+        raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
+    hosts = find_hosts(client)
+    if not hosts:
+        raise NoAgents(client.scheduler.address)
+    slots = sum([host.slots for host in hosts])
 
     def run(graph: ChunkGraph, observer: Observer | None) -> dict[int, Any]:
-        return run_on_cluster(client, graph, retries, keep, observer)
+        return run_on_cluster(client, graph, hosts, retries, keep, observer)
 
     def held(key: Key) -> Future | None:
         # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.
@@ -97,7 +110,7 @@ def compute(
 
     # Nobody waits for what is kept, and would see the end.
     callbacks = () if keep else callbacks
-    return compute_with(run, dsk, keys, fold_from(max(slots, 1)), callbacks, cache, keep, held, True, demanding)
+    return compute_with(run, dsk, keys, fold_from(slots), callbacks, cache, keep, held, True, demanding)
 
 
 __all__ = ["close", "compute", "connected", "current"]

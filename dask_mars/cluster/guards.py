@@ -180,7 +180,12 @@ def workers_of(client: Client) -> dict[str, dict[str, Any]]:
     return workers
 
 
-def watch(client: Client, futures: Collection[Future], homes: Mapping[str, str]) -> None:
+def watch(
+    client: Client,
+    futures: Collection[Future],
+    homes: Mapping[str, str],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     """Wait for results, as long as the hosts are there that have the files for them.
 
     Dask would wait for such a host for ever.
@@ -193,6 +198,8 @@ def watch(client: Client, futures: Collection[Future], homes: Mapping[str, str])
         The results. It ends when all are there, or one has failed.
     homes : mapping
         Agents that have files, by their ids; and of each, for people, what needs some of them.
+    meanwhile : callable, optional
+        Called now and then.
 
     Raises
     ------
@@ -205,6 +212,7 @@ def watch(client: Client, futures: Collection[Future], homes: Mapping[str, str])
         if "pending" not in states or states & {"error", "cancelled"}:
             return
         time.sleep(_POLL_S)
+        meanwhile()
         if time.monotonic() - looked_s > _LOOK_S:
             looked_s = time.monotonic()
             there = {told.get(IDENTITY) for told in workers_of(client).values()}

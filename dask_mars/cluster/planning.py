@@ -45,14 +45,19 @@ class Host:
     id: str = ""
 
     def is_one_of(self, workers: Collection[str]) -> bool:
-        """Say whether it is among workers that the user names by address, name or host, as Dask allows."""
-        return not {self.address, self.name, get_address_host(self.address)}.isdisjoint(workers)
+        """Say whether it is among workers that the user names by address, name or IP address, as Dask allows."""
+        known = {self.address, self.address.partition("://")[2], self.name, get_address_host(self.address)}
+        return not known.isdisjoint(workers)
+
+    def has(self, resources: Collection[tuple[str, float]]) -> bool:
+        """Say whether it has so much of each resource."""
+        return all(self.resources.get(name, 0) >= amount for name, amount in resources)
 
 
 def find_hosts(client: Client) -> list[Host]:
     """Return the agents of a cluster, in the order of their addresses."""
     return [
-        Host(address, told["nthreads"], str(told["name"]), told["resources"], told[IDENTITY])
+        Host(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
         for address, told in sorted(workers_of(client).items())
         if MARK in told and told["status"] == "running"
     ]
@@ -193,7 +198,7 @@ def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
         number
         for number in everywhere
         if (not restriction.workers or hosts[number].is_one_of(restriction.workers))
-        and all(hosts[number].resources.get(name, 0) >= amount for name, amount in restriction.resources)
+        and hosts[number].has(restriction.resources)
     ]
     if not numbers and not restriction.loose:
         raise NoHostAllowed(restriction.workers, dict(restriction.resources), [host.name for host in hosts])

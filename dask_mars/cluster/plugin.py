@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed import SchedulerPlugin
+from distributed import SchedulerPlugin, Status
 from distributed.comm import get_address_host
 
 from dask_mars.scheduler.hashing import score
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MARK = "dask-mars"
 #: How agents say which one they are: at the same address there may be another one later.
 IDENTITY = "dask-mars-id"
+#: Of agents that take no work.
+_LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed, Status.paused})
 #: A host has at most so many times its share of a computation's subtasks that follow no data.
 _CROWDED = 1.25
 
@@ -82,20 +85,20 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
 
+    # -- what Dask calls --------------------------------------------------------------------------------------
+
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker among the agents, if it is one, and give it a share of what has not begun."""
         if MARK not in scheduler.workers[worker].extra:
             return
         self._agents.add(worker)
         self._name_agents()
-        for key, plan in list(self._plans.items()):
-            task = scheduler.tasks.get(key)
-            if task is None or plan.bound:
-                continue
+        for task, plan in self._unbound():
             if task.state == "processing":
                 self._offer(task, plan, worker)
-            elif task.state == "no-worker":
+            elif task.state in ("waiting", "no-worker") and not self._is_planned(task):
                 self._place(task, plan)
+        self._resume()
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """Find other places for what was to run on an agent that is gone."""
@@ -103,23 +106,18 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             return
         self._agents.discard(worker)
         self._name_agents()
-        for key, plan in list(self._plans.items()):
-            task = scheduler.tasks.get(key)
-            if task is not None and not plan.bound and task.worker_restrictions == {worker}:
+        for task, plan in self._unbound():
+            if task.worker_restrictions == {worker}:
                 self._place(task, plan)
-
-    def _name_agents(self) -> None:
-        workers = self._scheduler.workers
-        self._names = names_in_hashes(
-            {address: workers[address].name for address in self._agents & workers.keys()}
-        )
+        self._resume()
 
     def update_graph(
         self, scheduler: Scheduler, *, annotations: Mapping[str, Mapping[Any, Any]], **kwargs: Any
     ) -> None:
         """Take note of new subtasks, before any of them is sent anywhere."""
         for key, facts in annotations.get(MARK, {}).items():
-            if not isinstance(facts, Mapping):
+            # A client of another version may say something else.
+            if not isinstance(facts, Mapping) or not facts.keys() >= set(Plan._fields):
                 continue
             task = scheduler.tasks[key]
             plan = self._plans[key] = Plan(*[facts[name] for name in Plan._fields])
@@ -127,9 +125,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             if plan.bound:
                 continue
             task.loose_restrictions = False
-            planned = task.worker_restrictions or set()
-            if planned <= self._agents:
-                self._note(task, plan, *planned)
+            if self._is_planned(task):
+                (address,) = task.worker_restrictions
+                self._note(task, plan, address)
             else:
                 self._place(task, plan)
 
@@ -140,62 +138,117 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             return
         if finish == "forgotten":
             del self._plans[key]
-            self._note(None, plan, self._sent_to.pop(key, None))
+            self._forget(key, plan)
         elif not plan.bound:
             task = self._scheduler.tasks[key]
             if finish == "processing":
                 task.worker_restrictions = self._agents
             elif finish == "waiting" and not self._is_planned(task):
                 self._place(task, plan)
+            elif finish == "no-worker":
+                self._place(task, plan)
+                # Not in the middle of Dask's own transitions.
+                self._scheduler.loop.add_callback(self._resume)
+
+    # -- places -----------------------------------------------------------------------------------------------
+
+    def _name_agents(self) -> None:
+        workers = self._scheduler.workers
+        there = self._agents & workers.keys()
+        self._names = names_in_hashes({address: workers[address].name for address in there})
+
+    def _unbound(self) -> list[tuple[TaskState, Plan]]:
+        """Return the subtasks whose places are ours to find."""
+        tasks = self._scheduler.tasks
+        return [(tasks[key], plan) for key, plan in self._plans.items() if not plan.bound and key in tasks]
+
+    def _there(self) -> list[str]:
+        """Return the agents that take work."""
+        # One that is gone has left the scheduler's list before anybody is told.
+        workers = self._scheduler.workers
+        return [
+            address for address in self._agents if address in workers and workers[address].status not in _LEAVING
+        ]
 
     def _is_planned(self, task: TaskState) -> bool:
-        """Say whether a subtask is to be computed for the first time, and by whom that was planned."""
+        """Say whether a subtask is to be computed for the first time, and by an agent that takes work."""
         planned = task.worker_restrictions
-        return planned is not self._agents and bool(planned) and planned <= self._scheduler.workers.keys()
+        return planned is not self._agents and bool(planned) and planned <= set(self._there())
 
     def _place(self, task: TaskState, plan: Plan) -> None:
         """Find a place for a subtask whose planned host is gone, or that is to be computed again."""
-        # An agent that is gone has left the scheduler's list before anybody is told.
-        there = [address for address in self._agents if address in self._scheduler.workers]
-        if task.dependencies or not there:
-            task.worker_restrictions = self._agents or task.worker_restrictions
+        there = self._there()
+        workers = self._scheduler.workers
+        needed = task.resource_restrictions or {}
+        if needed and not any(_has(workers[address].resources, needed) for address in there):
+            # The user has said that others will do.
+            task.resource_restrictions = {}
+        if not there:
+            # Until somebody comes.
+            return
+        if task.dependencies:
+            task.worker_restrictions = self._agents
             return
         address = self._owner(plan, there)
         task.worker_restrictions = {address}
         self._note(task, plan, address)
 
+    def _resume(self) -> None:
+        """Have Dask begin subtasks that it had found nobody for: it looks again only when a worker comes."""
+        scheduler = self._scheduler
+        found = [
+            task.key for task in scheduler.unrunnable if task.key in self._plans and scheduler.valid_workers(task)
+        ]
+        if found:
+            scheduler.transitions(dict.fromkeys(found, "processing"), stimulus_id=f"dask-mars-resume-{time()}")
+
     def _owner(self, plan: Plan, there: Collection[str]) -> str:
         """Return the host that a subtask's place belongs to, among those that do not have enough already."""
-        workers = self._scheduler.workers
-        slots = {address: workers[address].nthreads for address in there}
-        count = sum([self._sent[plan.computation, address] for address in there]) + 1
-        fair = _CROWDED * count / sum(slots.values())
-        free = [address for address in there if self._sent[plan.computation, address] < fair * slots[address]]
-        return max(
-            free or there, key=lambda address: (score(plan.place, self._names[address], slots[address]), address)
-        )
+        free = [address for address in there if not self._is_crowded(plan, address, there)]
+        return max(free or there, key=lambda address: (self._score(plan, address), address))
 
-    def _note(self, task: TaskState | None, plan: Plan, address: str | None) -> None:
-        """Count a subtask without inputs where it was sent to, or, given no task, no more."""
-        if task is None:
-            if address is not None:
-                self._sent[plan.computation, address] -= 1
-                if not self._sent[plan.computation, address]:
-                    del self._sent[plan.computation, address]
-            return
-        if not task.dependencies:
-            self._note(None, plan, self._sent_to.get(task.key))
-            self._sent_to[task.key] = str(address)
-            self._sent[plan.computation, str(address)] += 1
+    def _score(self, plan: Plan, address: str) -> float:
+        return score(plan.place, self._names[address], self._scheduler.workers[address].nthreads)
+
+    def _is_crowded(self, plan: Plan, address: str, there: Collection[str]) -> bool:
+        workers = self._scheduler.workers
+        slots = sum([workers[other].nthreads for other in there])
+        count = sum([self._sent[plan.computation, other] for other in there]) + 1
+        fair = _CROWDED * count * workers[address].nthreads / slots
+        return bool(self._sent[plan.computation, address] >= fair)
 
     def _offer(self, task: TaskState, plan: Plan, newcomer: str) -> None:
         """Move a subtask to an agent that has just come, if its place belongs to that and it has not begun."""
         stealing = self._scheduler.extensions.get("stealing")
-        if stealing is None or task.dependencies or self._owner(plan, self._agents) != newcomer:
+        present = task.processing_on
+        if stealing is None or task.dependencies or present is None or present.address not in self._names:
             return
-        # The agent that has it is asked, and keeps it if it has begun.
-        stealing.move_task_request(task, task.processing_on, self._scheduler.workers[newcomer])
-        self._note(task, plan, newcomer)
+        # Of all others it is known that they want it less.
+        if self._score(plan, newcomer) <= self._score(plan, present.address):
+            return
+        if not self._is_crowded(plan, newcomer, self._names):
+            # The agent that has it is asked, and keeps it if it has begun.
+            stealing.move_task_request(task, present, self._scheduler.workers[newcomer])
+            self._note(task, plan, newcomer)
+
+    def _note(self, task: TaskState, plan: Plan, address: str) -> None:
+        """Count a subtask without inputs where it was sent to."""
+        if not task.dependencies:
+            self._forget(task.key, plan)
+            self._sent_to[task.key] = address
+            self._sent[plan.computation, address] += 1
+
+    def _forget(self, key: Any, plan: Plan) -> None:
+        """Count a subtask no more."""
+        address = self._sent_to.pop(key, None)
+        if address is not None:
+            self._sent[plan.computation, address] -= 1
+            if not self._sent[plan.computation, address]:
+                del self._sent[plan.computation, address]
+
+
+def _has(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0) >= amount for name, amount in needed.items())
 
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:

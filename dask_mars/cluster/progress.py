@@ -253,11 +253,15 @@ class Watch:
                 if self._client.status == "closed":
                     return None
 
-    def finish(self) -> None:
-        """Tell of all that is left: everything is computed."""
+    def catch_up(self) -> None:
+        """See to all messages that have come."""
         with contextlib.suppress(queue.Empty):
             while message := self._inbox.get_nowait():
                 self._take(*message)
+
+    def finish(self) -> None:
+        """Tell of all that is left: everything is computed."""
+        self.catch_up()
         for chunk in range(len(self._graph)):
             self.end(chunk)
 

@@ -24,12 +24,11 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.demands import Demands, find_demands
 from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
 from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
-from dask_mars.cluster.planning import Host, cut_for, find_hosts, futures_of, held_by
+from dask_mars.cluster.planning import Host, cut_for, futures_of, held_by
 from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Watch
 from dask_mars.cluster.shuffles import Shuffles, barrier_task, find_shuffles
 from dask_mars.cluster.wishes import Wishes
-from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph
 from dask_mars.observer import Observer
 from dask_mars.persisted import value_of
@@ -47,6 +46,7 @@ DaskKey = Hashable
 def run_on_cluster(
     client: Client,
     graph: ChunkGraph,
+    hosts: Sequence[Host],
     retries: int | None = None,
     keep: bool = False,
     observer: Observer | None = None,
@@ -59,6 +59,8 @@ def run_on_cluster(
         Connected to the cluster.
     graph : ChunkGraph
         What to compute.
+    hosts : sequence of Host
+        Its agents.
     retries : int, optional
         How often a task that raises is tried again.
     keep : bool, optional
@@ -73,16 +75,11 @@ def run_on_cluster(
 
     Raises
     ------
-    NoAgents
-        There is no worker of ours.
     NoHostAllowed
         The user wants a chunk to be computed where there is nobody.
     Exception
         Whatever a task raises.
     """
-    hosts = find_hosts(client)
-    if not hosts:
-        raise NoAgents(client.scheduler.address)
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
     demands = find_demands(graph)
@@ -187,6 +184,12 @@ class _Submission:
         self._own_keys: dict[int, DaskKey] = {}
         #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
         self._kept: dict[int, DaskKey] = {}
+        #: Requested chunks that are on the cluster already, or on their way: the user has persisted them before.
+        self._already: dict[int, Future] = {}
+        if keep:
+            named = {chunk: client.futures.get(graph.keys[chunk]) for chunk in graph.outputs}
+            good = [chunk for chunk, state in named.items() if state and state.status in ("pending", "finished")]
+            self._already = {chunk: Future(graph.keys[chunk], client) for chunk in good}
         for chunk, value in graph.values.items():
             if chunk in given:
                 self._given[value.key] = value
@@ -230,7 +233,9 @@ class _Submission:
                 watch.finish()
             return {chunk: self._value(chunk) for chunk in outputs}
         except BaseException:
-            self._client.cancel(list(self._futures.values()))
+            # A client that has been closed meanwhile has nothing to say to what comes first.
+            with contextlib.suppress(Exception):
+                self._client.cancel(list(self._futures.values()))
             raise
         finally:
             if watch is not None:
@@ -243,6 +248,8 @@ class _Submission:
         """Return the future of an output, or its value if that is here."""
         if chunk in self._values:
             return self._values[chunk]
+        if chunk in self._already:
+            return self._already[chunk]
         if chunk in self._kept:
             return self._futures.pop(self._kept[chunk])
         return self._given[self._whereabouts[chunk][0]]
@@ -322,7 +329,7 @@ class _Submission:
                 tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_parcel), number
             self._whereabouts.update({chunk: (part, item) for item, chunk in enumerate(parcel)})
             for item, chunk in enumerate(parcel if self._keep else ()):
-                if chunk in self._requested:
+                if chunk in self._requested and chunk not in self._already:
                     # Under the name that it has in the user's collection.
                     own = self._kept[chunk] = self._graph.keys[chunk]
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
@@ -376,6 +383,8 @@ class _Submission:
         allow_once(self._client, self._once[self._allowed :])
         self._allowed = len(self._once)
         wanted = self._wanted(batch, sent)
+        if not wanted:
+            return
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
             futures = self._client.get(graph, wanted, sync=False)
@@ -459,7 +468,10 @@ class _Submission:
         self._gathered.update(zip(missing, found, strict=True))
 
     def _wait(self, futures: Collection[Future]) -> None:
-        watch(self._client, futures, self._homes)
+        if self._watch is None:
+            watch(self._client, futures, self._homes)
+        else:
+            watch(self._client, futures, self._homes, self._watch.catch_up)
 
     def _value(self, chunk: int) -> Any:
         if chunk in self._values:

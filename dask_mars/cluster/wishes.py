@@ -93,7 +93,7 @@ class Wishes:
         return {
             "workers": [self._hosts[place].address for place in places],
             "allow_other_workers": others,
-            "resources": dict(restriction.resources) if computes else {},
+            "resources": self._resources(restriction) if computes else {},
             "priority": highest * len(graph) - first,
             "retries": self._retries_of(number),
             MARK: plan._asdict() | {"in_thread": self.in_thread(number)},
@@ -106,6 +106,12 @@ class Wishes:
     def needs_files(self, number: int) -> bool:
         """Say whether a subtask needs files that are at its host."""
         return self._subtasks[number].chunks[0] in self._demands.files
+
+    def _resources(self, restriction: Restriction) -> dict[str, float]:
+        """Return what a subtask takes of a host's resources; nothing if no host has them and others will do."""
+        if restriction.loose and not any(host.has(restriction.resources) for host in self._hosts):
+            return {}
+        return dict(restriction.resources)
 
     def _priority(self, number: int) -> float:
         of_user = self._graph.priorities

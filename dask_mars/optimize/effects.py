@@ -131,7 +131,7 @@ def _visible(values: Iterable[Any], seen: set[CodeType]) -> Iterator[Any]:
             yield from _visible_in_function(value, seen)
         elif kind.__name__ == "CombinedLock":
             # Xarray's.
-            yield from _visible(tuple(value.locks), seen)
+            yield from _visible(tuple(getattr(value, "locks", ())), seen)
         else:
             yield value
 
