@@ -21,7 +21,7 @@ lint: $(VENV)/installed
 	$(VENV)/bin/lint-imports
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 # The C code under the sanitizers and valgrind, for longer than the tests do it.
 stress:

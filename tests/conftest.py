@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -180,6 +181,11 @@ def _threads() -> set[threading.Thread]:
 
 def _engine_threads() -> int:
     return sum(thread.name.startswith("dask-mars") for thread in threading.enumerate())
+
+
+def without_addresses(value: Any) -> str:
+    """Return text for a value that is the same in all processes which run tests."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
 def _shared_memory() -> set[str]:

@@ -23,6 +23,7 @@ from dask_mars.optimize import conflicts as module
 from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import low_level_graph
+from tests.conftest import without_addresses
 
 Get = Any
 
@@ -199,7 +200,7 @@ def layered(first: Any, second: Any) -> da.Array:
         (Alias(("x", 0), "leaf"), Alias(("x", 0), ("x", 1))),
         ((partial(np.full, 5), 1), (partial(np.full, 6), 1)),
     ],
-    ids=str,
+    ids=without_addresses,
 )
 def test_key_made_in_two_ways_is_refused(first, second):
     expected = re.escape("Key ('x', 0) is made in different ways by two layers, 'one' and 'two'")

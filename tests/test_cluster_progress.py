@@ -516,7 +516,7 @@ def test_memory_in_the_dashboard(private_tmp):
         assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] > 0, PATIENCE_S)
         assert eventually(lambda: state.metrics["mars_stored_bytes"] >= 8 << 20, PATIENCE_S)
         assert state.metrics["mars_store_limit_bytes"] <= 16 << 20
-        assert state.memory.spilled == state.metrics["spilled_bytes"]["disk"]
+        assert eventually(lambda: state.memory.spilled == state.metrics["spilled_bytes"]["disk"], PATIENCE_S)
         assert state.memory.managed < 48 << 20
         # Worker processes are part of it.
         (pid,) = cluster.workers[0].engine.worker_pids()
@@ -524,6 +524,7 @@ def test_memory_in_the_dashboard(private_tmp):
             state.metrics["memory"]
             >= state.metrics["mars_stored_bytes"] + dask_mars.limits.estimate_memory([pid]) // 2
         )
-        assert state.metrics[SUBTASKS] == ()
+        # As of the next heartbeat.
+        assert eventually(lambda: state.metrics[SUBTASKS] == (), PATIENCE_S)
         del kept
         assert eventually(lambda: state.metrics["spilled_bytes"]["disk"] == 0, PATIENCE_S)

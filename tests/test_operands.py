@@ -23,6 +23,7 @@ from dask_mars.operands import OperandMapping, op_id_of, path_of
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import channel
 from tests import tasks
+from tests.conftest import without_addresses
 
 
 def twice(value: Any) -> Any:
@@ -156,7 +157,7 @@ def test_ufunc_of_scipy_has_a_path():
         list[int],
         counted,
     ],
-    ids=repr,
+    ids=without_addresses,
 )
 def test_what_has_a_state_or_no_name_has_no_path(function):
     assert path_of(function) is None
