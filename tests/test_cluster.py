@@ -32,7 +32,7 @@ from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients, planning, submission
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.pieces import Packer
-from dask_mars.cluster.planning import Host, cut_for, find_hosts
+from dask_mars.cluster.planning import Host, cut_for, find_hosts, sizes_of
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
@@ -136,7 +136,7 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     how = (client, graph, find_hosts(client), Packer(graph, 0), halves, {}, 0, False, None)
-    made = submission._Submission(*how, "name", Demands(), Shuffles())
+    made = submission._Submission(*how, "name", Demands(), Shuffles(), sizes_of(graph))
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 
@@ -286,6 +286,17 @@ def test_what_is_persisted_twice_is_there_once(cluster):
 async def test_asynchronous_clients_are_refused(client, scheduler, worker):
     with pytest.raises(ValueError, match="not asynchronous"):
         dask_mars.get({"x": 1}, "x", client=client)
+
+
+def test_more_than_the_memory_of_a_host(tmp_path):
+    options = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "512 MiB", "store_limit": "64 MiB"}
+    options |= {"dashboard_address": "127.0.0.1:0", "local_directory": str(tmp_path)}
+    with dask_mars.LocalMarsCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
+        # Dask's scheduler counts wholes, of which a subtask may read a part, and which may be on disk.
+        kept = da.ones(80 << 20, chunks=4 << 20).persist(scheduler=dask_mars.get, client=client)
+        assert kept.nbytes > 512 << 20
+        assert kept.sum().compute(scheduler=dask_mars.get, client=client) == 80 << 20
+        del kept
 
 
 def test_the_scheduler_needs_neither_us_nor_the_users_modules(get, client, monkeypatch):

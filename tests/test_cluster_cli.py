@@ -67,7 +67,8 @@ def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path)
     with scripts.start(*COMMAND, *options.split()) as process:
         assert eventually(lambda: "alice" in agents(client), 20)
         told = agents(client)["alice"]
-        assert (told["nthreads"], told["memory_limit"], told["resources"]) == (2, 512 << 20, {"ROOM": 2.0})
+        assert (told["nthreads"], told["resources"]) == (2, {"ROOM": 2.0})
+        assert told["memory_limit"] > 512 << 20
         assert told["services"]["dashboard"]
         assert told["nanny"]
         assert int(pid_file.read_text()) == process.pid

@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import logging
 import operator
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,7 +65,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         Where results beyond that go. Default: ``dask-mars.spill-directory``, else the worker's local directory.
     **kwargs
         As for `distributed.Worker`. ``nthreads`` is the number of worker processes, and of subtasks that are
-        computed at the same time; ``memory_limit`` is for the agent and its worker processes together.
+        computed at the same time; ``memory_limit`` is for the agent and its worker processes together. Dask's
+        scheduler is told of that and of the free space of the disk that results are spilled to.
     """
 
     def __init__(
@@ -87,6 +90,9 @@ class MarsWorker(Worker):  # type: ignore[misc]
             settings = dataclasses.replace(settings, store_limit=limit)
         if spill_directory is not None or config.get("spill-directory") is None:
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
+        # Dask's scheduler refuses tasks whose inputs are more than that, and counts results as wholes of which a
+        # subtask may read a part, and which may be on disk.
+        self.memory_manager.memory_limit = settings.memory_limit + _free_bytes(settings.spill_directory)
         self._settings = settings
         self._engine: Engine | None = None
         #: The end of the engine.
@@ -273,6 +279,14 @@ class MarsWorker(Worker):  # type: ignore[misc]
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
                 engine.cancel_graph(number)
+
+
+def _free_bytes(directory: Path | None) -> int:
+    """Return what there is room for on the disk of a directory, which need not be there yet."""
+    place = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
 
 
 def _let_go_of_frames(error: BaseException | None) -> None:

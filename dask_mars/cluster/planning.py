@@ -103,6 +103,11 @@ def held_by(client: Client, futures: Mapping[int, Future], hosts: Sequence[Host]
     return held
 
 
+def sizes_of(graph: ChunkGraph) -> list[int]:
+    """Return the estimated bytes of each chunk of a graph."""
+    return estimate_bytes(GraphPlan(graph.inputs, (), graph.operand_of, declared_bytes=graph.declared_bytes))
+
+
 def cut_for(
     graph: ChunkGraph,
     hosts: Sequence[Host],
@@ -110,6 +115,7 @@ def cut_for(
     held_bytes: Mapping[int, Mapping[int, int]],
     demands: Demands,
     shuffles: Shuffles,
+    sizes: Sequence[int] | None = None,
 ) -> list[Subtask]:
     """Cut a graph into subtasks for hosts.
 
@@ -127,6 +133,8 @@ def cut_for(
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
+    sizes : sequence of int, optional
+        Bytes of each chunk; by default what `sizes_of` says.
 
     Raises
     ------
@@ -149,7 +157,7 @@ def cut_for(
     known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
     allowed = _allowed(graph, hosts, demands, shuffles)
     kinds = _kinds(graph, demands, in_client)
-    sizes = estimate_bytes(plan)
+    sizes = sizes_of(graph) if sizes is None else sizes
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, held_bytes, sizes)
     return cut(plan, placed, slots, sizes=sizes, kinds=kinds)
@@ -205,4 +213,4 @@ def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
     return numbers or list(everywhere)
 
 
-__all__ = ["Host", "allowed_by", "cut_for", "find_hosts", "futures_of", "held_by"]
+__all__ = ["Host", "allowed_by", "cut_for", "find_hosts", "futures_of", "held_by", "sizes_of"]

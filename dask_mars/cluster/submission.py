@@ -24,7 +24,7 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.demands import Demands, find_demands
 from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
 from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
-from dask_mars.cluster.planning import Host, cut_for, futures_of, held_by
+from dask_mars.cluster.planning import Host, cut_for, futures_of, held_by, sizes_of
 from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Watch
 from dask_mars.cluster.shuffles import Shuffles, barrier_task, find_shuffles
@@ -88,9 +88,10 @@ def run_on_cluster(
     here = packer.unsendable()
     given = futures_of(client, graph)
     held_bytes = held_by(client, given, hosts)
+    sizes = sizes_of(graph)
     while True:
         try:
-            subtasks = cut_for(graph, hosts, here, held_bytes, demands, shuffles)
+            subtasks = cut_for(graph, hosts, here, held_bytes, demands, shuffles, sizes)
             submission = _Submission(
                 client,
                 graph,
@@ -104,6 +105,7 @@ def run_on_cluster(
                 name,
                 demands,
                 shuffles,
+                sizes,
             )
         except Unsendable as error:
             here = here.union(error.chunks)
@@ -132,6 +134,8 @@ class _Submission:
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
+    sizes : sequence of int
+        Bytes of its chunks.
 
     Raises
     ------
@@ -153,6 +157,7 @@ class _Submission:
         name: str,
         demands: Demands,
         shuffles: Shuffles,
+        sizes: Sequence[int],
     ) -> None:
         self._client = client
         self._graph = graph
@@ -161,6 +166,7 @@ class _Submission:
         self._subtasks = subtasks
         self._demands = demands
         self._shuffles = shuffles
+        self._sizes = sizes
         self._wishes = Wishes(name, graph, hosts, subtasks, demands, shuffles, retries)
         self._name = name
         self._requested = frozenset(graph.outputs)
@@ -365,7 +371,7 @@ class _Submission:
             wanted_by = frozenset(hosts)
             stays = hosts == {subtask.host}
             number = 0 if stays else sizes[wanted_by] // _PARCEL_BYTES
-            sizes[wanted_by] += self._graph.declared_bytes(chunk) or 0
+            sizes[wanted_by] += self._sizes[chunk]
             parcels.setdefault((wanted_by, number, chunk if alone else -1), []).append(chunk)
         return list(parcels.values())
 
