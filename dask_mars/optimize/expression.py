@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ from dask_mars.optimize.conflicts import in_circles, refuse_shared_keys
 from dask_mars.optimize.frames import fused, lazy_expression
 from dask_mars.optimize.layers import LazyLayer
 from dask_mars.optimize.overlap import lazy_overlap
+from dask_mars.optimize.rechunk import as_tasks, is_between_workers
+
+logger = logging.getLogger(__name__)
 
 #: Annotations that we honour.
 HONOURED = ("retries", "priority", "workers", "allow_other_workers", "resources")
@@ -156,8 +160,9 @@ def _graph_of_layers(
             if lazy is not None:
                 layers.append(lazy)
             else:
-                own.update(layer)
-                size += len(layer)
+                made = _tasks_of(layer)
+                own.update(made)
+                size += len(made)
         refuse_shared_keys(operand.hlg, own, size)
         tasks = {**tasks, **own} if tasks else own
     return tasks, layers
@@ -200,6 +205,17 @@ def lazy_layer(layer: Layer) -> LazyLayer | None:
     if type(layer) is ArrayOverlapLayer:
         return lazy_overlap(layer)
     return None
+
+
+def _tasks_of(layer: Layer) -> Mapping[Key, Any]:
+    if is_between_workers(layer):
+        try:
+            return as_tasks(layer)
+        except Exception as reason:
+            # Dask's own way is right, too.
+            logger.debug("%r stays as it is: %r", layer, reason)
+    tasks: Mapping[Key, Any] = layer
+    return tasks
 
 
 def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
