@@ -234,7 +234,7 @@ def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, 
         arriving.set()
         await asyncio.sleep(0.2)
 
-    monkeypatch.setattr(agent, "_take_in", take_in)
+    monkeypatch.setattr(agent._arrivals, "take_in", take_in)
     scattered = client.scatter(1, workers=[agent.address])
     piece = piece_of({"y": (note_name, str(tmp_path / "begun"), "x")}, "y", reads=("x",), item=None)
     future = submit(client, agent, piece, scattered)

@@ -31,6 +31,7 @@ from dask_mars.scheduler.events import (
     OperandsReturned,
     ReadAhead,
     Refuse,
+    ResultsKept,
     ResultsTaken,
     Run,
     Spill,
@@ -208,6 +209,15 @@ class Host:
         self.taken.add(graph)
         self.post(ResultsTaken(graph))
 
+    def keep_results(self, graph: int, kept: int) -> None:
+        """Let the user keep the results of a graph in the store, as another graph."""
+        outputs = self.plans[graph].outputs
+        self.plans[kept] = plan(*[()] * len(outputs), outputs=range(len(outputs)), data=range(len(outputs)))
+        for number, chunk in enumerate(outputs):
+            self.stored[kept, number] = self.stored.pop((graph, chunk))
+        self.taken.add(graph)
+        self.post(ResultsKept(graph, kept, outputs))
+
     def answer(self, written: bool = True) -> None:
         """Let the disk answer the oldest request."""
         graph, chunk = self.writing.pop(0)
@@ -234,6 +244,15 @@ class Host:
     def run(self) -> None:
         while self.step():
             pass
+
+    def run_workers(self) -> None:
+        """Let everything happen but in the user's process."""
+        while any(self.hands[worker] for worker in self.hands if worker != CLIENT) or self.writing:
+            for worker in self.hands:
+                if worker != CLIENT and self.hands[worker]:
+                    self.work(worker)
+            if self.writing:
+                self.answer()
 
 
 def pairs(count: int) -> GraphPlan:
@@ -356,6 +375,96 @@ def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
     assert host.failed == {1: 1}
     assert host.refused == {1: Refuse(1, 1, 500, 200)}
     assert not host.machine.memory.promised_bytes
+
+
+# -- room for what comes from elsewhere ---------------------------------------------------------------------------
+
+
+def room(size: int) -> GraphPlan:
+    """Return the plan of what the user's process is to put into the store."""
+    return plan((), in_client=frozenset([0]), declared_bytes=lambda chunk: size, client_stores=True)
+
+
+def give_back(host: Host, graph: int) -> None:
+    """Let the user's process have no use for its room any more."""
+    host.post(GraphCancelled(graph))
+    if host.hands[CLIENT]:
+        host.hands[CLIENT].remove((graph, 0))
+        host.post(OperandsReturned(CLIENT, graph, [0]))
+
+
+def test_room_is_made_before_it_is_given():
+    host = Host([40, 40], limit=100, workers=1)
+    host.submit(plan((), (), outputs=[0, 1], declared_bytes=lambda chunk: 40))
+    host.run()
+    host.keep_results(1, 2)
+    host.submit(room(70), graph=3)
+    assert not host.hands[CLIENT]
+    host.run_workers()
+    assert host.hands[CLIENT] == [(3, 0)]
+    assert host.ever_spilled == [(2, 0), (2, 1)]
+    assert host.machine.memory.promised_bytes == 70
+    give_back(host, 3)
+    assert not host.machine.memory.promised_bytes
+    assert host.machine.graphs == [2]
+
+
+def test_work_of_workers_comes_before_what_comes_from_elsewhere():
+    host = Host([60, 60], limit=100, workers=2)
+    graph_plan = plan((), (), outputs=[0, 1], declared_bytes=lambda chunk: 60)
+    host.submit(graph_plan)
+    assert len(host.started) == 1
+    host.submit(room(30), graph=2)
+    # It would fit, and then keep out the other chunk.
+    assert not host.hands[CLIENT]
+    host.run_workers()
+    assert host.hands[CLIENT] == [(2, 0)]
+    give_back(host, 2)
+    host.take_results(1)
+
+
+def test_room_larger_than_the_limit_is_given_when_nothing_else_is_under_way():
+    host = Host([40], limit=100, workers=1)
+    host.submit(plan(()))
+    host.submit(room(500), graph=2)
+    assert not host.hands[CLIENT]
+    host.run_workers()
+    assert not host.hands[CLIENT]
+    host.take_results(1)
+    assert host.hands[CLIENT] == [(2, 0)]
+    give_back(host, 2)
+    assert not host.machine.graphs
+
+
+def test_room_larger_than_all_memory_is_refused_with_numbers():
+    host = Host([40], limit=100, hard_limit=200, workers=1)
+    host.submit(room(500))
+    assert host.refused == {1: Refuse(1, 0, 500, 200)}
+    assert not host.machine.graphs
+    assert not host.machine.memory.promised_bytes
+
+
+def test_who_waits_for_room_can_give_up():
+    host = Host([90], limit=100, workers=1)
+    host.submit(plan((), declared_bytes=lambda chunk: 90))
+    host.submit(room(50), graph=2)
+    assert not host.hands[CLIENT]
+    give_back(host, 2)
+    assert host.machine.graphs == [1]
+    host.run()
+    assert host.finished == {1}
+
+
+def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes():
+    host = Host([0] * 40, limit=100, workers=2)
+    host.submit(plan(*[()] * 40, outputs=range(40)))
+    host.work(0)
+    assert len(host.hands[0]) > 1
+    while host.hands[1]:
+        host.work(1)
+    host.submit(room(150), graph=2)
+    assert host.machine.blocked == (2, 0, 150)
+    assert host.machine.next_due_s() is not None
 
 
 # -- spilling -----------------------------------------------------------------------------------------------------

@@ -15,18 +15,19 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dask.sizeof import sizeof
 from distributed import Reschedule, Status, Worker, WorkerPlugin, get_worker
 from distributed.worker import thread_state
+from distributed.worker_state_machine import GatherDepSuccessEvent
 from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client import run_graph
+from dask_mars.cluster.arrivals import Arrivals, Budget
 from dask_mars.cluster.guards import NotWanted
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.pieces import Piece, admitted
@@ -43,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: How often is looked for chunks whose transfer is over.
 _GIVE_BACK_MS = 100
-#: Results from elsewhere of at least this many bytes are put into the store.
-_TAKEN_IN_BYTES = 1 << 16
+#: Of the memory limit: what may be read from disk at the same time to be sent to others.
+_SENT_SHARE = 0.1
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
 #: How long a host that is to leave may take to hand its results to others.
@@ -104,8 +105,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: What subtasks have raised of which Dask has not heard yet.
         self._raised: dict[Any, BaseException] = {}
-        #: Results from elsewhere that are on their way into the store.
-        self._arriving: dict[Any, asyncio.Future[Stored]] = {}
+        self._sent_from_disk = Budget(int(settings.memory_limit * _SENT_SHARE))
         self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
 
@@ -118,6 +118,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, then register with the scheduler."""
         self._engine = Engine(self._settings, of_agent=True)
+        self._arrivals = Arrivals(self._engine, self.data)
         await super().start_unsafe()
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         if self.nanny is not None:
@@ -178,7 +179,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
-                await asyncio.gather(*[self._take_in(source.key) for source in task.dependencies])
+                await asyncio.gather(*[self._arrivals.take_in(source.key) for source in task.dependencies])
             elif not _takes_apart(task) and self._reads_stored(task):
                 task.run_spec = _WithPlainValues(task.run_spec)
         try:
@@ -189,31 +190,25 @@ class MarsWorker(Worker):  # type: ignore[misc]
     def _reads_stored(self, task: Any) -> bool:
         return any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies)
 
-    def arrived(self, key: Any) -> None:
-        """Begin to put a result that has come from elsewhere into the store: its subtask may be long in coming."""
-        task = self.state.tasks.get(key)
-        if task is not None and any(map(_is_for_engine, task.dependents)):
-            self._ongoing_background_tasks.call_soon(self._take_in, key)
+    async def gather_dep(
+        self, worker: str, to_gather: Collection[Any], total_nbytes: int, *, stimulus_id: str
+    ) -> Any:
+        """Fetch results of another worker; what subtasks read once there is room for it, and into the store."""
+        tasks = [task for key in to_gather if (task := self.state.tasks.get(key)) is not None]
+        read = [task for task in tasks if any(map(_is_for_engine, task.dependents))]
+        async with self._arrivals.room(f"what comes from {worker}", sum([task.get_nbytes() for task in read])):
+            event = await super().gather_dep(worker, to_gather, total_nbytes, stimulus_id=stimulus_id)
+            if isinstance(event, GatherDepSuccessEvent):
+                await self._arrivals.put(event.data, [task.key for task in read])
+        return event
 
-    async def _take_in(self, key: Any) -> None:
-        """Put a result that has come from elsewhere into the store, if it is large."""
-        value = self.data.get(key)
-        if value is None or isinstance(value, Stored) or sizeof(value) < _TAKEN_IN_BYTES:
-            return
-        # The key may be given up and asked for again meanwhile.
-        which = key, id(value)
-        taking = self._arriving.get(which)
-        if taking is None:
-            taking = self._arriving[which] = asyncio.ensure_future(asyncio.to_thread(taken_in, self.engine, value))
-            taking.add_done_callback(lambda _: self._arriving.pop(which))
-        try:
-            stored = await taking
-        except Exception as error:
-            # It can be used as it is, too.
-            logger.debug("%r stays where it is: %s", key, error)
-            return
-        if self.data.get(key) is value:
-            self.data[key] = stored
+    async def get_data(
+        self, comm: Any, keys: Collection[Any], who: str | None = None, serializers: Any = None
+    ) -> Any:
+        """Send results to another worker or a client; what is on disk a few at a time."""
+        stored = [value for key in keys if isinstance(value := self.data.get(key), Stored)]
+        async with self._sent_from_disk.share(sum([value.on_disk_bytes for value in stored])):
+            return await super().get_data(comm, keys, who=who, serializers=serializers)
 
     def compute(self, piece: Piece, arguments: Sequence[Any]) -> Any:
         """Compute a subtask, and return its outputs or what stands for them. Called by a thread of Dask's.
@@ -344,12 +339,6 @@ def _hints() -> Iterator[None]:
         raise
 
 
-def taken_in(engine: Engine, value: Any) -> Stored:
-    """Return a value, or a list of values, from the store of an engine."""
-    items = value if type(value) is list else [value]
-    return Stored(engine.put("arrived", items), bare=items is not value)
-
-
 def _refuse_unpicklable(value: Any) -> None:
     """Raise if a value cannot be pickled: better the task fails than each transfer, again and again."""
     if type(value) not in _TRAVEL or (type(value) is np.ndarray and value.dtype.hasobject):
@@ -357,7 +346,7 @@ def _refuse_unpicklable(value: Any) -> None:
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]
-    """Tells an agent of subtasks that nobody wants any more, and of results that have come from elsewhere."""
+    """Tells an agent of subtasks that nobody wants any more."""
 
     def __init__(self, agent: MarsWorker) -> None:
         self._agent = agent
@@ -366,8 +355,6 @@ class _Cancelling(WorkerPlugin):  # type: ignore[misc]
         """Take note of a change of a task's state."""
         if start == "executing" and finish not in ("memory", "error", "rescheduled", "long-running"):
             self._agent.cancel_subtask(key)
-        elif start == "flight" and finish == "memory":
-            self._agent.arrived(key)
 
 
 class _WithPlainValues:

@@ -16,7 +16,7 @@ from dask.sizeof import sizeof
 from distributed.protocol.serialize import Serialized, serialize
 
 from dask_mars.persisted import Persisted, value_of
-from dask_mars.worker.locations import ARRAY, OBJECT, Location
+from dask_mars.worker.locations import ARRAY, OBJECT, SPILLED, Location
 from dask_mars.worker.store import Store
 
 
@@ -73,6 +73,11 @@ class Stored(Serialized):  # type: ignore[misc]
         """Bytes of the values, roughly."""
         return sum([item.nbytes if type(item) is Persisted else sizeof(item) for item in self.items])
 
+    @property
+    def on_disk_bytes(self) -> int:
+        """Bytes of those values that are on disk at the moment, roughly: reading them takes as much memory."""
+        return sum([_on_disk_bytes(item) for item in self.items])
+
     def __getitem__(self, number: int) -> Any:
         # What a task returns has to be one of these.
         item = self.items[number]
@@ -110,6 +115,13 @@ def plain(value: Any) -> Any:
 @sizeof.register(Stored)  # type: ignore[untyped-decorator]
 def _size_of_stored(stored: Stored) -> int:
     return stored.nbytes
+
+
+def _on_disk_bytes(item: Any) -> int:
+    if isinstance(item, Stored):
+        return item.on_disk_bytes
+    location = item.location if type(item) is Persisted else None
+    return item.nbytes if location is not None and location[0] == SPILLED else 0
 
 
 def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:

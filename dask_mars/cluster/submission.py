@@ -36,8 +36,10 @@ from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.locks import interprocess
 
-#: Beyond this results of a subtask travel apart.
+#: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
+#: another takes over what reads them.
 _PARCEL_BYTES = 1 << 25
+_STAYING_PARCEL_BYTES = 1 << 27
 
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable
@@ -360,7 +362,8 @@ class _Submission:
         Large groups are divided, since a parcel is in an agent's own memory until all of it has come.
         """
         parcels: dict[tuple[frozenset[int], int, int], list[int]] = {}
-        sizes: dict[frozenset[int], int] = defaultdict(int)
+        #: How many parcels of a group are full, and what the next has.
+        filled: dict[frozenset[int], tuple[int, int]] = {}
         for chunk in subtask.outputs:
             readers = self._readers[chunk]
             hosts = {self._subtasks[reader].host for reader in readers}
@@ -369,9 +372,11 @@ class _Submission:
             # A thread of Dask's gets copies of all that comes with what it reads.
             alone = any(self._subtasks[reader].chunks[0] in self._demands.threads for reader in readers)
             wanted_by = frozenset(hosts)
-            stays = hosts == {subtask.host}
-            number = 0 if stays else sizes[wanted_by] // _PARCEL_BYTES
-            sizes[wanted_by] += self._sizes[chunk]
+            limit = _STAYING_PARCEL_BYTES if hosts == {subtask.host} else _PARCEL_BYTES
+            number, size = filled.get(wanted_by, (0, 0))
+            if size and size + self._sizes[chunk] > limit:
+                number, size = number + 1, 0
+            filled[wanted_by] = number, size + self._sizes[chunk]
             parcels.setdefault((wanted_by, number, chunk if alone else -1), []).append(chunk)
         return list(parcels.values())
 

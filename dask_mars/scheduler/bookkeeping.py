@@ -240,9 +240,10 @@ class Graph:
         return self.state[chunk] == READY and chunk not in self.delayed
 
     def withdraw(self, chunk: int) -> None:
-        """Take a chunk for workers out of turn."""
-        self.ready = [key for key in self.ready if self.chunk_of(key) != chunk]
-        heapq.heapify(self.ready)
+        """Take a chunk out of its queue out of turn."""
+        queue = self.client_ready if self.in_client[chunk] else self.ready
+        queue[:] = [key for key in queue if self.chunk_of(key) != chunk]
+        heapq.heapify(queue)
 
     # -- moves ------------------------------------------------------------------------------------------------
 

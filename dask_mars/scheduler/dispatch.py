@@ -201,9 +201,13 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         self._blocked = None
+        waiting: list[Graph] = []
         for graph in self._graphs.values():
             if graph.client_ready:
-                self._give_to_client(graph)
+                if graph.plan.client_stores:
+                    waiting.append(graph)
+                else:
+                    self._give_to_client(graph)
         # Graphs take turns, so that a small one is not stuck behind a large one.
         given = True
         while given:
@@ -213,15 +217,27 @@ class Dispatcher:
                     given = True
                     # To the end of the line: the next event's room goes to the others first.
                     self._graphs[graph.number] = self._graphs.pop(graph.number)
+        # What workers do gives memory back in the end, and what comes from outside could take all of it.
+        for graph in waiting:
+            if self._blocked is None:
+                self._give_to_client(graph)
 
     def _give_to_client(self, graph: Graph) -> None:
+        memory, counts = self.memory, self.memory.limited and graph.plan.client_stores
         chunks = []
         while graph.client_ready:
-            chunk = graph.chunk_of(heapq.heappop(graph.client_ready))
+            chunk = graph.chunk_of(graph.client_ready[0])
             if graph.is_next(chunk):
+                need = graph.memory.need(chunk) if counts else 0
+                if need:
+                    if not memory.admits(need):
+                        self._blocked = graph, chunk, need
+                        break
+                    memory.promise(graph.number, chunk, need)
                 graph.give(chunk)
                 self.client_hand.add((graph.number, chunk))
                 chunks.append(chunk)
+            heapq.heappop(graph.client_ready)
         if chunks:
             self._emit(Run(CLIENT, graph.number, chunks))
 
@@ -325,7 +341,9 @@ class Dispatcher:
     def _asks(self) -> list[tuple[int, float]]:
         """Return workers in whose queues others could find something to do, and when that is to be asked for."""
         workers = self.workers
-        if self._blocked is not None or all(worker.in_hand for worker in workers.values()):
+        # A worker that has nothing to do for want of memory could do nothing with what it is given either.
+        no_room = self._blocked is not None and not self._blocked[0].plan.client_stores
+        if no_room or all(worker.in_hand for worker in workers.values()):
             return []
         silence_s = self._policy.silence_s
         return [
@@ -395,7 +413,10 @@ class Dispatcher:
         if memory.spilling_bytes or any(other.in_hand or other.is_read for other in self._graphs.values()):
             return None
         limit = graph.plan.worker_limit
-        free = [number for number in self.workers if limit is None or number < limit]
+        if graph.in_client[chunk]:
+            free = [CLIENT]
+        else:
+            free = [number for number in self.workers if limit is None or number < limit]
         if not free:
             return None
         self._blocked = None
@@ -408,8 +429,12 @@ class Dispatcher:
         return None
 
     def _run_alone(self, graph: Graph, chunk: int, need: int, number: int) -> None:
-        worker = self.workers[number]
         self.memory.promise(graph.number, chunk, need)
+        if number == CLIENT:
+            self.client_hand.add((graph.number, chunk))
+            self._emit(Run(CLIENT, graph.number, [chunk]))
+            return
+        worker = self.workers[number]
         worker.in_hand[graph.number, chunk] = self._policy.window_s
         worker.load_s += self._policy.window_s
         self._emit(Run(number, graph.number, [chunk], graph.loads(number, [chunk])))

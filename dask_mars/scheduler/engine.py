@@ -537,7 +537,7 @@ class Engine:
             self._handle(TimePassed())
         if not ready and self._runs:
             self._end_stalled()
-        if len(self._runs) > len(self._kept) and now - self._watched_s > _WATCH_S:
+        if self._runs and now - self._watched_s > _WATCH_S:
             self._watched_s = now
             self._watch_memory()
         for handle in self._workers.values():

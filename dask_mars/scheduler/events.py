@@ -42,6 +42,8 @@ class GraphPlan:
         Returns the bytes that a chunk's result is declared to take in the store, or None where nothing is said.
     unrepeatable : collection of int
         Operands of which no chunk may be begun a second time.
+    client_stores : bool
+        Whether what the user's process makes goes into the store, and so has to wait for room there.
     """
 
     inputs: Sequence[tuple[int, ...]]
@@ -56,6 +58,7 @@ class GraphPlan:
     run_ahead: bool = True
     declared_bytes: Callable[[int], int | None] | None = None
     unrepeatable: frozenset[int] = frozenset()
+    client_stores: bool = False
 
     def is_repeatable(self, chunk: int) -> bool:
         """Say whether a chunk may be begun again if it was begun and is not done."""

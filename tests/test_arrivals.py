@@ -1,0 +1,168 @@
+"""What comes to a host from elsewhere: room for it in the store first, and what it sends from disk in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_mars.cluster.arrivals import Arrivals, Budget
+from dask_mars.cluster.stored import Stored
+from dask_mars.errors import EngineStopped
+from dask_mars.runtime import Runtime
+from dask_mars.scheduler.rooms import Room
+from tests.conftest import eventually
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def host(small: Runtime) -> Iterator[Runtime]:
+    """Yield an engine whose store holds 8 MiB, and see that nothing is left in it."""
+    yield small
+    assert eventually(lambda: not small.engine().state()["graphs"])
+
+
+def mebibyte(value: float) -> Any:
+    return np.full(MIB // 8, value)
+
+
+async def put(arrivals: Arrivals, key: str, value: Any) -> Any:
+    """Let a result come as an agent does it."""
+    values = {key: value}
+    async with arrivals.room(key, value.nbytes):
+        await arrivals.put(values, [key])
+    return values[key]
+
+
+def test_others_leave_memory_before_something_comes(host):
+    engine = host.engine()
+    arrivals = Arrivals(engine, {})
+    most = 0
+
+    async def come() -> list[Any]:
+        nonlocal most
+        found = []
+        for number in range(20):
+            found.append(await put(arrivals, f"x{number}", mebibyte(number)))
+            most = max(most, engine.view.store()["stored_bytes"])
+        return found
+
+    found = asyncio.run(come())
+    assert all(type(value) is Stored for value in found)
+    assert engine.spilled_bytes
+    assert most <= 8 * MIB
+    assert [value.value()[0] for value in found] == list(range(20))
+    assert sum([value.on_disk_bytes for value in found]) >= 12 * MIB
+    assert Stored(found).on_disk_bytes == sum([value.on_disk_bytes for value in found])
+
+
+def test_many_at_a_time_keep_to_the_limit(host):
+    engine = host.engine()
+    arrivals = Arrivals(engine, {})
+
+    async def come() -> list[Any]:
+        return await asyncio.gather(*[put(arrivals, f"x{number}", mebibyte(number)) for number in range(20)])
+
+    found = asyncio.run(come())
+    assert [value.value()[0] for value in found] == list(range(20))
+    assert engine.view.store()["stored_bytes"] <= 8 * MIB
+    assert not engine.view.store()["promised_bytes"]
+
+
+def test_what_is_larger_than_all_memory_comes_all_the_same(host):
+    engine = host.engine()
+
+    async def come() -> None:
+        async with Arrivals(engine, {}).room("x", 1 << 40):
+            assert not engine.view.store()["promised_bytes"]
+
+    asyncio.run(come())
+
+
+def test_who_waits_can_be_cancelled(host):
+    engine = host.engine()
+    arrivals = Arrivals(engine, {})
+
+    async def come() -> None:
+        async with arrivals.room("first", 6 * MIB):
+            waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            assert engine.state()["graphs"]
+            assert "'second' is next and waits for 4.00 MiB of memory" in engine.explain()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    asyncio.run(come())
+
+
+def test_the_end_of_the_engine_ends_the_wait(small):
+    engine = small.engine()
+    arrivals = Arrivals(engine, {})
+
+    async def come() -> None:
+        async with arrivals.room("first", 6 * MIB):
+            waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await asyncio.to_thread(engine.close)
+            # It stays as it has come.
+            assert type(await waiting) is np.ndarray
+        async with arrivals.room("third", MIB):
+            pass
+
+    asyncio.run(come())
+    with pytest.raises(EngineStopped):
+        Room(engine, "fourth", MIB, lambda error: None)
+
+
+def test_results_that_are_here_go_into_the_store_once(host):
+    engine = host.engine()
+    data = {"x": mebibyte(1), "y": 5}
+    arrivals = Arrivals(engine, data)
+
+    async def come() -> None:
+        await asyncio.gather(*[arrivals.take_in(key) for key in ("x", "x", "y", "z")])
+
+    asyncio.run(come())
+    assert type(data["x"]) is Stored
+    assert data["y"] == 5
+    assert engine.view.store()["stored_bytes"] < 2 * MIB
+    data.clear()
+
+
+def test_a_share_waits_for_others():
+    taken: list[int] = []
+
+    async def take(budget: Budget, size: int, gate: asyncio.Event) -> None:
+        async with budget.share(size):
+            taken.append(size)
+            await gate.wait()
+
+    async def run() -> None:
+        budget, gates = Budget(100), [asyncio.Event() for _ in range(4)]
+        takers = [
+            asyncio.ensure_future(take(budget, size, gate))
+            for size, gate in zip((60, 0, 50, 500), gates, strict=True)
+        ]
+        await asyncio.sleep(0.01)
+        assert taken == [60, 0]
+        gates[0].set()
+        await asyncio.sleep(0.01)
+        assert taken == [60, 0, 50]
+        gates[2].set()
+        await asyncio.sleep(0.01)
+        # One alone may have any amount.
+        assert taken == [60, 0, 50, 500]
+        takers[3].cancel()
+        gates[1].set()
+        await asyncio.gather(*takers, return_exceptions=True)
+        async with budget.share(100):
+            pass
+
+    asyncio.run(run())
