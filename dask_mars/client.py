@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ import dask
 from dask.callbacks import local_callbacks
 from dask.local import nested_get
 
-from dask_mars import collector, config, mode
+from dask_mars import collector, config
 from dask_mars.assembling import is_assembly, part
 from dask_mars.graph import ChunkGraph, Key, Operand
 from dask_mars.observer import CountingObserver, Observer, Watcher, as_tasks, only_count, without_values
@@ -213,29 +213,6 @@ def run_graph(
         What stands for each output, or its value where that is small.
     """
     return _Computation(engine, graph, watcher, None, retries, False).results(keep=True, started=started)
-
-
-def persist(
-    get: Callable[..., Any], collections: Iterable[Any], optimize_graph: bool, options: Mapping[str, Any]
-) -> tuple[Any, ...]:
-    """Return collections whose chunks are computed, and stay where they are.
-
-    Parameters
-    ----------
-    get : callable
-        A scheduler that returns nodes in place of values.
-    collections : iterable
-        Dask collections.
-    optimize_graph, options
-        As Dask passes them on.
-    """
-
-    def keeping(dsk: Any, keys: Any, **options: Any) -> Any:
-        # A function of its own: a scheduler that has `persist`, or belongs to what has it, would be asked again.
-        return get(dsk, keys, **options)
-
-    kept = dask.persist(*collections, traverse=False, optimize_graph=optimize_graph, scheduler=keeping, **options)
-    return tuple(kept)
 
 
 def fold_from(slots: int) -> int | None:
@@ -493,11 +470,4 @@ def raised_by(graph: ChunkGraph, chunk: int) -> str:
     return f"dask_mars: raised by task {graph.keys[chunk]!r} of layer {graph.layer_of(chunk)!r}"
 
 
-def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
-    """Compute on the spot: what `get` does inside a task, whose worker is all the parallelism there is."""
-    assert mode.in_worker
-    known = {name: options[name] for name in ("callbacks", "cache") if options.get(name) is not None}
-    return partial(dask.local.get_sync, **known)(dsk, keys)
-
-
-__all__ = ["compute", "compute_in_worker", "compute_with", "fold_from", "persist", "raised_by", "run_graph"]
+__all__ = ["compute", "compute_with", "fold_from", "raised_by", "run_graph"]

@@ -10,17 +10,18 @@ import weakref
 from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 
 from dask_mars import config, mode
-from dask_mars.client import compute, compute_in_worker
-from dask_mars.client import persist as persist_with
-from dask_mars.diagnostics.event_log import open_configured
+from dask_mars.calling import compute, compute_in_worker
+from dask_mars.calling import persist as persist_with
 from dask_mars.errors import EngineStopped
-from dask_mars.scheduler.engine import Engine
-from dask_mars.scheduler.profile import LayerProfile
+
+if TYPE_CHECKING:
+    from dask_mars.scheduler.engine import Engine
+    from dask_mars.scheduler.profile import LayerProfile
 
 
 class Runtime:
@@ -83,9 +84,7 @@ class Runtime:
             if self._engine is None or not self._engine.alive:
                 if self._engine is not None:
                     atexit.unregister(self._engine.close)
-                if self.settings.event_log is not None:
-                    open_configured(self.settings.event_log)
-                self._engine = Engine(self.settings)
+                self._engine = _start_engine(self.settings)
                 atexit.register(self._engine.close)
             return self._engine
 
@@ -234,6 +233,16 @@ class Runtime:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "running" if self._engine else "not started"
         return f"<Runtime {state} num_workers={self.settings.num_workers}>"
+
+
+def _start_engine(settings: config.Settings) -> Engine:
+    # Whoever imports dask_mars need not be about to compute.
+    from dask_mars.diagnostics.event_log import open_configured
+    from dask_mars.scheduler.engine import Engine
+
+    if settings.event_log is not None:
+        open_configured(settings.event_log)
+    return Engine(settings)
 
 
 _runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()

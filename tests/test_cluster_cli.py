@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
@@ -83,6 +85,33 @@ def test_an_agent_under_its_nanny(scripts: Scripts, scheduler, client, tmp_path)
         assert ended(process) == 0
     assert not pid_file.exists()
     assert eventually(lambda: not agents(client), 5)
+
+
+def test_what_the_processes_of_a_host_have_loaded(scripts: Scripts, scheduler, client, tmp_path):
+    heavy = ("dask.array", "pandas", "scipy", "xarray")
+
+    def loaded(but=()):
+        return [name for name in heavy if name in sys.modules and name not in but]
+
+    def through_xarray(block):
+        import xarray
+
+        return da.from_array(xarray.DataArray(da.from_array(block, chunks=2))).chunks
+
+    get = partial(dask_mars.get, client=client)
+    options = f"--name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"
+    with scripts.start(*COMMAND, scheduler.scheduler_address, *options.split()) as process:
+        assert eventually(lambda: "alice" in agents(client), 20)
+        assert list(client.run(loaded, nanny=True).values()) == [[]]
+        assert da.ones(4, chunks=2).sum().compute(scheduler=get) == 4
+        assert list(client.run(loaded, ["scipy"]).values()) == [["dask.array"]]
+        assert dask.delayed(loaded)(["scipy"]).compute(scheduler=get) == ["dask.array"]
+        pytest.importorskip("xarray")
+        ones = np.ones(4)
+        assert client.submit(through_xarray, ones).result() == ((2, 2),)
+        assert dask.delayed(through_xarray)(ones).compute(scheduler=get) == ((2, 2),)
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == 0
 
 
 def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_for(

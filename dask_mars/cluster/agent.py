@@ -33,6 +33,7 @@ from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.pieces import Piece, admitted
 from dask_mars.cluster.plugin import IDENTITY, MARK
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
+from dask_mars.cluster.starting import LEAVE_S
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
 from dask_mars.persisted import Persisted
@@ -48,8 +49,6 @@ _GIVE_BACK_MS = 100
 _SENT_SHARE = 0.1
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
-#: How long a host that is to leave may take to hand its results to others.
-LEAVE_S = 30.0
 
 
 class MarsWorker(Worker):  # type: ignore[misc]
@@ -377,4 +376,4 @@ def current_agent() -> MarsWorker | None:
     return worker if isinstance(worker, MarsWorker) else None
 
 
-__all__ = ["LEAVE_S", "MarsWorker", "current_agent"]
+__all__ = ["MarsWorker", "current_agent"]

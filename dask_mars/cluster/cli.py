@@ -22,7 +22,7 @@ from distributed.comm import get_address_host_port
 from distributed.preloading import validate_preload_argv
 
 from dask_mars import config
-from dask_mars.cluster.agent import LEAVE_S, MarsWorker
+from dask_mars.cluster.starting import LEAVE_S, start_agent
 from dask_mars.version import __version__
 from dask_mars.worker.owners import own_directory
 
@@ -130,7 +130,7 @@ def main(
     if nanny:
         # It counts what the agent has read of its processes' shared memory as if that were its own.
         dask.config.set({"distributed.worker.memory.terminate": False})
-        options |= {"worker_class": MarsWorker, "worker_port": worker_port, "port": nanny_port}
+        options |= {"worker_class": start_agent, "worker_port": worker_port, "port": nanny_port}
         # None is what leaves it to the configuration.
         options["preload_nanny"] = list(preload_nanny) or None
     else:
@@ -239,7 +239,7 @@ async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) ->
     signalled = asyncio.create_task(wait_for_signals())
     # Handlers are in place from here on.
     await asyncio.sleep(0)
-    server = (Nanny if nanny else MarsWorker)(scheduler, **options)
+    server = (Nanny if nanny else start_agent)(scheduler, **options)
     ended = asyncio.create_task(_wait_for(server))
     await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
     if not signalled.done():

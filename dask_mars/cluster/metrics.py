@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dask_mars.scheduler.engine import Engine
+# Dask's scheduler has no engine.
+if TYPE_CHECKING:
+    from dask_mars.scheduler.engine import Engine
 
 #: Under which the overview finds how far subtasks are.
 SUBTASKS = "dask-mars-subtasks"

@@ -16,27 +16,12 @@ from dask_mars.worker.context import WORKER_ENVIRONMENT
 from dask_mars.worker.interruption import SIGNAL
 from dask_mars.worker.locations import Block
 
-# The import path comes first, so that a worker finds what the client finds, dask_mars included. Where xarray is
-# installed, `dask.array` imports it, and with it pandas: half of the memory that a worker would start with, and
-# most of the time. So that import only finds it, and it is loaded when somebody looks into it, as tasks do that
-# need it.
+# The import path comes first, so that a worker finds what the client finds, dask_mars included.
 _BOOT = """
 import json, sys
-from importlib.util import LazyLoader, find_spec
-
-class Deferring:
-    def find_spec(self, name, path=None, target=None):
-        if name != "xarray":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = LazyLoader(spec.loader)
-        return spec
 
 options = json.loads(sys.argv[1])
 sys.path[:] = options["path"]
-sys.meta_path.insert(0, Deferring())
 from dask_mars.worker.start import main
 
 main(options["socket"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena
 from dask_mars.worker.control import ControlPage
 from dask_mars.worker.interruption import SIGNAL
+from dask_mars.worker.loading import load_dask_array
 from dask_mars.worker.locks import InterprocessLock
 from dask_mars.worker.process import WorkerProcess
 from dask_mars.worker.reporting import Output
@@ -46,6 +48,7 @@ def main(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     start = channel.receive_start(connection)
     _die_with_parent(start.parent)
+    _load_what_arrays_need()
     for inherited in (descriptor, start.control, start.locks, *start.arenas):
         # Programs that tasks start are not to have them, whoever they run as.
         os.set_inheritable(inherited, False)
@@ -77,6 +80,12 @@ def main(descriptor: int) -> None:
         process.serve()
     # What destructors and exit handlers of user code print now has nowhere else to go.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+def _load_what_arrays_need() -> None:
+    """Import here what the first operand of an array would wait for."""
+    load_dask_array()
+    importlib.import_module("dask_mars.expressions.rewrite")
 
 
 def _leave_engine() -> None:
