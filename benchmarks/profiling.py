@@ -10,11 +10,8 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import json
 import os
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -25,8 +22,8 @@ import click
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.apart import call_apart
 from benchmarks.machine import describe_machine, machine_facts
-from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.peers import PEERS, Get
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import CATALOGUE, Workload
@@ -184,25 +181,9 @@ def _profile_here(name: str, scale: float, workers: int) -> dict[str, Any]:
     return {"wall": wall_s, "parts": [[*part, taken] for part, taken in seconds.items()]}
 
 
-def child() -> None:
-    """Profile what the command line names, and print it as JSON."""
-    name, scale, workers = sys.argv[1:]
-    figures = _profile_here(name, float(scale), int(workers))
-    print(json.dumps(figures))
-
-
 def _profile(name: str, scale: float, workers: int, timeout_s: float) -> Run:
     """Profile a workload in a process of its own; return seconds it took, and processor seconds by part."""
-    command = [sys.executable, "-c", "from benchmarks.profiling import child; child()"]
-    done = subprocess.run(
-        [*command, name, str(scale), str(workers)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=timeout_s,
-        env={**os.environ, **ONE_THREAD_EACH},
-    )
-    figures = json.loads(done.stdout)
+    figures = call_apart(_profile_here, name, scale, workers, timeout_s=timeout_s)
     return figures["wall"], {(process, part): taken for process, part, taken in figures["parts"]}
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
-import json
-import os
 import pickle
 import statistics
 import subprocess
@@ -24,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import options
+from benchmarks.apart import call_apart
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.report import markdown_table, plain_console
@@ -140,7 +139,9 @@ def chains(maker: Maker, repeat: int, size_bytes: int) -> dict[str, list[float]]
     return {name: found[1:] for name, found in seconds.items()}
 
 
-def seals(maker: Maker, reader: Callable[[Location], list[float]], repeat: int, size_bytes: int) -> dict[str, Any]:
+def seals(
+    maker: Maker, reader: Callable[[Location], list[float]], repeat: int, size_bytes: int
+) -> dict[str, list[float]]:
     """Time the sealing of results, and have another process time their reading."""
     seconds: dict[str, list[float]] = {"seal": [], "read": [], "sum": [], "private sum": []}
     for _ in range(repeat + 1):
@@ -202,31 +203,22 @@ def _reading(descriptor: int) -> Iterator[Callable[[Location], list[float]]]:
             requests.close()
 
 
-def child() -> None:
-    """Measure what the command line names, and print it as JSON."""
-    what, repeat, chain_bytes, result_bytes = sys.argv[1], *map(int, sys.argv[2:])
+def _measure_here(what: str, repeat: int, chain_bytes: int, result_bytes: int) -> dict[str, list[float]]:
     descriptor = arenas.create("benchmark", ARENA_BYTES)
     maker = Maker(descriptor)
     gc.disable()
     if what == "chains":
-        figures: dict[str, Any] = chains(maker, repeat, chain_bytes)
-    else:
-        with _reading(descriptor) as ask:
-            figures = seals(maker, ask, repeat, result_bytes)
-    print(json.dumps(figures))
+        return chains(maker, repeat, chain_bytes)
+    with _reading(descriptor) as ask:
+        return seals(maker, ask, repeat, result_bytes)
 
 
 # -- the command --------------------------------------------------------------------------------------------------
 
 
 def _run(what: str, malloc: str, repeat: int, sizes: tuple[int, int]) -> dict[str, list[float]]:
-    arguments = [what, str(repeat), *map(str, sizes)]
-    environment = {**os.environ, **ONE_THREAD_EACH}
-    if malloc == MALLOCS[1]:
-        environment.update(WORKER_ENVIRONMENT)
-    command = [sys.executable, "-c", "from benchmarks.store import child; child()", *arguments]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    figures: dict[str, list[float]] = json.loads(done.stdout)
+    environment = {**ONE_THREAD_EACH, **(WORKER_ENVIRONMENT if malloc == MALLOCS[1] else {})}
+    figures: dict[str, list[float]] = call_apart(_measure_here, what, repeat, *sizes, environment=environment)
     return figures
 
 
