@@ -12,11 +12,9 @@ from typing import Any
 
 import click
 import dask.array
-from dask._task_spec import DataNode, Task, TaskRef
-from dask.order import order
 
 from benchmarks import options
-from benchmarks.graphs import SizedGraph, scaled_workload, sized_graph
+from benchmarks.graphs import SizedGraph, dask_order, scaled_workload, sized_graph
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import COLLECTIONS
 from dask_mars.scheduler.analyzer import analyse
@@ -132,13 +130,9 @@ def by_priority(sized: SizedGraph, key: Callable[[int], Any], workers: int) -> S
 
 def by_dask(sized: SizedGraph, workers: int) -> Steps:
     """Let workers follow `dask.order.order`."""
-    tasks = {
-        chunk: DataNode(chunk, None)
-        if sized.is_known(chunk)
-        else Task(chunk, tuple, *[TaskRef(source) for source in inputs])
-        for chunk, inputs in enumerate(sized.graph.inputs)
-    }
-    return by_priority(sized, order(tasks).__getitem__, workers)
+    inputs = sized.graph.inputs
+    known = {chunk for chunk in range(len(inputs)) if sized.is_known(chunk)}
+    return by_priority(sized, dask_order(inputs, known).__getitem__, workers)
 
 
 def by_rules(sized: SizedGraph, workers: int) -> Steps:

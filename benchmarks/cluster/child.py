@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from benchmarks.child import Events, main, run_workload
+from benchmarks.child import Clock, Events, main, run_workload
 from benchmarks.cluster.hosts import hosts_of, mars, stock
 from benchmarks.cluster.workloads import CLUSTER_WORKLOADS
 from benchmarks.jobs import ClusterJob
@@ -23,14 +21,14 @@ def run(job: ClusterJob, events: Events) -> None:
     events
         Where to tell of it.
     """
-    began_s = time.monotonic()
+    clock = Clock(job.timeout_s)
     with CLUSTERS[job.peer](hosts_of(job)) as cluster:
         run_workload(
             CLUSTER_WORKLOADS[job.workload],
             cluster.get,
             job,
             events,
-            began_s,
+            clock,
             roots=cluster.pids,
             moved_bytes=cluster.moved_bytes,
         )
