@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import click
 import dask.array
 
 from benchmarks import options
@@ -23,7 +22,7 @@ from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.memory import memory_kind, own_peak_bytes, peak_memory, tree_bytes
 from benchmarks.peers import PEERS, Get
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.report import NONE, markdown_table, plain_console, print_tables
 from benchmarks.workloads import independent_noops, tree_of_sums
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -145,7 +144,7 @@ def growth(costs: Iterable[float]) -> float:
 
 def _row(graph: str, count: int, timed: list[Figures], sampled: Figures | None) -> list[str]:
     if not timed:
-        return [graph, f"{count:,}", "timeout", "-", "-", "-", "-"]
+        return [graph, f"{count:,}", "timeout", *[NONE] * 4]
     seconds = statistics.median(figures.seconds for figures in timed)
     return [
         graph,
@@ -154,21 +153,13 @@ def _row(graph: str, count: int, timed: list[Figures], sampled: Figures | None) 
         f"{seconds / count * 1e6:.3g}",
         f"{count / seconds:,.0f}",
         f"{max(figures.client_bytes for figures in timed) / count:,.0f}",
-        "-" if sampled is None else f"{sampled.tree_bytes / count:,.0f}",
+        NONE if sampled is None else f"{sampled.tree_bytes / count:,.0f}",
     ]
 
 
-@click.command("operands", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("operands")
 @options.graphs(GRAPHS)
-@click.option(
-    "--count",
-    "-n",
-    "counts",
-    multiple=True,
-    default=[1_000, 10_000, 100_000, 1_000_000],
-    type=click.IntRange(min=10),
-    help="About how many operands.",
-)
+@options.counts([1_000, 10_000, 100_000, 1_000_000], "operands")
 @options.rounds
 @options.workers
 @options.timeout
@@ -189,7 +180,7 @@ def operands(
         for (graph, count), found in timed.items():
             if (figures := measure(graph, count, workers, timeout_s, sampled=False)) is not None:
                 found.append(figures)
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(f"{describe_machine(machine_facts())}; {workers} workers.", soft_wrap=True)
     heads = (
         "seconds",
@@ -210,6 +201,4 @@ def operands(
         ]
         if costs:
             flatness.add_row(graph, f"{growth(costs):.2f}")
-    for each in (table, flatness):
-        console.print()
-        console.print(each)
+    print_tables(console, table, flatness)

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import click
 import dask.array
 
 from benchmarks import options
@@ -224,7 +223,7 @@ def peak_bytes(sized: SizedGraph, steps: Iterable[tuple[int, bool]]) -> int:
     return peak
 
 
-@click.command("order", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("order")
 @options.graphs(GRAPHS)
 def ordering(graphs: tuple[str, ...]) -> None:
     """Compare how many kB of results are stored at most under orders of execution, as Markdown.
@@ -232,7 +231,7 @@ def ordering(graphs: tuple[str, ...]) -> None:
     "dask" is Dask's own order, "mars" what the state machine does, "rules" Mars's three rules alone. Graphs are
     given as they are before chains are merged ("layers"), and after ("composed").
     """
-    console = plain_console(10_000)
+    console = plain_console()
     columns = [(name, workers) for workers in (1, 2) for name in ORDERS]
     peak_headings = [f"{name}, {workers} w" for name, workers in columns]
     table = markdown_table("graph", "form", "chunks", *peak_headings, "mars / dask, 1 w", words=("graph", "form"))

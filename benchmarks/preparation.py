@@ -24,7 +24,7 @@ from benchmarks.functions import noop
 from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.memory import own_peak_bytes
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.report import markdown_table, plain_console, print_tables
 from dask_mars.optimize.prepare import prepare
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -120,30 +120,20 @@ def measure(graph: str, way: str, count: int, repeat: int) -> dict[str, float]:
     return dict(sorted(runs, key=operator.itemgetter("seconds"))[repeat // 2])
 
 
-@click.command("preparation", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("preparation")
 @options.graphs(GRAPHS)
 @click.option(
     "--way", "-p", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Whose preparation. Default: all."
 )
-@click.option(
-    "--count",
-    "-n",
-    "counts",
-    multiple=True,
-    default=[20_000],
-    type=click.IntRange(min=10),
-    help="About how many chunks or tasks.",
-)
-@click.option(
-    "--repeat", default=3, type=click.IntRange(min=1), help="Processes per figure, of which the median counts."
-)
+@options.counts([20_000], "chunks or tasks")
+@options.repeat(3, "Processes per figure, of which the median counts.")
 def preparation(graphs: tuple[str, ...], ways: tuple[str, ...], counts: tuple[int, ...], repeat: int) -> None:
     """Measure how long graphs take from Dask's expression to being ready to run, as Markdown.
 
     For threads that is all that Dask's scheduler does before it starts a task: optimisation, tasks, their order.
     Microseconds and bytes are for one of the chunks or tasks that were asked for with --count.
     """
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(describe_machine(machine_facts()), soft_wrap=True)
     headings = ("graph", "count", "way", "chunks or tasks made", "seconds", "us each", "peak bytes each")
     table = markdown_table(*headings, words=("graph", "way"))
@@ -160,5 +150,4 @@ def preparation(graphs: tuple[str, ...], ways: tuple[str, ...], counts: tuple[in
                     f"{figures['seconds'] / count * 1e6:.3g}",
                     f"{figures['peak_bytes'] / count:,.0f}",
                 )
-    console.print()
-    console.print(table)
+    print_tables(console, table)

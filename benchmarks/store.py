@@ -25,7 +25,7 @@ from benchmarks import options
 from benchmarks.apart import call_apart
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.report import MIB, NONE, markdown_table, plain_console, print_tables
 from dask_mars.worker import arena as arenas
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena
@@ -35,7 +35,6 @@ from dask_mars.worker.store import Store
 
 Array = NDArray[np.float64]
 
-MIB = 1 << 20
 ARENA_BYTES = 1 << 30
 #: As configured where nobody says otherwise.
 THRESHOLD_BYTES = 16 << 10
@@ -237,9 +236,9 @@ def _chain_rows(malloc: str, seconds: dict[str, list[float]]) -> Iterator[list[s
         yield [what, malloc, *_times(ours), *_times(own), f"{ratio:.2f}", f"{CHAIN_TARGET:g}"]
 
 
-@click.command("store", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("store")
 @options.rounds
-@click.option("--repeat", default=31, type=click.IntRange(min=1), help="Runs per process.")
+@options.repeat(31, "Runs per process.")
 @click.option(
     "--chain-bytes", default=CHAIN_BYTES, type=click.IntRange(min=MIB), help="Size of the arrays of the chain."
 )
@@ -277,12 +276,10 @@ def store(rounds: int, repeat: int, chain_bytes: int, result_bytes: int) -> None
     for kind, what, target in (
         ("seal", "seal", f"{SEAL_TARGET_MS:g}"),
         ("read", "read in another process", f"{READ_TARGET_MS:g}"),
-        ("sum", "sum of it there, the first", "-"),
-        ("private sum", "sum of a private copy", "-"),
+        ("sum", "sum of it there, the first", NONE),
+        ("private sum", "sum of a private copy", NONE),
     ):
         sealed.add_row(what, *_times(found["seals"][kind]), target)
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(f"{describe_machine(machine_facts())}.", soft_wrap=True)
-    for table in (chained, sealed):
-        console.print()
-        console.print(table)
+    print_tables(console, chained, sealed)
