@@ -35,15 +35,7 @@ SCHEDULERS: dict[str, Callable[[Hosts], AbstractContextManager[Cluster]]] = {
 
 
 def run(job: ClimatologyJob, events: Events) -> None:
-    """Do a job: a run in which the parent samples memory, and then the timed ones.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    events
-        Where to tell of it.
-    """
+    """Make a run in which the parent samples memory, and then the timed ones."""
     clock = Clock(job.timeout_s)
     source, target = Path(job.source), Path(job.target)
     with SCHEDULERS[job.peer](hosts_of(job)) as cluster:

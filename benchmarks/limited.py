@@ -119,15 +119,7 @@ def _checked(job: LimitedJob, get: Get, seed: int) -> float:
 
 
 def run(job: LimitedJob, events: Events) -> None:
-    """Do a job: a small run and a whole one whose memory the parent samples, and then the timed ones.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    events
-        Where to tell of it.
-    """
+    """Make a small run and a whole one whose memory the parent samples, and then the timed ones."""
     clock = Clock(job.timeout_s)
     PEERS[job.peer].load()
     with LIMITED[job.peer](job) as session:

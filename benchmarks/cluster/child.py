@@ -12,15 +12,7 @@ CLUSTERS = {"stock": stock, "mars": mars}
 
 
 def run(job: ClusterJob, events: Events) -> None:
-    """Do a job.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    events
-        Where to tell of it.
-    """
+    """Start a cluster and make a workload's runs on it."""
     clock = Clock(job.timeout_s)
     with CLUSTERS[job.peer](hosts_of(job)) as cluster:
         run_workload(

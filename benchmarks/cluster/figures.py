@@ -55,18 +55,7 @@ class Figures:
 
 
 def summarise(measurements: Sequence[Measurement]) -> list[Figures]:
-    """Draw the rounds together.
-
-    Parameters
-    ----------
-    measurements
-        In any order.
-
-    Returns
-    -------
-    list of Figures
-        By workload in the catalogue's order, then by peer.
-    """
+    """Draw the rounds together, by workload in the catalogue's order and then by peer."""
     return [_figures(*rounds) for rounds in by_subject(measurements, CLUSTER_WORKLOADS, CLUSTERS)]
 
 
