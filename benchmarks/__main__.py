@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from rich.console import Console
@@ -13,6 +11,7 @@ from rich.table import Table
 from benchmarks import options
 from benchmarks.climatology_command import climatology
 from benchmarks.cluster.command import cluster
+from benchmarks.comparison import in_markdown, print_comparison
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
@@ -23,7 +22,7 @@ from benchmarks.peers import PEERS
 from benchmarks.preparation import preparation
 from benchmarks.profiling import profile
 from benchmarks.records import records
-from benchmarks.report import plain_console, print_tables, write_json, write_markdown
+from benchmarks.report import Files, plain_console, print_round
 from benchmarks.simulation.command import simulate
 from benchmarks.soak import soak
 from benchmarks.store import store
@@ -44,77 +43,27 @@ def _list(console: Console) -> None:
     console.print(peers, workloads)
 
 
-def _names(asked: Sequence[str]) -> list[str]:
-    """Resolve groups to names, in the catalogue's order and each once."""
-    wanted = {name for word in asked for name in GROUPS.get(word, [word])}  # type: ignore[call-overload]
-    return [name for name in CATALOGUE if name in wanted or not asked]
-
-
-def _require(peers: Sequence[str]) -> None:
-    for name in peers:
-        if missing := PEERS[name].missing_modules():
-            raise click.ClickException(
-                f"peer {name!r} cannot run, because {', '.join(missing)} cannot be imported here: "
-                f"install it, or choose other peers with --peer."
-            )
-
-
-def _line(measurement: Measurement) -> str:
-    job = measurement.job
-    outcome = " ".join(f"{second:.4g}" for second in measurement.seconds)
-    if measurement.status != "ok":
-        outcome = f"{outcome} {measurement.status}: {measurement.detail}".strip()
-    return f"round {job.round_index + 1}  {job.workload:20}{job.peer:24}{outcome}"
-
-
-@click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
-)
-@click.option("--peer", "-p", "peers", multiple=True, type=click.Choice(list(PEERS)), help="Default: all.")
-@click.option(
-    "--workload",
-    "-w",
-    "workloads",
-    multiple=True,
-    type=click.Choice([*GROUPS, *CATALOGUE]),
-    metavar="NAME",
-    help="A workload or a group (array, tasks, latency); see --list. Default: all.",
-)
+@click.group(invoke_without_command=True, context_settings=options.SETTINGS)
+@options.peers(PEERS)
+@options.workloads(CATALOGUE, GROUPS, "; see --list")
 @options.rounds
-@click.option("--repeat", default=3, type=click.IntRange(min=1), help="Timed runs per process.")
+@options.repeat(3)
 @options.workers
 @options.timeout
-@click.option(
-    "--scale",
-    default=1.0,
-    type=click.FloatRange(min=0, min_open=True),
-    help="Factor on linear sizes, for smoke tests.",
-)
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all figures.",
-)
-@click.option(
-    "--markdown",
-    "markdown_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write tables.",
-)
+@options.scale
+@options.files
 @click.option("--list", "list_only", is_flag=True, help="List peers and workloads, and stop.")
 @click.pass_context
 def main(
     context: click.Context,
-    peers: tuple[str, ...],
-    workloads: tuple[str, ...],
+    peers: list[str],
+    workloads: list[str],
     rounds: int,
     repeat: int,
     workers: int,
     timeout_s: float,
     scale: float,
-    json_path: Path | None,
-    markdown_path: Path | None,
+    files: Files,
     list_only: bool,
 ) -> None:
     """Compare dask_mars with Dask's own schedulers.
@@ -131,27 +80,21 @@ def main(
     if list_only:
         _list(console)
         return
-    chosen = [name for name in PEERS if name in peers or not peers]
-    _require(chosen)
+    options.require(peers)
     measurements: list[Measurement] = []
     interrupted = False
     try:
-        for round_index, workload, peer in interleave(chosen, _names(workloads), rounds):
+        for round_index, workload, peer in interleave(peers, workloads, rounds):
             job = Job(peer, workload, round_index, repeat, workers, scale, timeout_s)
             measurements.append(run_job(job))
-            # Plain lines and no live display, which would take processor time from what is
-            # measured.
-            console.print(_line(measurements[-1]), soft_wrap=True)
+            print_round(console, measurements[-1])
     except KeyboardInterrupt:
         interrupted = True
         console.print("Interrupted: what follows is what was measured until now.")
     if measurements:
         facts = machine_facts()
-        print_tables(console, measurements, facts)
-        if json_path is not None:
-            write_json(json_path, measurements, facts)
-        if markdown_path is not None:
-            write_markdown(markdown_path, measurements, facts)
+        print_comparison(console, measurements, facts)
+        files.write(in_markdown(measurements, facts), measurements, facts)
     if interrupted:
         # As a shell reports a process that Ctrl-C ended.
         raise SystemExit(130)

@@ -14,14 +14,13 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TextIO, TypeVar
-
-import numpy as np
 
 from benchmarks.jobs import Job
 from benchmarks.latency import Probe
 from benchmarks.peers import PEERS, Get
-from benchmarks.workloads import CATALOGUE, Workload
+from benchmarks.workloads import CATALOGUE, Bounds, Workload
 
 #: The part of the asked-for scale at which a workload is run to warm the peer. Arrays at full size: the first
 #: touch of a page in a virtual machine costs many times a later one, and would be most of what is measured.
@@ -30,8 +29,8 @@ WARM_UP_SCALE = {"array": 1.0, "tasks": 0.01}
 #: How many characters of an error reach the tables.
 LONGEST_MESSAGE = 160
 
-
 J = TypeVar("J", bound=Job)
+R = TypeVar("R")
 
 
 class Events:
@@ -66,12 +65,54 @@ class Events:
         print(json.dumps({"kind": kind, **facts}), file=self._stream, flush=True)
 
 
-def _check(workload: Workload, value: np.ndarray[Any, Any], scale: float) -> None:
-    low, high = workload.bounds(scale)
-    largest = value.max()
+class Clock:
+    """Times the runs of a process, and says whether there is time for another.
+
+    Parameters
+    ----------
+    timeout_s : float
+        What all of them may take from now on.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end_s = time.monotonic() + timeout_s
+        self._longest_s = 0.0
+
+    def time(self, run: Callable[[], R]) -> tuple[R, float]:
+        """Return what a run returns, and the seconds that it took."""
+        start_s = time.perf_counter()
+        result = run()
+        duration_s = time.perf_counter() - start_s
+        self._longest_s = max(self._longest_s, duration_s)
+        return result, duration_s
+
+    def fits(self) -> bool:
+        """Say whether there is time for one more run."""
+        # A quarter more than the longest run so far, because the machine is shared.
+        return time.monotonic() + 1.25 * self._longest_s < self._end_s
+
+
+def require_within(bounds: Bounds, value: float, name: str) -> None:
+    """Raise unless a value lies where a right answer does.
+
+    Parameters
+    ----------
+    bounds
+        The least and the largest right answer.
+    value
+        The answer.
+    name
+        Of what was computed.
+
+    Raises
+    ------
+    ArithmeticError
+        It does not.
+    """
+    low, high = bounds
     # Written so that a NaN fails too.
-    if not low <= largest <= high:
-        raise ArithmeticError(f"{workload.name} gave {largest!r}, expected {low!r} to {high!r}")
+    if not low <= value <= high:
+        raise ArithmeticError(f"{name} gave {value!r}, expected {low!r} to {high!r}")
 
 
 def run_workload(
@@ -79,7 +120,7 @@ def run_workload(
     get: Get,
     job: Job,
     events: Events,
-    began_s: float,
+    clock: Clock,
     *,
     roots: Sequence[int] = (),
     moved_bytes: Callable[[], int] | None = None,
@@ -96,37 +137,28 @@ def run_workload(
         Says how often.
     events
         The line to the parent.
-    began_s
-        When this process began.
+    clock
+        Times them.
     roots
         Roots of the process trees whose memory counts, by default this process.
     moved_bytes
         What hosts have sent each other until now.
     """
     workload.prepare(job.scale * WARM_UP_SCALE[workload.group], job.repeat)(get)
-    longest_s = 0.0
-
-    def fits() -> bool:
-        # A quarter more than the longest run so far, because the machine is shared.
-        return time.monotonic() - began_s + 1.25 * longest_s < job.timeout_s
-
     for seed in range(job.repeat):
-        if seed > 0 and not fits():
+        if seed > 0 and not clock.fits():
             break
         # Each run has its own seed, so that no peer can answer from what it computed before.
         call = workload.prepare(job.scale, seed)
         gc.collect()
         moved_before = moved_bytes() if moved_bytes else 0
-        start_s = time.perf_counter()
-        result = call(get)
-        duration_s = time.perf_counter() - start_s
-        longest_s = max(longest_s, duration_s)
+        result, duration_s = clock.time(partial(call, get))
         value = workload.digest(result)
         del result, call
-        _check(workload, value, job.scale)
+        require_within(workload.bounds(job.scale), value.max(), workload.name)
         moved = [moved_bytes() - moved_before] if moved_bytes else []
         events.send("timed", seconds=duration_s, value=value.tolist(), moved_bytes=moved)
-    if fits():
+    if clock.fits():
         call = workload.prepare(job.scale, job.repeat + 1)
         gc.collect()
         events.send("memory_run_began", roots=list(roots))
@@ -144,7 +176,7 @@ def run(job: Job, events: Events) -> None:
     events
         Where to tell of it.
     """
-    began_s = time.monotonic()
+    clock = Clock(job.timeout_s)
     peer = PEERS[job.peer]
     peer.load()
     subject = CATALOGUE[job.workload]
@@ -153,7 +185,7 @@ def run(job: Job, events: Events) -> None:
             events.send("timed", seconds=duration_s, value=[])
     else:
         with peer.open(job.workers) as get:
-            run_workload(subject, get, job, events, began_s)
+            run_workload(subject, get, job, events, clock)
 
 
 def main(kind: type[J], run: Callable[[J, Events], None]) -> None:

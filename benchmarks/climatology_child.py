@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.child import Events, main
+from benchmarks.child import Clock, Events, main
 from benchmarks.climatology import compute
 from benchmarks.cluster.hosts import Cluster, Hosts, hosts_of, mars, stock
 from benchmarks.jobs import ClimatologyJob
@@ -36,34 +35,21 @@ SCHEDULERS: dict[str, Callable[[Hosts], AbstractContextManager[Cluster]]] = {
 
 
 def run(job: ClimatologyJob, events: Events) -> None:
-    """Do a job: a run in which the parent samples memory, and then the timed ones.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    events
-        Where to tell of it.
-    """
-    began_s = time.monotonic()
+    """Make a run in which the parent samples memory, and then the timed ones."""
+    clock = Clock(job.timeout_s)
     source, target = Path(job.source), Path(job.target)
     with SCHEDULERS[job.peer](hosts_of(job)) as cluster:
+        run_once = partial(compute, cluster.get, source, target, job.by)
         events.send("memory_run_began", roots=[os.getpid()])
-        start_s = time.perf_counter()
-        compute(cluster.get, source, target, job.by)
-        longest_s = time.perf_counter() - start_s
+        clock.time(run_once)
         events.send("memory_run_ended")
         for _ in range(job.repeat):
-            # A quarter more than the longest run so far, because the machine is shared.
-            if time.monotonic() - began_s + 1.25 * longest_s > job.timeout_s:
+            if not clock.fits():
                 break
             shutil.rmtree(target)
             gc.collect()
             moved_before = cluster.moved_bytes()
-            start_s = time.perf_counter()
-            compute(cluster.get, source, target, job.by)
-            duration_s = time.perf_counter() - start_s
-            longest_s = max(longest_s, duration_s)
+            _, duration_s = clock.time(run_once)
             moved = cluster.moved_bytes() - moved_before
             events.send("timed", seconds=duration_s, value=[], moved_bytes=[moved])
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dask
 import numpy as np
+from dask._task_spec import DataNode, Task, TaskRef
+from dask.order import order
 from dask.utils import parse_bytes
 
 from benchmarks.workloads import COLLECTIONS
@@ -147,6 +150,24 @@ def measured(graph: ChunkGraph) -> SizedGraph:
                 owner = chunk
         blocks.append(owner)
     return SizedGraph(graph, list(map(_bytes_of, values)), blocks)
+
+
+def dask_order(inputs: Sequence[tuple[int, ...]], known: Collection[int]) -> list[int]:
+    """Return the number of each chunk in Dask's own order of execution.
+
+    Parameters
+    ----------
+    inputs
+        Of each chunk.
+    known
+        Chunks whose values come with the graph.
+    """
+    tasks = {
+        chunk: DataNode(chunk, None) if chunk in known else Task(chunk, tuple, *map(TaskRef, sources))
+        for chunk, sources in enumerate(inputs)
+    }
+    found = order(tasks)
+    return [found[chunk] for chunk in range(len(inputs))]
 
 
 def _root(array: Any) -> Any:

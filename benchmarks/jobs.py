@@ -79,3 +79,8 @@ class Measurement:
     lost_workers: int = 0
     #: Processes that outlived the child and had to be killed.
     stray_processes: int = 0
+
+    @property
+    def trouble(self) -> str:
+        """How the job failed, empty if it did not."""
+        return "" if self.status == "ok" else f"{self.status}: {self.detail}"

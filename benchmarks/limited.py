@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dask
 
-from benchmarks.child import Events, main
+from benchmarks.child import Clock, Events, main, require_within
 from benchmarks.jobs import LimitedJob
 from benchmarks.memory_cases import CASES
 from benchmarks.peers import PEERS, Get
@@ -114,24 +114,13 @@ LIMITED: dict[str, Callable[[LimitedJob], AbstractContextManager[Session]]] = {
 def _checked(job: LimitedJob, get: Get, seed: int) -> float:
     case = CASES[job.workload]
     value = case.run(get, job.limit_bytes, seed)
-    low, high = case.bounds(job.limit_bytes)
-    # Written so that a NaN fails too.
-    if not low <= value <= high:
-        raise ArithmeticError(f"{case.name} gave {value!r}, expected {low!r} to {high!r}")
+    require_within(case.bounds(job.limit_bytes), value, case.name)
     return value
 
 
 def run(job: LimitedJob, events: Events) -> None:
-    """Do a job: a small run and a whole one whose memory the parent samples, and then the timed ones.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    events
-        Where to tell of it.
-    """
-    began_s = time.monotonic()
+    """Make a small run and a whole one whose memory the parent samples, and then the timed ones."""
+    clock = Clock(job.timeout_s)
     PEERS[job.peer].load()
     with LIMITED[job.peer](job) as session:
         events.send("memory_run_began")
@@ -139,22 +128,16 @@ def run(job: LimitedJob, events: Events) -> None:
             # It fits: what it needs is less than what is sampled afterwards, and nothing of it is spilled.
             CASES[job.workload].run(session.get, int(job.limit_bytes * WARM_UP_SHARE), job.repeat + 1)
             gc.collect()
-            start_s = time.perf_counter()
-            _checked(job, session.get, job.repeat)
-            longest_s = time.perf_counter() - start_s
+            clock.time(partial(_checked, job, session.get, job.repeat))
         finally:
             events.send("memory_run_ended")
             # A worker that was replaced has taken its count with it.
             events.send("noted", spilled_bytes=session.spilled_bytes(), lost_workers=session.lost_workers())
         for seed in range(job.repeat):
-            # A quarter more than the longest run so far, because the machine is shared.
-            if seed > 0 and time.monotonic() - began_s + 1.25 * longest_s > job.timeout_s:
+            if seed > 0 and not clock.fits():
                 break
             gc.collect()
-            start_s = time.perf_counter()
-            value = _checked(job, session.get, seed)
-            duration_s = time.perf_counter() - start_s
-            longest_s = max(longest_s, duration_s)
+            value, duration_s = clock.time(partial(_checked, job, session.get, seed))
             events.send("timed", seconds=duration_s, value=[value])
 
 

@@ -8,6 +8,8 @@ what such files take is compared with the shared memory that is mapped.
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -101,6 +103,11 @@ def tree_bytes(pid: int, kind: MemoryKind) -> int:
             else:
                 pages.add(process.pid)
     return total + pages.total_bytes()
+
+
+def own_peak_bytes() -> int:
+    """Return the most memory that this process alone has had until now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @dataclass(slots=True)

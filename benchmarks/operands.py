@@ -7,26 +7,22 @@ every size, a graph ten times as large would take ten times as long.
 from __future__ import annotations
 
 import gc
-import json
 import os
-import resource
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import click
 import dask.array
 
 from benchmarks import options
+from benchmarks.apart import call_apart
 from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
-from benchmarks.memory import memory_kind, peak_memory, tree_bytes
+from benchmarks.memory import memory_kind, own_peak_bytes, peak_memory, tree_bytes
 from benchmarks.peers import PEERS, Get
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.report import NONE, markdown_table, plain_console, print_tables
 from benchmarks.workloads import independent_noops, tree_of_sums
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -65,8 +61,7 @@ GRAPHS: dict[str, Callable[[int, int], Handed]] = {"independent": _independent, 
 # -- one process --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """What one process has measured.
 
     Attributes
@@ -84,10 +79,6 @@ class Figures:
     tree_bytes: int
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def _call(get: Get, handed: Handed) -> float:
     gc.collect()
     start_s = time.perf_counter()
@@ -101,24 +92,17 @@ def _measure_here(graph: str, count: int, workers: int, sampled: bool) -> Figure
         _call(get, make(max(round(count * WARM_UP_SHARE), 100), 0))
         handed = make(count, 1)
         gc.collect()
-        client_before = _peak_bytes()
+        client_before = own_peak_bytes()
         if sampled:
             tree_before = tree_bytes(os.getpid(), kind)
             with peak_memory(os.getpid()) as peak:
                 seconds = [_call(get, handed)]
-            return Figures(seconds[0], _peak_bytes() - client_before, max(peak.bytes - tree_before, 0))
+            return Figures(seconds[0], own_peak_bytes() - client_before, max(peak.bytes - tree_before, 0))
         seconds = [_call(get, handed)]
-        client_bytes = _peak_bytes() - client_before
+        client_bytes = own_peak_bytes() - client_before
         for seed in range(2, min(LEAST_OPERANDS // count, MOST_CALLS) + 1):
             seconds.append(_call(get, make(count, seed)))
     return Figures(statistics.median(seconds), client_bytes, 0)
-
-
-def child() -> None:
-    """Measure what the command line names, and print it as JSON."""
-    graph, count, workers, sampled = sys.argv[1:]
-    figures = _measure_here(graph, int(count), int(workers), sampled == "sampled")
-    print(json.dumps([figures.seconds, figures.client_bytes, figures.tree_bytes]))
 
 
 def measure(graph: str, count: int, workers: int, timeout_s: float, sampled: bool) -> Figures | None:
@@ -142,13 +126,11 @@ def measure(graph: str, count: int, workers: int, timeout_s: float, sampled: boo
     Figures or None
         None if it took too long.
     """
-    command = [sys.executable, "-c", "from benchmarks.operands import child; child()"]
-    command += [graph, str(count), str(workers), "sampled" if sampled else "timed"]
+    arguments = graph, count, workers, sampled
     try:
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=timeout_s)
+        return Figures(*call_apart(_measure_here, *arguments, environment={}, timeout_s=timeout_s))
     except subprocess.TimeoutExpired:
         return None
-    return Figures(*json.loads(done.stdout))
 
 
 # -- the command --------------------------------------------------------------------------------------------------
@@ -162,7 +144,7 @@ def growth(costs: Iterable[float]) -> float:
 
 def _row(graph: str, count: int, timed: list[Figures], sampled: Figures | None) -> list[str]:
     if not timed:
-        return [graph, f"{count:,}", "timeout", "-", "-", "-", "-"]
+        return [graph, f"{count:,}", "timeout", *[NONE] * 4]
     seconds = statistics.median(figures.seconds for figures in timed)
     return [
         graph,
@@ -171,21 +153,13 @@ def _row(graph: str, count: int, timed: list[Figures], sampled: Figures | None) 
         f"{seconds / count * 1e6:.3g}",
         f"{count / seconds:,.0f}",
         f"{max(figures.client_bytes for figures in timed) / count:,.0f}",
-        "-" if sampled is None else f"{sampled.tree_bytes / count:,.0f}",
+        NONE if sampled is None else f"{sampled.tree_bytes / count:,.0f}",
     ]
 
 
-@click.command("operands", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("operands")
 @options.graphs(GRAPHS)
-@click.option(
-    "--count",
-    "-n",
-    "counts",
-    multiple=True,
-    default=[1_000, 10_000, 100_000, 1_000_000],
-    type=click.IntRange(min=10),
-    help="About how many operands.",
-)
+@options.counts([1_000, 10_000, 100_000, 1_000_000], "operands")
 @options.rounds
 @options.workers
 @options.timeout
@@ -206,7 +180,7 @@ def operands(
         for (graph, count), found in timed.items():
             if (figures := measure(graph, count, workers, timeout_s, sampled=False)) is not None:
                 found.append(figures)
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(f"{describe_machine(machine_facts())}; {workers} workers.", soft_wrap=True)
     heads = (
         "seconds",
@@ -227,6 +201,4 @@ def operands(
         ]
         if costs:
             flatness.add_row(graph, f"{growth(costs):.2f}")
-    for each in (table, flatness):
-        console.print()
-        console.print(each)
+    print_tables(console, table, flatness)

@@ -10,13 +10,10 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import click
 import dask.array
-from dask._task_spec import DataNode, Task, TaskRef
-from dask.order import order
 
 from benchmarks import options
-from benchmarks.graphs import SizedGraph, scaled_workload, sized_graph
+from benchmarks.graphs import SizedGraph, dask_order, scaled_workload, sized_graph
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import COLLECTIONS
 from dask_mars.scheduler.analyzer import analyse
@@ -132,13 +129,9 @@ def by_priority(sized: SizedGraph, key: Callable[[int], Any], workers: int) -> S
 
 def by_dask(sized: SizedGraph, workers: int) -> Steps:
     """Let workers follow `dask.order.order`."""
-    tasks = {
-        chunk: DataNode(chunk, None)
-        if sized.is_known(chunk)
-        else Task(chunk, tuple, *[TaskRef(source) for source in inputs])
-        for chunk, inputs in enumerate(sized.graph.inputs)
-    }
-    return by_priority(sized, order(tasks).__getitem__, workers)
+    inputs = sized.graph.inputs
+    known = {chunk for chunk in range(len(inputs)) if sized.is_known(chunk)}
+    return by_priority(sized, dask_order(inputs, known).__getitem__, workers)
 
 
 def by_rules(sized: SizedGraph, workers: int) -> Steps:
@@ -230,7 +223,7 @@ def peak_bytes(sized: SizedGraph, steps: Iterable[tuple[int, bool]]) -> int:
     return peak
 
 
-@click.command("order", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("order")
 @options.graphs(GRAPHS)
 def ordering(graphs: tuple[str, ...]) -> None:
     """Compare how many kB of results are stored at most under orders of execution, as Markdown.
@@ -238,7 +231,7 @@ def ordering(graphs: tuple[str, ...]) -> None:
     "dask" is Dask's own order, "mars" what the state machine does, "rules" Mars's three rules alone. Graphs are
     given as they are before chains are merged ("layers"), and after ("composed").
     """
-    console = plain_console(10_000)
+    console = plain_console()
     columns = [(name, workers) for workers in (1, 2) for name in ORDERS]
     peak_headings = [f"{name}, {workers} w" for name, workers in columns]
     table = markdown_table("graph", "form", "chunks", *peak_headings, "mars / dask, 1 w", words=("graph", "form"))

@@ -6,12 +6,8 @@ one preparation.
 
 from __future__ import annotations
 
-import json
 import math
 import operator
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +19,12 @@ from dask._task_spec import convert_legacy_graph
 from dask.local import start_state_from_dask
 
 from benchmarks import options
+from benchmarks.apart import call_apart
 from benchmarks.functions import noop
 from benchmarks.graphs import Handed, handed_over
 from benchmarks.machine import describe_machine, machine_facts
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.memory import own_peak_bytes
+from benchmarks.report import markdown_table, plain_console, print_tables
 from dask_mars.optimize.prepare import prepare
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -93,12 +91,11 @@ WAYS: dict[str, Callable[[Any, list[Any]], int]] = {"threads": _by_dask, "mars":
 
 def _measure_here(graph: str, way: str, count: int) -> dict[str, float]:
     dsk, keys = GRAPHS[graph](count)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before_bytes = own_peak_bytes()
     start = time.perf_counter()
     made = WAYS[way](dsk, keys)
     taken_s = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return {"made": made, "seconds": taken_s, "peak_bytes": peak * (1 if sys.platform == "darwin" else 1024)}
+    return {"made": made, "seconds": taken_s, "peak_bytes": own_peak_bytes() - before_bytes}
 
 
 def measure(graph: str, way: str, count: int, repeat: int) -> dict[str, float]:
@@ -119,44 +116,24 @@ def measure(graph: str, way: str, count: int, repeat: int) -> dict[str, float]:
         ``made`` chunks or tasks, ``seconds`` of the median process, and ``peak_bytes`` that it took beyond what it
         had before.
     """
-    command = [sys.executable, "-c", "from benchmarks.preparation import child; child()", graph, way, str(count)]
-    runs = [
-        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(repeat)
-    ]
+    runs = [call_apart(_measure_here, graph, way, count, environment={}) for _ in range(repeat)]
     return dict(sorted(runs, key=operator.itemgetter("seconds"))[repeat // 2])
 
 
-def child() -> None:
-    """Measure what the command line names, and print it as JSON."""
-    graph, way, count = sys.argv[1:]
-    print(json.dumps(_measure_here(graph, way, int(count))))
-
-
-@click.command("preparation", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("preparation")
 @options.graphs(GRAPHS)
 @click.option(
     "--way", "-p", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Whose preparation. Default: all."
 )
-@click.option(
-    "--count",
-    "-n",
-    "counts",
-    multiple=True,
-    default=[20_000],
-    type=click.IntRange(min=10),
-    help="About how many chunks or tasks.",
-)
-@click.option(
-    "--repeat", default=3, type=click.IntRange(min=1), help="Processes per figure, of which the median counts."
-)
+@options.counts([20_000], "chunks or tasks")
+@options.repeat(3, "Processes per figure, of which the median counts.")
 def preparation(graphs: tuple[str, ...], ways: tuple[str, ...], counts: tuple[int, ...], repeat: int) -> None:
     """Measure how long graphs take from Dask's expression to being ready to run, as Markdown.
 
     For threads that is all that Dask's scheduler does before it starts a task: optimisation, tasks, their order.
     Microseconds and bytes are for one of the chunks or tasks that were asked for with --count.
     """
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(describe_machine(machine_facts()), soft_wrap=True)
     headings = ("graph", "count", "way", "chunks or tasks made", "seconds", "us each", "peak bytes each")
     table = markdown_table(*headings, words=("graph", "way"))
@@ -173,5 +150,4 @@ def preparation(graphs: tuple[str, ...], ways: tuple[str, ...], counts: tuple[in
                     f"{figures['seconds'] / count * 1e6:.3g}",
                     f"{figures['peak_bytes'] / count:,.0f}",
                 )
-    console.print()
-    console.print(table)
+    print_tables(console, table)

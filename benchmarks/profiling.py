@@ -10,11 +10,8 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import json
 import os
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -25,10 +22,10 @@ import click
 from rich.table import Table
 
 from benchmarks import options
+from benchmarks.apart import call_apart
 from benchmarks.machine import describe_machine, machine_facts
-from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.peers import PEERS, Get
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.report import markdown_table, plain_console, print_tables
 from benchmarks.workloads import CATALOGUE, Workload
 
 #: How long a task of the timers' own takes, so that each worker gets one, and how often that is tried.
@@ -184,25 +181,9 @@ def _profile_here(name: str, scale: float, workers: int) -> dict[str, Any]:
     return {"wall": wall_s, "parts": [[*part, taken] for part, taken in seconds.items()]}
 
 
-def child() -> None:
-    """Profile what the command line names, and print it as JSON."""
-    name, scale, workers = sys.argv[1:]
-    figures = _profile_here(name, float(scale), int(workers))
-    print(json.dumps(figures))
-
-
 def _profile(name: str, scale: float, workers: int, timeout_s: float) -> Run:
     """Profile a workload in a process of its own; return seconds it took, and processor seconds by part."""
-    command = [sys.executable, "-c", "from benchmarks.profiling import child; child()"]
-    done = subprocess.run(
-        [*command, name, str(scale), str(workers)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=timeout_s,
-        env={**os.environ, **ONE_THREAD_EACH},
-    )
-    figures = json.loads(done.stdout)
+    figures = call_apart(_profile_here, name, scale, workers, timeout_s=timeout_s)
     return figures["wall"], {(process, part): taken for process, part, taken in figures["parts"]}
 
 
@@ -262,7 +243,7 @@ def _summary(name: str, runs: list[Run], tasks: int | None, workers: int) -> str
     return f"### {name}: {wall_s:.3g} s{each}; {used:.0%} of {workers} processors used"
 
 
-@click.command("profile", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("profile")
 @click.option(
     "--workload",
     "-w",
@@ -276,14 +257,14 @@ def _summary(name: str, runs: list[Run], tasks: int | None, workers: int) -> str
 @options.rounds
 @options.workers
 @options.timeout
-@click.option("--scale", default=1.0, type=click.FloatRange(min=0, min_open=True), help="As of the workloads.")
+@options.scale
 def profile(workloads: tuple[str, ...], rounds: int, workers: int, timeout_s: float, scale: float) -> None:
     """Show where the time of computations goes, as Markdown.
 
     Figures are processor time by part, medians over processes; shares are of all processor time that was used.
     What is said of processors is for as many as there are workers.
     """
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(f"{describe_machine(machine_facts())}; {workers} workers.", soft_wrap=True)
     for name in workloads:
         subject = CATALOGUE[name]
@@ -291,5 +272,4 @@ def profile(workloads: tuple[str, ...], rounds: int, workers: int, timeout_s: fl
         runs = [_profile(name, scale, workers, timeout_s) for _ in range(rounds)]
         tasks = None if subject.tasks is None else subject.tasks(scale)
         console.print(f"\n{_summary(name, runs, tasks, workers)}", soft_wrap=True)
-        console.print()
-        console.print(table_of(runs, tasks))
+        print_tables(console, table_of(runs, tasks))

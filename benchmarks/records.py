@@ -21,6 +21,7 @@ import click
 import numpy as np
 from dask.base import tokenize
 
+from benchmarks import options
 from benchmarks.functions import noop
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.report import markdown_table, plain_console
@@ -369,8 +370,8 @@ def measured(forms: list[Form], repeat: int, least_s: float) -> Iterator[list[st
         yield row
 
 
-@click.command("records", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--repeat", default=7, type=click.IntRange(min=1), help="Runs per figure, of which the best counts.")
+@options.command("records")
+@options.repeat(7, "Runs per figure, of which the best counts.")
 @click.option(
     "--least",
     "least_s",
@@ -385,7 +386,7 @@ def records(repeat: int, least_s: float) -> None:
     The comparisons are those of Mars's proposal to simplify its data structures, and what became of them here. All
     figures are for one chunk, operand or id; ratios are to the first form that does the same.
     """
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(describe_machine(machine_facts()), soft_wrap=True)
     for title, forms in COMPARISONS.items():
         rows = [row for group in forms() for row in measured(group, repeat, least_s)]

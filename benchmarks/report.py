@@ -1,4 +1,4 @@
-"""Turns measurements into figures, and figures into tables for the terminal, Markdown and JSON."""
+"""What reports have in common: what is drawn from rounds, how it is written in cells and tables, and where to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -16,116 +16,80 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.jobs import Measurement, Status
+from benchmarks.jobs import Measurement
 from benchmarks.machine import describe_machine
-from benchmarks.peers import BASELINE
-from benchmarks.workloads import CATALOGUE, GROUPS, Group, Workload, group_of
 
 #: How far apart two peers' results may lie. They add in different orders, so the last digits
 #: differ.
 RELATIVE_TOLERANCE = 1e-9
 
-_TITLES: dict[Group, str] = {
-    "array": "Array workloads",
-    "tasks": "Task workloads",
-    "latency": "Latency of one task",
-}
-_NONE = "-"
+#: What stands in a cell for which there is no figure.
+NONE = "-"
+
+#: Characters of a line in which no cell is ever folded: a folded one would be two rows in Markdown.
+UNFOLDED = 10_000
+
+MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One workload under one peer, over all rounds."""
-
-    workload: str
-    peer: str
-    #: ``"ok"`` if all rounds were, else what the first other round was.
-    status: Status
-    #: Every timed run, empty where none came to an end.
-    seconds: tuple[float, ...]
-    #: Median time over the baseline's median time. None where either has none, or where their
-    #: results differ.
-    ratio: float | None
-    #: None where a rate means nothing.
-    tasks_per_s: float | None
-    #: The largest over all rounds.
-    peak_memory_bytes: int | None
-    #: What a reader should know before trusting the figures; empty if nothing.
-    notes: tuple[str, ...]
+# -- rounds -------------------------------------------------------------------------------------------------------
 
 
-def summarise(measurements: Sequence[Measurement]) -> list[Figures]:
-    """Draw the rounds together.
+def by_subject(
+    measurements: Sequence[Measurement], workloads: Iterable[str], peers: Iterable[str]
+) -> Iterator[tuple[list[Measurement], list[Measurement]]]:
+    """Put the rounds of each workload under each peer together.
 
     Parameters
     ----------
     measurements
         In any order.
+    workloads, peers
+        Names in the order of the report.
 
-    Returns
-    -------
-    list of Figures
-        By workload in the catalogue's order, then by peer in the order of their first appearance.
+    Yields
+    ------
+    tuple of (list of Measurement, list of Measurement)
+        Those of one workload and peer, at least one, and those of that workload under any peer.
     """
-    by_subject: dict[tuple[str, str], list[Measurement]] = {}
-    for measurement in measurements:
-        subject = measurement.job.workload, measurement.job.peer
-        by_subject.setdefault(subject, []).append(measurement)
-    peers = list(dict.fromkeys(measurement.job.peer for measurement in measurements))
-    return [_figures(name, peer, by_subject) for name in CATALOGUE for peer in peers if (name, peer) in by_subject]
+    peers = list(peers)
+    for workload in workloads:
+        of_workload = [m for m in measurements if m.job.workload == workload]
+        for peer in peers:
+            if own := [m for m in of_workload if m.job.peer == peer]:
+                yield own, of_workload
 
 
-def _median(measurements: Iterable[Measurement]) -> float | None:
-    seconds = [second for measurement in measurements for second in measurement.seconds]
-    return statistics.median(seconds) if seconds else None
+def seconds_of(own: Iterable[Measurement]) -> list[float]:
+    """Return every timed run of some rounds."""
+    return [second for measurement in own for second in measurement.seconds]
 
 
-def _figures(name: str, peer: str, by_subject: dict[tuple[str, str], list[Measurement]]) -> Figures:
-    own = by_subject[name, peer]
-    baseline = by_subject.get((name, BASELINE), [])
-    median_s, baseline_s = _median(own), _median(baseline)
-    # Without the baseline, the first peer is what the others' results are compared with.
-    reference = baseline or next(m for (other, _), m in by_subject.items() if other == name)
-    ratio = None
-    # A wrong answer is not compared, however fast it came.
-    if median_s is not None and baseline_s is not None and all(_agrees(m, baseline) for m in own):
-        ratio = median_s / baseline_s
-    subject = CATALOGUE[name]
-    tasks_per_s = None
-    if median_s is not None and isinstance(subject, Workload) and subject.tasks is not None:
-        tasks_per_s = subject.tasks(own[0].job.scale) / median_s
-    peaks = [m.peak_memory_bytes for m in own if m.peak_memory_bytes is not None]
-    return Figures(
-        workload=name,
-        peer=peer,
-        status=next((m.status for m in own if m.status != "ok"), "ok"),
-        seconds=tuple(second for measurement in own for second in measurement.seconds),
-        ratio=ratio,
-        tasks_per_s=tasks_per_s,
-        peak_memory_bytes=max(peaks, default=None),
-        notes=_notes(own, reference),
-    )
+def moved_of(own: Iterable[Measurement]) -> list[int]:
+    """Return the bytes that hosts sent each other in every timed run of some rounds."""
+    return [moved for measurement in own for moved in measurement.moved_bytes]
 
 
-def _notes(own: Sequence[Measurement], reference: Sequence[Measurement]) -> tuple[str, ...]:
-    notes: dict[str, int] = {}
-
-    def note(text: str) -> None:
-        notes[text] = notes.get(text, 0) + 1
-
-    for measurement in own:
-        if measurement.status != "ok":
-            note(f"{measurement.status}: {measurement.detail}")
-        if measurement.stray_processes:
-            note(f"left {measurement.stray_processes} processes behind")
-        if not _agrees(measurement, reference):
-            note(f"WRONG: differs from {reference[0].job.peer}")
-    of = f" ({{}} of {len(own)} rounds)" if len(own) > 1 else ""
-    return tuple(text + of.format(count) for text, count in notes.items())
+def peaks_of(own: Iterable[Measurement]) -> list[int]:
+    """Return the peaks of memory of the rounds that have one."""
+    return [m.peak_memory_bytes for m in own if m.peak_memory_bytes is not None]
 
 
-def _agrees(measurement: Measurement, reference: Sequence[Measurement]) -> bool:
-    """Compare the nth run with the nth run, which has the same seed, as far as both have them."""
+def median_of(values: Sequence[float]) -> float | None:
+    """Return the median, or None of nothing."""
+    return statistics.median(values) if values else None
+
+
+def agrees(measurement: Measurement, reference: Iterable[Measurement]) -> bool:
+    """Compare the nth run with the nth run, which has the same seed, as far as both have them.
+
+    Parameters
+    ----------
+    measurement
+        What is in question.
+    reference
+        Of the same computation.
+    """
     return all(
         np.shape(value) == np.shape(expected) and np.allclose(value, expected, RELATIVE_TOLERANCE, atol=0.0)
         for other in reference
@@ -133,26 +97,15 @@ def _agrees(measurement: Measurement, reference: Sequence[Measurement]) -> bool:
     )
 
 
-def geometric_means(figures: Iterable[Figures]) -> dict[str, tuple[float, int]]:
-    """Draw each peer's array workloads together into one ratio.
+def troubles(own: Sequence[Measurement]) -> list[str]:
+    """Say how rounds failed and what they left behind, each thing once."""
+    notes = [measurement.trouble for measurement in own if measurement.trouble]
+    if stray := sum(measurement.stray_processes for measurement in own):
+        notes.append(f"left {stray} processes behind")
+    return list(dict.fromkeys(notes))
 
-    Parameters
-    ----------
-    figures
-        As `summarise` gives them.
 
-    Returns
-    -------
-    dict
-        By peer, the geometric mean of its ratios to the baseline, and over how many workloads. A
-        peer that failed at some is judged by the others alone, so compare means only where the
-        numbers of workloads are equal.
-    """
-    logarithms: dict[str, list[float]] = {}
-    for row in figures:
-        if group_of(row.workload) == "array" and row.ratio is not None:
-            logarithms.setdefault(row.peer, []).append(math.log(row.ratio))
-    return {peer: (math.exp(statistics.fmean(logs)), len(logs)) for peer, logs in logarithms.items()}
+# -- cells and tables ---------------------------------------------------------------------------------------------
 
 
 def significant(value: float) -> str:
@@ -169,28 +122,31 @@ def significant(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def _row(figures: Figures, unit_s: float) -> list[str]:
-    if not figures.seconds:
-        return [
-            figures.workload,
-            figures.peer,
-            figures.status,
-            *[_NONE] * 5,
-            "; ".join(figures.notes),
-        ]
-    times = [second / unit_s for second in figures.seconds]
-    peak = figures.peak_memory_bytes
-    return [
-        figures.workload,
-        figures.peer,
-        significant(statistics.median(times)),
-        f"{significant(min(times))}-{significant(max(times))}",
-        str(len(times)),
-        _NONE if figures.ratio is None else f"{figures.ratio:.2f}",
-        _NONE if figures.tasks_per_s is None else significant(figures.tasks_per_s),
-        _NONE if peak is None else f"{peak / 2**20:,.0f}",
-        "; ".join(figures.notes),
-    ]
+def shown(value: float | None, form: str = "", unit: float = 1.0) -> str:
+    """Write a figure that there may be none of.
+
+    Parameters
+    ----------
+    value
+        The figure.
+    form
+        As of `format`; by default three digits are significant.
+    unit
+        What the figure is divided by.
+    """
+    if value is None:
+        return NONE
+    return format(value / unit, form) if form else significant(value / unit)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write from where to where figures go."""
+    return f"{significant(min(values))}-{significant(max(values))}" if values else NONE
+
+
+def in_one_cell(notes: Iterable[str]) -> str:
+    """Write notes into a cell of a table in Markdown."""
+    return "; ".join(notes).replace("|", r"\|")
 
 
 def markdown_table(*headings: str, words: Collection[str] = ("graph",)) -> Table:
@@ -209,49 +165,10 @@ def markdown_table(*headings: str, words: Collection[str] = ("graph",)) -> Table
     return table
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, markdown: bool) -> Table:
-    """Make a table without the columns that say nothing in any row."""
-    kept = [i for i in range(len(columns)) if any(row[i] not in ("", _NONE) for row in rows)]
-    table = Table(title=None if markdown else title, box=box.MARKDOWN if markdown else box.SIMPLE_HEAD)
-    for i in kept:
-        textual = columns[i] in ("workload", "peer", "notes")
-        table.add_column(columns[i], justify="left" if textual else "right", no_wrap=columns[i] != "notes")
-    sections = columns[0] == "workload" and not markdown
-    for number, row in enumerate(rows):
-        last = number + 1 == len(rows) or rows[number + 1][0] != row[0]
-        cells = [row[i].replace("|", r"\|") if markdown else row[i] for i in kept]
-        table.add_row(*cells, end_section=sections and last)
-    return table
+# -- where they go ------------------------------------------------------------------------------------------------
 
 
-def _tables(measurements: Sequence[Measurement], memory_figure: str, *, markdown: bool) -> list[tuple[str, Table]]:
-    figures = summarise(measurements)
-    tables = []
-    for group, names in GROUPS.items():
-        unit, unit_s = ("ms", 1e-3) if group == "latency" else ("s", 1.0)
-        rows = [_row(row, unit_s) for row in figures if row.workload in names]
-        columns = [
-            "workload",
-            "peer",
-            f"median {unit}",
-            f"min-max {unit}",
-            "runs",
-            f"time / {BASELINE}",
-            "tasks/s",
-            f"peak {memory_figure} MiB",
-            "notes",
-        ]
-        if rows:
-            tables.append((_TITLES[group], _table(_TITLES[group], columns, rows, markdown=markdown)))
-    means = [[peer, f"{mean:.2f}", str(count)] for peer, (mean, count) in geometric_means(figures).items()]
-    if means:
-        title = "Geometric mean over the array workloads"
-        columns = ["peer", f"time / {BASELINE}", "workloads"]
-        tables.append((title, _table(title, columns, means, markdown=markdown)))
-    return tables
-
-
-def plain_console(width: int, file: IO[str] | None = None) -> Console:
+def plain_console(width: int = UNFOLDED, file: IO[str] | None = None) -> Console:
     """Make a console that prints text as it is.
 
     Parameters
@@ -269,60 +186,97 @@ def plain_console(width: int, file: IO[str] | None = None) -> Console:
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
-def print_tables(console: Console, measurements: Sequence[Measurement], facts: dict[str, Any]) -> None:
-    """Print the tables to a terminal.
+def print_round(console: Console, measurement: Measurement) -> None:
+    """Print a line on a round that has come to its end.
 
     Parameters
     ----------
     console
-        Where to.
-    measurements
-        What was measured.
-    facts
-        As `benchmarks.machine.machine_facts` gives them.
+        Where to. It gets plain lines and no live display, which would take processor time from what is measured.
+    measurement
+        What came of the round.
     """
-    for _, table in _tables(measurements, facts["memory_figure"], markdown=False):
+    job = measurement.job
+    seconds = [f"{second:.4g}" for second in measurement.seconds]
+    outcome = " ".join(filter(None, [*seconds, measurement.trouble]))
+    console.print(f"round {job.round_index + 1}  {job.workload:20}{job.peer:24}{outcome}", soft_wrap=True)
+
+
+def print_tables(console: Console, *tables: Table) -> None:
+    """Print tables, each below an empty line."""
+    for table in tables:
+        console.print()
         console.print(table)
 
 
-def write_markdown(path: Path, measurements: Sequence[Measurement], facts: dict[str, Any]) -> None:
-    """Write the tables as GitHub Markdown.
+def text_of(*tables: Table) -> str:
+    """Return tables in Markdown as text."""
+    # Not of the terminal's console, which would put its colours into files.
+    console = plain_console(file=io.StringIO())
+    with console.capture() as capture:
+        print_tables(console, *tables)
+    return capture.get().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a report is written besides being printed; None for nowhere.
+
+    Attributes
+    ----------
+    json_path
+        For every raw figure and the facts about the machine.
+    markdown_path
+        For the tables.
+    """
+
+    json_path: Path | None
+    markdown_path: Path | None
+
+    def write(self, text: str, measurements: Sequence[Measurement], facts: dict[str, Any]) -> None:
+        """Write the files.
+
+        Parameters
+        ----------
+        text
+            The tables and what they are of, in Markdown.
+        measurements
+            What was measured.
+        facts
+            As `benchmarks.machine.machine_facts` gives them.
+        """
+        if self.markdown_path is not None:
+            self.markdown_path.write_text(text, encoding="utf-8")
+        if self.json_path is not None:
+            document = {"machine": facts, "measurements": [asdict(measurement) for measurement in measurements]}
+            self.json_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def conclude(
+    console: Console,
+    tables: Sequence[Table],
+    setting: str,
+    measurements: Sequence[Measurement],
+    facts: dict[str, Any],
+    files: Files,
+) -> None:
+    """Print a report, and write it to the files that were asked for.
 
     Parameters
     ----------
-    path
-        The file to write.
+    console
+        Where to print it.
+    tables
+        In Markdown.
+    setting
+        What was run on the machine, for the line above the tables.
     measurements
         What was measured.
     facts
         As `benchmarks.machine.machine_facts` gives them.
+    files
+        Where else it goes.
     """
-    job = measurements[0].job
-    scale = "" if job.scale == 1 else f" Sizes at scale {job.scale:g}: not for comparison."
-    paragraphs = [f"{describe_machine(facts)}; {job.workers} workers, one BLAS thread each.{scale}"]
-    # Wide enough that no cell is ever folded: a folded cell would be two rows in Markdown.
-    console = plain_console(10_000, file=io.StringIO())
-    for title, table in _tables(measurements, facts["memory_figure"], markdown=True):
-        with console.capture() as capture:
-            console.print(table)
-        paragraphs += [f"### {title}", capture.get().strip()]
-    path.write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
-
-
-def write_json(path: Path, measurements: Sequence[Measurement], facts: dict[str, Any]) -> None:
-    """Write every raw figure and the facts about the machine.
-
-    Parameters
-    ----------
-    path
-        The file to write.
-    measurements
-        What was measured.
-    facts
-        As `benchmarks.machine.machine_facts` gives them.
-    """
-    document = {
-        "machine": facts,
-        "measurements": [asdict(measurement) for measurement in measurements],
-    }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    text = f"{describe_machine(facts)}; {setting}\n\n{text_of(*tables)}\n"
+    console.print(f"\n{text}", end="", soft_wrap=True)
+    files.write(text, measurements, facts)

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,9 @@ import click
 import dask
 import numpy as np
 
+from benchmarks import options
 from benchmarks.memory import peak_memory
-from benchmarks.report import plain_console
+from benchmarks.report import MIB, plain_console
 from benchmarks.soak_leaks import Errors, Surroundings, left_in_engine, private_bytes, share_allocator
 from benchmarks.soak_tasks import OnPurpose
 from benchmarks.soak_troubles import (
@@ -42,7 +43,6 @@ from dask_mars.errors import RequestTooLarge, SpillError, StoreFull, WorkerDied,
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
 
-MIB = 1 << 20
 #: Computations of one round.
 _ITERATIONS = 8
 #: By how much this process's own memory may have grown since the end of the first rounds. In those it grows by
@@ -285,13 +285,7 @@ def _silent(line: str) -> None:
     pass
 
 
-@contextlib.contextmanager
-def _numpy_is_quiet() -> Iterator[None]:
-    with np.errstate(all="ignore"):
-        yield
-
-
-@click.command("soak", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("soak")
 @click.option("--minutes", default=30.0, type=click.FloatRange(min=0), help="How long to go on.")
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Of the first round; the next has the next.")
 @click.option(
@@ -311,12 +305,12 @@ def soak(minutes: float, seed: int, limit_s: float, verbose: bool) -> None:
     error, a computation that hangs, and processes, files, descriptors or memory left behind.
     """
     share_allocator()
-    console = plain_console(10_000)
+    console = plain_console()
     tally = Tally(console.print if verbose else _silent)
     began_s = time.monotonic()
     until_s = began_s + minutes * 60
     failure: Failure | None = None
-    with peak_memory(os.getpid()) as peak, _numpy_is_quiet():
+    with peak_memory(os.getpid()) as peak, np.errstate(all="ignore"):
         try:
             while time.monotonic() < until_s:
                 soak_round(seed + tally.rounds, tally, limit_s, until_s)

@@ -78,11 +78,6 @@ def last_digit(number: int) -> int:
     return number % 10
 
 
-def add(left: int, right: int) -> int:
-    """Add two numbers."""
-    return left + right
-
-
 def frame(part: int, rows: int) -> Any:
     """Return a part of a dataframe."""
     import pandas as pd

@@ -12,6 +12,7 @@ import dask.array
 import numpy as np
 
 from benchmarks import soak_tasks as tasks
+from benchmarks.functions import add
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
@@ -57,6 +58,11 @@ def draw(rng: Generator, most_bytes: int, *, frames: bool = True) -> Workload:
     return Workload(f"{name}:{seed}:{size}", lambda: KINDS[name](np.random.default_rng(seed), size))
 
 
+def _some(rng: Generator, ways: list[Callable[[], Any]], most: int) -> list[Any]:
+    """Return what some of several ways lead to, each of which is taken once at most."""
+    return [ways[int(number)]() for number in rng.choice(len(ways), int(rng.integers(1, most + 1)), replace=False)]
+
+
 # -- arrays -------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +106,7 @@ def _small(rng: Generator, x: Any) -> list[Any]:
         lambda: x.argmax(axis=0),
         lambda: da.where(x > x.mean(), x, 0).sum(axis=1),
     ]
-    return [ways[int(number)]() for number in rng.choice(len(ways), int(rng.integers(1, 4)), replace=False)]
+    return _some(rng, ways, 3)
 
 
 def _elementwise(rng: Generator, size_bytes: int) -> list[Any]:
@@ -168,7 +174,7 @@ def _bag(rng: Generator, size_bytes: int) -> list[Any]:
     return [
         texts.map(len).sum(),
         texts.filter(tasks.is_even).count(),
-        numbers.foldby(tasks.last_digit, tasks.add, 0, tasks.add, 0),
+        numbers.foldby(tasks.last_digit, add, 0, add, 0),
         texts.take(1, compute=False) if rng.random() < 0.5 else numbers.topk(5),
     ]
 
@@ -188,7 +194,7 @@ def _frame(rng: Generator, size_bytes: int) -> list[Any]:
         lambda: frame.set_index("y").x.sum(),
         lambda: (frame.x - frame.x.mean()).abs().max(),
     ]
-    return [ways[int(number)]() for number in rng.choice(len(ways), int(rng.integers(1, 3)), replace=False)]
+    return _some(rng, ways, 2)
 
 
 #: How each kind of computation is made.

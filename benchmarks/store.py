@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
-import json
-import os
 import pickle
 import statistics
 import subprocess
@@ -24,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import options
+from benchmarks.apart import call_apart
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
-from benchmarks.report import markdown_table, plain_console
+from benchmarks.report import MIB, NONE, markdown_table, plain_console, print_tables
 from dask_mars.worker import arena as arenas
 from dask_mars.worker.adoption import make_heap
 from dask_mars.worker.arena import Arena
@@ -36,7 +35,6 @@ from dask_mars.worker.store import Store
 
 Array = NDArray[np.float64]
 
-MIB = 1 << 20
 ARENA_BYTES = 1 << 30
 #: As configured where nobody says otherwise.
 THRESHOLD_BYTES = 16 << 10
@@ -140,7 +138,9 @@ def chains(maker: Maker, repeat: int, size_bytes: int) -> dict[str, list[float]]
     return {name: found[1:] for name, found in seconds.items()}
 
 
-def seals(maker: Maker, reader: Callable[[Location], list[float]], repeat: int, size_bytes: int) -> dict[str, Any]:
+def seals(
+    maker: Maker, reader: Callable[[Location], list[float]], repeat: int, size_bytes: int
+) -> dict[str, list[float]]:
     """Time the sealing of results, and have another process time their reading."""
     seconds: dict[str, list[float]] = {"seal": [], "read": [], "sum": [], "private sum": []}
     for _ in range(repeat + 1):
@@ -202,31 +202,22 @@ def _reading(descriptor: int) -> Iterator[Callable[[Location], list[float]]]:
             requests.close()
 
 
-def child() -> None:
-    """Measure what the command line names, and print it as JSON."""
-    what, repeat, chain_bytes, result_bytes = sys.argv[1], *map(int, sys.argv[2:])
+def _measure_here(what: str, repeat: int, chain_bytes: int, result_bytes: int) -> dict[str, list[float]]:
     descriptor = arenas.create("benchmark", ARENA_BYTES)
     maker = Maker(descriptor)
     gc.disable()
     if what == "chains":
-        figures: dict[str, Any] = chains(maker, repeat, chain_bytes)
-    else:
-        with _reading(descriptor) as ask:
-            figures = seals(maker, ask, repeat, result_bytes)
-    print(json.dumps(figures))
+        return chains(maker, repeat, chain_bytes)
+    with _reading(descriptor) as ask:
+        return seals(maker, ask, repeat, result_bytes)
 
 
 # -- the command --------------------------------------------------------------------------------------------------
 
 
 def _run(what: str, malloc: str, repeat: int, sizes: tuple[int, int]) -> dict[str, list[float]]:
-    arguments = [what, str(repeat), *map(str, sizes)]
-    environment = {**os.environ, **ONE_THREAD_EACH}
-    if malloc == MALLOCS[1]:
-        environment.update(WORKER_ENVIRONMENT)
-    command = [sys.executable, "-c", "from benchmarks.store import child; child()", *arguments]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    figures: dict[str, list[float]] = json.loads(done.stdout)
+    environment = {**ONE_THREAD_EACH, **(WORKER_ENVIRONMENT if malloc == MALLOCS[1] else {})}
+    figures: dict[str, list[float]] = call_apart(_measure_here, what, repeat, *sizes, environment=environment)
     return figures
 
 
@@ -245,9 +236,9 @@ def _chain_rows(malloc: str, seconds: dict[str, list[float]]) -> Iterator[list[s
         yield [what, malloc, *_times(ours), *_times(own), f"{ratio:.2f}", f"{CHAIN_TARGET:g}"]
 
 
-@click.command("store", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("store")
 @options.rounds
-@click.option("--repeat", default=31, type=click.IntRange(min=1), help="Runs per process.")
+@options.repeat(31, "Runs per process.")
 @click.option(
     "--chain-bytes", default=CHAIN_BYTES, type=click.IntRange(min=MIB), help="Size of the arrays of the chain."
 )
@@ -285,12 +276,10 @@ def store(rounds: int, repeat: int, chain_bytes: int, result_bytes: int) -> None
     for kind, what, target in (
         ("seal", "seal", f"{SEAL_TARGET_MS:g}"),
         ("read", "read in another process", f"{READ_TARGET_MS:g}"),
-        ("sum", "sum of it there, the first", "-"),
-        ("private sum", "sum of a private copy", "-"),
+        ("sum", "sum of it there, the first", NONE),
+        ("private sum", "sum of a private copy", NONE),
     ):
         sealed.add_row(what, *_times(found["seals"][kind]), target)
-    console = plain_console(10_000)
+    console = plain_console()
     console.print(f"{describe_machine(machine_facts())}.", soft_wrap=True)
-    for table in (chained, sealed):
-        console.print()
-        console.print(table)
+    print_tables(console, chained, sealed)

@@ -70,12 +70,13 @@ def scaled(size: float, scale: float) -> int:
     return max(1, round(size * scale))
 
 
-def _numbers(result: Any) -> NDArray[np.float64]:
+def numbers(result: Any) -> NDArray[np.float64]:
+    """Return the numbers of a result in a row."""
     return np.atleast_1d(np.asarray(result, dtype=np.float64)).ravel()
 
 
 def _count(result: Any) -> NDArray[np.float64]:
-    return _numbers(len(result))
+    return numbers(len(result))
 
 
 # --- array workloads ------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ def _array(name: str, summary: str, bounds: Callable[[float], Bounds]) -> Worklo
         # The graph is built inside the call: a user waits for that too.
         return lambda get: build(scale, seed).compute(scheduler=get)
 
-    return Workload(name, "array", summary, prepare, _numbers, bounds)
+    return Workload(name, "array", summary, prepare, numbers, bounds)
 
 
 # --- task workloads -------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ def _trees(name: str, full_leaves: int) -> Workload:
         "tasks",
         f"binary tree of additions with {full_leaves} leaves, {2 * full_leaves - 1} tasks, as a plain dict",
         prepare,
-        _numbers,
+        numbers,
         lambda scale: near(leaves(scale), 0),
         lambda scale: 2 * leaves(scale) - 1,
     )
@@ -333,7 +334,7 @@ _WORKLOADS = (
         "tasks",
         "(ones * 2 + 1).sum() over 20000 chunks of 10 elements; tasks are chunks",
         _many_chunks,
-        _numbers,
+        numbers,
         lambda scale: near(3 * 10 * _many_chunks_count(scale), 0),
         _many_chunks_count,
     ),
@@ -342,7 +343,7 @@ _WORKLOADS = (
         "tasks",
         f"{GIL_TASKS} delayed loops that hold the GIL for about 0.25 s each",
         _gil,
-        _numbers,
+        numbers,
         lambda scale: near(scaled(GIL_ITERATIONS, scale) // 2, 0),
         lambda scale: GIL_TASKS,
     ),

@@ -47,12 +47,15 @@ def why_not() -> str:
     return ""
 
 
-def _enter(namespace: int) -> None:
-    """Have this thread, and what it starts, use a network namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(namespace, CLONE_NEWNET):
+def _system_call(name: str, *arguments: int) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
+
+
+def _enter(namespace: int) -> None:
+    """Have this thread, and what it starts, use a network namespace."""
+    _system_call("setns", namespace, CLONE_NEWNET)
 
 
 @contextlib.contextmanager
@@ -68,10 +71,7 @@ def _coming_back() -> Iterator[None]:
 
 def _new_namespace() -> int:
     with _coming_back():
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.unshare(CLONE_NEWNET):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error))
+        _system_call("unshare", CLONE_NEWNET)
         return os.open(OWN, os.O_RDONLY)
 
 

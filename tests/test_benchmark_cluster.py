@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.cluster.command import goals, summarise
+from benchmarks.cluster.figures import goals, summarise
 from benchmarks.cluster.network import Network, can_make_namespaces, namespaces
 from benchmarks.cluster.workloads import CLUSTER_GROUPS, CLUSTER_WORKLOADS
 from benchmarks.jobs import ClusterJob, Measurement

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import random
@@ -13,7 +14,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -602,16 +603,26 @@ def test_results_that_can_be_pickled_and_not_read(get: Get) -> None:
     assert delayed_sum(get) == 3
 
 
-def test_functions_of_modules_that_workers_cannot_import(tmp_path: Path, get: Get) -> None:
-    path = tmp_path / "hidden" / "unimportable_for_mars.py"
+@contextlib.contextmanager
+def module_of_no_path(path: Path, source: str) -> Iterator[Any]:
+    """Load a module that no worker finds, as it lies where nobody looks."""
     path.parent.mkdir()
-    path.write_text("import os\ndef where(value):\n    return os.getpid(), value\n")
-    spec = importlib.util.spec_from_file_location("unimportable_for_mars", path)
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[spec.name]
+
+
+def test_functions_of_modules_that_workers_cannot_import(tmp_path: Path, get: Get) -> None:
+    source = "import os\ndef where(value):\n    return os.getpid(), value\n"
+    with module_of_no_path(tmp_path / "hidden" / "unimportable_for_mars.py", source) as module:
         hidden = [dask.delayed(module.where)(number) for number in range(6)]
         seen = [dask.delayed(pid_of)(value) for value in hidden]
         values, pids = dask.compute(hidden, seen, scheduler=get)
@@ -619,28 +630,17 @@ def test_functions_of_modules_that_workers_cannot_import(tmp_path: Path, get: Ge
         assert os.getpid() not in pids
         first = dask.delayed(pid_of)(1)
         assert dask.delayed(module.where)(first).compute(scheduler=get)[1] != os.getpid()
-    finally:
-        del sys.modules[spec.name]
 
 
 def test_objects_of_modules_that_workers_cannot_import(tmp_path: Path, get: Get) -> None:
-    path = tmp_path / "hidden" / "unimportable_class_for_mars.py"
-    path.parent.mkdir()
-    path.write_text("class Thing:\n    def __init__(self, n):\n        self.n = n\n")
-    spec = importlib.util.spec_from_file_location("unimportable_class_for_mars", path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
+    source = "class Thing:\n    def __init__(self, n):\n        self.n = n\n"
+    with module_of_no_path(tmp_path / "hidden" / "unimportable_class_for_mars.py", source) as module:
         things = [dask.delayed(lambda thing: thing.n + 1)(module.Thing(number)) for number in range(5)]
         assert dask.compute(*things, scheduler=get) == (1, 2, 3, 4, 5)
         made = dask.delayed(module.Thing)(3)
         assert dask.delayed(lambda thing: thing.n)(made).compute(scheduler=get) == 3
         made = dask.delayed(module.Thing, pure=True)(dask.delayed(abs)(-4))
         assert type(made.compute(scheduler=get)) is module.Thing
-    finally:
-        del sys.modules[spec.name]
 
 
 def test_retries_in_the_users_process(tmp_path: Path, get: Get) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from benchmarks.child import Events, main, run_workload
+from benchmarks.child import Clock, Events, main, run_workload
 from benchmarks.cluster.hosts import hosts_of, mars, stock
 from benchmarks.cluster.workloads import CLUSTER_WORKLOADS
 from benchmarks.jobs import ClusterJob
@@ -14,23 +12,15 @@ CLUSTERS = {"stock": stock, "mars": mars}
 
 
 def run(job: ClusterJob, events: Events) -> None:
-    """Do a job.
-
-    Parameters
-    ----------
-    job
-        What to do.
-    events
-        Where to tell of it.
-    """
-    began_s = time.monotonic()
+    """Start a cluster and make a workload's runs on it."""
+    clock = Clock(job.timeout_s)
     with CLUSTERS[job.peer](hosts_of(job)) as cluster:
         run_workload(
             CLUSTER_WORKLOADS[job.workload],
             cluster.get,
             job,
             events,
-            began_s,
+            clock,
             roots=cluster.pids,
             moved_bytes=cluster.moved_bytes,
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.functions import filled, plus_total
 from benchmarks.peers import Get
-from benchmarks.workloads import CATALOGUE, GROUPS, Bounds, Workload, near, scaled
+from benchmarks.workloads import CATALOGUE, GROUPS, Bounds, Workload, near, numbers, scaled
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
@@ -56,17 +56,13 @@ def _table_bounds(scale: float) -> Bounds:
     return length, length + 1_000
 
 
-def _numbers(result: Any) -> Any:
-    return np.atleast_1d(result)
-
-
 _SHARED = (
     Workload(
         "table",
         "array",
         f"a table of 400 MB that one task makes and {_READERS} read",
         _table,
-        _numbers,
+        numbers,
         _table_bounds,
     ),
     Workload(
@@ -74,7 +70,7 @@ _SHARED = (
         "array",
         "sum of x @ x.T for x of 2000 x 25000, 400 MB in chunks of rows",
         _gram,
-        _numbers,
+        numbers,
         _gram_bounds,
     ),
 )

@@ -10,6 +10,7 @@ from statistics import geometric_mean
 import click
 from rich.console import Console
 
+from benchmarks import options
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.simulation.cluster import Cluster, Outcome, Simulation
 from benchmarks.simulation.jobs import GROWTH, job_of
@@ -55,7 +56,7 @@ def _text(value: float) -> str:
     return f"{value:.3g}" if value >= 0.001 else "0"
 
 
-@click.command("simulate", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@options.command("simulate")
 @click.option(
     "--graph", "-g", "graphs", multiple=True, type=click.Choice(list(GROWTH)), help="Workload. Default: all."
 )
@@ -100,6 +101,6 @@ def simulate(
             for name in policies or POLICIES:
                 policy = POLICIES[name](job, cluster, seed)
                 outcomes[graph, workers, name] = Simulation(job, cluster, policy, stealing).run()
-    console = plain_console(10_000)
+    console = plain_console()
     for figure in _FIGURES:
         _print_table(console, figure, outcomes)

@@ -6,9 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
-from dask._task_spec import DataNode, Task, TaskRef
-from dask.order import order
-
+from benchmarks.graphs import dask_order
 from benchmarks.simulation.cluster import Cluster, Job, Policy, Simulation
 from dask_mars.scheduler.assigner import Traversal, assign
 from dask_mars.scheduler.events import GraphPlan
@@ -80,15 +78,7 @@ class DaskPolicy:
 
     def priorities(self) -> Sequence[int]:
         """Return Dask's own order."""
-        job = self._job
-        tasks = {
-            chunk: Task(chunk, tuple, *[TaskRef(source) for source in inputs])
-            if chunk not in job.absent
-            else DataNode(chunk, None)
-            for chunk, inputs in enumerate(job.inputs)
-        }
-        found = order(tasks)
-        return [found[chunk] for chunk in range(len(job.inputs))]
+        return dask_order(self._job.inputs, self._job.absent)
 
     def choose(self, chunk: int, now: Simulation) -> int | None:
         """Return what `_transition_waiting_processing` would."""

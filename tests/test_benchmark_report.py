@@ -1,0 +1,68 @@
+"""What the benchmarks' commands have in common: options, processes that answer, and reports."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import options
+from benchmarks.apart import call_apart
+from benchmarks.jobs import Job, Measurement
+from benchmarks.machine import machine_facts
+from benchmarks.report import Files, agrees, conclude, markdown_table, plain_console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_files_get_what_is_printed_without_the_colours_of_a_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    table = markdown_table("graph", "seconds")
+    table.add_row("tree", "1")
+    file = tmp_path / "tables.md"
+    conclude(plain_console(), [table, table], "2 workers.", [], machine_facts(), Files(None, file))
+    text = file.read_text()
+    assert "\x1b" not in text
+    assert text.count("| tree  |       1 |") == 2
+    assert text.splitlines()[0].endswith("; 2 workers.")
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [((), "abcd"), (("d", "b", "d"), "bd"), (("odd", "b"), "abc")],
+)
+def test_chosen_names_come_once_and_in_their_own_order(asked, chosen):
+    @click.command()
+    @options.workloads("abcd", {"odd": ["c", "a"]})
+    def command(workloads: list[str]) -> None:
+        click.echo("".join(workloads))
+
+    result = CliRunner().invoke(command, [part for name in asked for part in ("-w", name)])
+    assert result.output.strip() == chosen
+
+
+def test_results_agree_as_far_as_both_have_them_but_for_the_last_digits():
+    def measured(*values: list[float]) -> Measurement:
+        return Measurement(Job("peer", "workload", 0, 1, 1, 1.0, 1.0), values=list(values))
+
+    reference = [measured([1.0], [2.0]), measured([1.0])]
+    assert agrees(measured([1.0 + 1e-12], [2.0], [3.0]), reference)
+    assert agrees(measured(), reference)
+    for wrong in ([1.001], [float("nan")], [1.0, 1.0]):
+        assert not agrees(measured(wrong), reference)
+
+
+def test_functions_are_called_apart_and_errors_come_back():
+    assert call_apart(int, "7") == 7
+    with pytest.raises(subprocess.CalledProcessError):
+        call_apart(int, "seven")
