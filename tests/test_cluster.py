@@ -230,6 +230,13 @@ def test_the_user_says_where(client, get, cluster):
         nowhere.compute(scheduler=get)
 
 
+def test_workers_in_a_set_have_an_order():
+    with dask.annotate(workers=set("hgfedcba")):
+        x = da.ones(2, chunks=1)
+    restrictions = prepare(*handed_over(x)).restrictions
+    assert [restriction.workers for restriction in restrictions.values()] == [tuple("abcdefgh")] * 2
+
+
 def pids_like(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.full(block.shape, pid_of())
 
