@@ -11,7 +11,7 @@ from distributed.comm import get_address_host
 from dask_mars import config
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.guards import workers_of
-from dask_mars.cluster.plugin import IDENTITY, MARK, names_in_hashes
+from dask_mars.cluster.plugin import IDENTITY, MARK, has_resources, names_in_hashes
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph import ChunkGraph, Restriction
@@ -51,7 +51,7 @@ class Host:
 
     def has(self, resources: Collection[tuple[str, float]]) -> bool:
         """Say whether it has so much of each resource."""
-        return all(self.resources.get(name, 0) >= amount for name, amount in resources)
+        return has_resources(self.resources, resources)
 
 
 def find_hosts(client: Client) -> list[Host]:
