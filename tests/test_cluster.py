@@ -32,7 +32,7 @@ from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients, planning, submission
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.pieces import Packer
-from dask_mars.cluster.planning import Host, cut_for, find_hosts, sizes_of
+from dask_mars.cluster.planning import Host, cut_for, find_hosts
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
@@ -136,7 +136,7 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     how = (client, graph, find_hosts(client), Packer(graph, 0), halves, {}, 0, False, None)
-    made = submission._Submission(*how, "name", Demands(), Shuffles(), sizes_of(graph))
+    made = submission._Submission(*how, "name", Demands(), Shuffles(), [32 << 20] * len(graph))
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 
@@ -412,9 +412,9 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            cuts = cut_for(graph, hosts, (), {}, Demands(), Shuffles())
-            assert cuts == cut_for(graph, hosts, (), {}, Demands(), Shuffles())
-        found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in cuts))
+            found_cut = cut_for(graph, hosts, (), {}, Demands(), Shuffles())
+            assert found_cut == cut_for(graph, hosts, (), {}, Demands(), Shuffles())
+        found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in found_cut.subtasks))
     assert len(found) == 2
 
 

@@ -24,7 +24,7 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.demands import Demands, find_demands
 from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
 from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
-from dask_mars.cluster.planning import Host, cut_for, futures_of, held_by, sizes_of
+from dask_mars.cluster.planning import Host, cut_for, futures_of, held_by
 from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Watch
 from dask_mars.cluster.shuffles import Shuffles, barrier_task, find_shuffles
@@ -88,10 +88,9 @@ def run_on_cluster(
     here = packer.unsendable()
     given = futures_of(client, graph)
     held_bytes = held_by(client, given, hosts)
-    sizes = sizes_of(graph)
     while True:
         try:
-            subtasks = cut_for(graph, hosts, here, held_bytes, demands, shuffles, sizes)
+            subtasks, sizes = cut_for(graph, hosts, here, held_bytes, demands, shuffles)
             submission = _Submission(
                 client,
                 graph,
