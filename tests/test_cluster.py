@@ -30,9 +30,10 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients, planning, submission
+from dask_mars.cluster.computation import Computation
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.pieces import Packer
-from dask_mars.cluster.planning import Host, cut_for, find_hosts
+from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
@@ -135,8 +136,9 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     first = tuple([chunk for chunk, sources in enumerate(graph.inputs) if not sources])
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
-    how = (client, graph, find_hosts(client), Packer(graph, 0), halves, {}, 0, False, None)
-    made = submission._Submission(*how, "name", Demands(), Shuffles(), [32 << 20] * len(graph))
+    cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
+    computation = Computation(client, graph, find_hosts(client), "name", 0, Demands(), Shuffles(), {})
+    made = submission._Submission(computation, Packer(graph, 0), cut, False, None)
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 

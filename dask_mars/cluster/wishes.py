@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 from dask._task_spec import Task
 
-from dask_mars.cluster.demands import Demands
-from dask_mars.cluster.planning import Host, allowed_by
+from dask_mars.cluster.computation import Computation
+from dask_mars.cluster.planning import allowed_by
 from dask_mars.cluster.plugin import MARK, Plan
-from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.graph import Restriction
 from dask_mars.scheduler.hosts import place_in_collection
 from dask_mars.scheduler.subtasks import Subtask
 
@@ -47,39 +46,20 @@ class Wishes:
 
     Parameters
     ----------
-    name : str
-        Of the computation.
-    graph : ChunkGraph
+    computation : Computation
         What is computed.
-    hosts : sequence of Host
-        As subtasks know them.
     subtasks : sequence of Subtask
-        That the graph is cut into.
-    demands : Demands
-        Of its chunks.
-    shuffles : Shuffles
-        Those of the graph.
-    retries : int
-        How often a task that raises is tried again, where the user has said nothing else of it.
+        That its graph is cut into.
     """
 
-    def __init__(
-        self,
-        name: str,
-        graph: ChunkGraph,
-        hosts: Sequence[Host],
-        subtasks: Sequence[Subtask],
-        demands: Demands,
-        shuffles: Shuffles,
-        retries: int,
-    ) -> None:
-        self._name = name
-        self._graph = graph
-        self._hosts = hosts
+    def __init__(self, computation: Computation, subtasks: Sequence[Subtask]) -> None:
+        self._name = computation.name
+        self._graph = computation.graph
+        self._hosts = computation.hosts
+        self._retries = computation.retries
+        self._demands = computation.demands
         self._subtasks = subtasks
-        self._demands = demands
-        self._shuffled = shuffles.members()
-        self._retries = retries
+        self._shuffled = computation.shuffles.members()
         #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
         self._unplaced = self._find_unplaced()
 
