@@ -29,7 +29,7 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from benchmarks.graphs import handed_over
-from dask_mars.cluster import clients, planning, submission
+from dask_mars.cluster import clients, demands, planning, submission
 from dask_mars.cluster.computation import Computation
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.pieces import Packer
@@ -432,6 +432,19 @@ def test_a_scheduler_in_the_configuration_is_used(cluster):
         assert dask_mars.get({"x": (pid_of,)}, "x") in set.union(*pids(cluster))
         assert clients.connected(cluster.scheduler_address) is clients.connected(cluster.scheduler_address)
     clients.close()
+
+
+def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
+    calls = []
+
+    def noting(name: str, function: Any) -> Any:
+        return lambda *arguments: calls.append(name) or function(*arguments)
+
+    monkeypatch.setattr(clients, "find_hosts", noting("hosts", clients.find_hosts))
+    monkeypatch.setattr(demands, "find_demands", noting("demands", demands.find_demands))
+    with Client(cluster):
+        assert (da.ones(40, chunks=4) + 1).sum().compute(scheduler=dask_mars.get) == 80
+    assert sorted(calls) == ["demands", "hosts"]
 
 
 def test_without_a_client_nothing_changes(runtime, cluster):

@@ -6,7 +6,7 @@ import contextlib
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster.agent import MarsWorker
-from dask_mars.cluster.demands import demanding, find_demands
+from dask_mars.cluster.demands import Finder, find_demands
 from dask_mars.cluster.guards import NotWanted, allow_no_more, allow_once, begin_once, holding
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph import ChunkGraph
@@ -55,7 +55,11 @@ def get(client: Client) -> Get:
 
 
 def cluster_graph(*collections: Any) -> ChunkGraph:
-    return prepare(*handed_over(*collections), apart=demanding)
+    finder = Finder()
+    graph = prepare(*handed_over(*collections), fold_from=2, apart=finder.apart)
+    # What was found before chunks were merged is what would be found now.
+    assert finder.of(graph) == find_demands(graph)
+    return graph
 
 
 def frame(partitions: int = 4) -> Any:
@@ -79,6 +83,22 @@ def test_locks_are_found_and_what_is_computed_is_not_computed_under_them(zarr, t
     assert names(graph, found.locks) == {"load_store_chunk"}
     read = cluster_graph((da.from_array(np.arange(20), chunks=10, lock=lock) + 1).sum())
     assert names(read, find_demands(read).locks) == {"getter"}
+
+
+def test_what_is_demanded_is_still_known_when_others_are_merged():
+    read = da.from_array(np.arange(20), chunks=5, lock=True)
+    made = da.random.default_rng(1).random(20, chunks=5) + da.random.default_rng(2).random(20, chunks=5)
+    finder, sizes = Finder(), []
+
+    def apart(graph: ChunkGraph) -> Collection[int]:
+        sizes.append(len(graph))
+        return finder.apart(graph)
+
+    graph = prepare(*handed_over((made + 1 + read).sum()), fold_from=2, apart=apart)
+    assert len(graph) < sizes[-1]
+    found = finder.of(graph)
+    assert found == find_demands(graph)
+    assert names(graph, found.locks) == {"getter"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.cluster.computation import Computation, DaskKey
-from dask_mars.cluster.demands import find_demands
+from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.guards import allow_no_more, allow_once
 from dask_mars.cluster.here import Here
 from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
@@ -42,6 +42,7 @@ def run_on_cluster(
     client: Client,
     graph: ChunkGraph,
     hosts: Sequence[Host],
+    demands: Demands,
     retries: int | None = None,
     keep: bool = False,
     observer: Observer | None = None,
@@ -56,6 +57,8 @@ def run_on_cluster(
         What to compute.
     hosts : sequence of Host
         Its agents.
+    demands : Demands
+        Of the graph's chunks.
     retries : int, optional
         How often a task that raises is tried again.
     keep : bool, optional
@@ -77,7 +80,6 @@ def run_on_cluster(
     """
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
-    demands = find_demands(graph)
     shuffles = find_shuffles(graph, demands.threads, name)
     given = futures_of(client, graph)
     computation = Computation(client, graph, hosts, name, retries, demands, shuffles, given)

@@ -84,21 +84,26 @@ class Literals:
 
     def remarkable(self, literals: tuple[Any, ...]) -> list[Any]:
         """Return those of a chunk's literals that may have effects, and what is visible in them."""
-        if self._plain.issuperset(map(type, literals)):
+        plain = self._plain
+        if plain.issuperset(map(type, literals)):
             return []
         found: list[Any] = []
         for literal in literals:
+            kind = type(literal)
+            # Shapes and indices are sequences of numbers.
+            if kind in plain or ((kind is tuple or kind is list) and plain.issuperset(map(type, literal))):
+                continue
             if callable(literal):
                 visible = self._callables.get(id(literal))
                 if visible is None:
                     visible = self._callables[id(literal)] = list(_visible((literal,), set()))
                 found += visible
-            elif type(literal) not in self._plain:
+            else:
                 found += _visible((literal,), set())
         for value in found:
             if not (callable(value) or isinstance(value, SerializableLock) or _is_of_dask(value)):
-                self._plain.add(type(value))
-        return [value for value in found if type(value) not in self._plain]
+                plain.add(type(value))
+        return [value for value in found if type(value) not in plain]
 
 
 def _held_by(operand: Operand) -> Iterator[Any]:
