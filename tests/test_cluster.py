@@ -297,11 +297,13 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
         dask_mars.get({"x": 1}, "x", client=client)
 
 
-def test_more_than_the_memory_of_a_host(tmp_path):
+def test_more_than_the_memory_of_a_host(tmp_path, monkeypatch):
+    # A single subtask makes all, and another one reads it.
+    monkeypatch.setattr("dask_mars.scheduler.subtasks.SUBTASKS_PER_SLOT", 1)
     options = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "512 MiB", "store_limit": "64 MiB"}
     options |= {"dashboard_address": "127.0.0.1:0", "local_directory": str(tmp_path)}
     with dask_mars.LocalMarsCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
-        # Dask's scheduler counts wholes, of which a subtask may read a part, and which may be on disk.
+        # Dask's scheduler counts all that it reads, and not what is in memory at the same time.
         kept = da.ones(80 << 20, chunks=4 << 20).persist(scheduler=dask_mars.get, client=client)
         assert kept.nbytes > 512 << 20
         assert kept.sum().compute(scheduler=dask_mars.get, client=client) == 80 << 20
