@@ -40,8 +40,8 @@ from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.subtasks import Subtask
 from tests.array_calls import CALLS, Arrays, assert_close
-from tests.conftest import Scripts, certificates, eventually
-from tests.tasks import fail_first, note, pid_of, wait_for
+from tests.conftest import Scripts, certificates, cluster_of_agents, eventually
+from tests.tasks import fail_first, fail_with, note, pid_of, wait_for
 
 Get = Callable[..., Any]
 
@@ -244,9 +244,9 @@ def pids_like(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def test_resources_are_for_one_task_each(tmp_path):
-    options = {"n_workers": 1, "threads_per_worker": 2, "resources": {"GPU": 1}, "memory_limit": "1 GiB"}
+    options = {"threads_per_worker": 2, "resources": {"GPU": 1}, "memory_limit": "1 GiB"}
     with (
-        dask_mars.LocalMarsCluster(dashboard_address="127.0.0.1:0", **options) as cluster,
+        cluster_of_agents(**options) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         with dask.annotate(resources={"GPU": 1}):
@@ -300,9 +300,8 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
 def test_more_than_the_memory_of_a_host(tmp_path, monkeypatch):
     # A single subtask makes all, and another one reads it.
     monkeypatch.setattr("dask_mars.scheduler.subtasks.SUBTASKS_PER_SLOT", 1)
-    options = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "512 MiB", "store_limit": "64 MiB"}
-    options |= {"dashboard_address": "127.0.0.1:0", "local_directory": str(tmp_path)}
-    with dask_mars.LocalMarsCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
+    options = {"store_limit": "64 MiB", "local_directory": str(tmp_path)}
+    with cluster_of_agents(**options) as cluster, Client(cluster, set_as_default=False) as client:
         # Dask's scheduler counts all that it reads, and not what is in memory at the same time.
         kept = da.ones(80 << 20, chunks=4 << 20).persist(scheduler=dask_mars.get, client=client)
         assert kept.nbytes > 512 << 20
@@ -474,13 +473,7 @@ def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
 def test_strangers_are_refused(tmp_path):
     own = Security(require_encryption=True, **certificates(tmp_path, "own"))
     stranger = Security(require_encryption=True, **certificates(tmp_path, "stranger"))
-    options = {
-        "n_workers": 2,
-        "threads_per_worker": 1,
-        "dashboard_address": "127.0.0.1:0",
-        "memory_limit": "512 MiB",
-    }
-    with dask_mars.LocalMarsCluster(security=own, **options) as cluster:
+    with cluster_of_agents(2, security=own) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tls://")
         with Client(cluster, set_as_default=False) as client:
@@ -500,10 +493,6 @@ import dask_mars
 print(int(da.ones(10, chunks=5).sum().compute(scheduler=dask_mars.get)), "distributed" in sys.modules)
 """
     assert scripts.run("-c", text).stdout.split() == ["10", "False"]
-
-
-def fail_with(text: str) -> None:
-    raise LookupError(text)
 
 
 def held(lock: Any, *_: Any) -> Any:

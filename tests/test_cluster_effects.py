@@ -31,7 +31,7 @@ from dask_mars.cluster.guards import NotWanted, allow_no_more, allow_once, begin
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph import ChunkGraph
 from dask_mars.optimize.prepare import prepare
-from tests.conftest import eventually
+from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
 from tests.test_cluster import nothing_is_left, pids
 
@@ -370,8 +370,7 @@ def test_once_is_once(client, cluster):
 def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:
     """Take away the agent that is in the middle of a task, and return the result or error of the computation."""
     results: list[Any] = []
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    with dask_mars.LocalMarsCluster(**options, memory_limit="512 MiB") as cluster, Client(cluster):
+    with cluster_of_agents(2) as cluster, Client(cluster):
 
         def compute() -> None:
             try:
