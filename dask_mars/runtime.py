@@ -306,21 +306,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _client_of_cluster(client: Any) -> Any:
-    """Return the client of the cluster that a computation is for; None if it is for this process's own engine."""
-    if client is not None:
-        return client
-    address = config.scheduler_address()
-    if address is not None:
-        from dask_mars.cluster import clients
-
-        return clients.connected(address)
+def _cluster_for(client: Any) -> Any:
+    """Return the cluster that a computation is for; None if it is for this process's own engine."""
+    address = config.scheduler_address() if client is None else None
     # Whoever has not imported distributed has no client, and need not wait for that import.
-    if "distributed" not in sys.modules:
+    if client is None and address is None and "distributed" not in sys.modules:
         return None
     from dask_mars.cluster import clients
 
-    return clients.current()
+    if address is not None:
+        client = clients.connected(address)
+    return clients.current() if client is None else clients.cluster_of(client)
 
 
 def get(
@@ -376,11 +372,11 @@ def get(
     """
     if mode.in_worker:
         return compute_in_worker(dsk, keys, **options)
-    client = _client_of_cluster(options.pop("client", None))
-    if client is not None:
+    cluster = _cluster_for(options.pop("client", None))
+    if cluster is not None:
         from dask_mars.cluster import clients
 
-        return clients.compute(client, dsk, keys, retries, options.get("callbacks"), options.get("cache"))
+        return clients.compute(cluster, dsk, keys, retries, options.get("callbacks"), options.get("cache"))
     if num_workers is None:
         num_workers = dask.config.get("num_workers", None)
     return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))
@@ -393,11 +389,11 @@ def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: 
     """
     if mode.in_worker:
         return persist_with(compute_in_worker, collections, optimize_graph, options)
-    client = _client_of_cluster(options.pop("client", None))
-    if client is not None:
+    cluster = _cluster_for(options.pop("client", None))
+    if cluster is not None:
         from dask_mars.cluster import clients
 
-        return persist_with(partial(clients.compute, client, keep=True), collections, optimize_graph, {})
+        return persist_with(partial(clients.compute, cluster, keep=True), collections, optimize_graph, {})
     getter = partial(compute, _default.engine, keep=True)
     if options.get("num_workers") is None:
         options["num_workers"] = dask.config.get("num_workers", None)

@@ -69,14 +69,7 @@ class SharedAgent:
 @pytest.fixture(scope="module")
 def cluster(private_tmp: Path) -> Iterator[Any]:
     """Two agents with a worker process each, for the tests of a module."""
-    cluster_of_agents = pytest.importorskip("dask_mars.cluster.local").LocalMarsCluster
-    options = {
-        "n_workers": 2,
-        "threads_per_worker": 1,
-        "dashboard_address": "127.0.0.1:0",
-        "memory_limit": "1 GiB",
-    }
-    with cluster_of_agents(**options) as cluster:
+    with cluster_of_agents(2, memory_limit="1 GiB") as cluster:
         # So that work stays where it was assigned.
         cluster.sync(cluster.scheduler.extensions["stealing"].stop)
         shared = [SharedAgent(agent) for agent in cluster.workers.values()]
@@ -85,6 +78,13 @@ def cluster(private_tmp: Path) -> Iterator[Any]:
         yield cluster
         for agent in shared:
             _shared.remove(agent)
+
+
+def cluster_of_agents(count: int = 1, **options: Any) -> Any:
+    """Make a cluster of some agents, with a small worker process each if nothing else is said."""
+    local = pytest.importorskip("dask_mars.cluster.local")
+    small = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "memory_limit": "512 MiB"}
+    return local.LocalMarsCluster(n_workers=count, **small | options)
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = GRACE_S) -> bool:

@@ -116,13 +116,18 @@ class Host:
         """Plug it in again."""
         self._network.plug(self, "up")
 
-    def kill(self, number: int = signal.SIGKILL, timeout_s: float = 10.0) -> None:
-        """Kill all processes of this host, and wait until they are gone."""
+    def kill(self, timeout_s: float = 10.0) -> None:
+        """Kill all processes of this host, and wait until they are gone.
+
+        Those that track semaphores for others are spared: they end with these, and remove what would stay behind
+        in the memory that all hosts here share.
+        """
         deadline = time.monotonic() + timeout_s
         while pids := self.pids():
             for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                if not _is_tracker(pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{pids} of {self.name} do not end")
             time.sleep(0.01)
@@ -137,6 +142,17 @@ class Host:
             return os.stat(f"/proc/{pid}/ns/net").st_ino == self._inode
         except OSError:
             return False
+
+    def semaphores(self) -> set[str]:
+        """Return the files of the named semaphores that processes of this host use."""
+        found = set()
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                    path = line.split(maxsplit=5)[-1]
+                    if path.startswith("/dev/shm/sem.") and os.path.exists(path):
+                        found.add(path)
+        return found
 
     def traffic(self) -> tuple[int, int]:
         """Return the bytes that came in and went out through the card."""
@@ -231,6 +247,14 @@ class Network:
         with _coming_back():
             _enter(self._namespace)
             _run("ip", *arguments)
+
+
+def _is_tracker(pid: int) -> bool:
+    """Say whether a process is what multiprocessing starts to clean up behind others."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _port(host: Host) -> str:

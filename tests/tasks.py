@@ -49,6 +49,11 @@ def fail_first(path: str | Path, times: int, value: Any) -> Any:
     return value
 
 
+def fail_with(text: str, *_: Any) -> None:
+    """Raise."""
+    raise LookupError(text)
+
+
 def die_first(path: str | Path, times: int, value: Any) -> Any:
     """Kill the process on the first calls, then return the value."""
     note(path, str(os.getpid()))

@@ -32,7 +32,7 @@ from dask_mars.persisted import Persisted
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.subtasks import cut, place
 from tests.conftest import eventually
-from tests.tasks import die_first, note, note_name, pid_of, wait_for
+from tests.tasks import die_first, fail_with, note, note_name, pid_of, wait_for
 
 
 @pytest.fixture
@@ -303,10 +303,6 @@ def test_what_cannot_be_pickled_is_named():
     with pytest.raises(Unsendable) as caught:
         packer.pack(subtask, [[1]], {}, {})
     assert caught.value.chunks == [0]
-
-
-def fail_with(text: str, *_: Any) -> None:
-    raise LookupError(text)
 
 
 def call_with(value: Any) -> Any:

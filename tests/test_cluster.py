@@ -29,18 +29,19 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from benchmarks.graphs import handed_over
-from dask_mars.cluster import clients, planning, submission
+from dask_mars.cluster import clients, demands, planning, submission
+from dask_mars.cluster.computation import Computation
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.pieces import Packer
-from dask_mars.cluster.planning import Host, cut_for, find_hosts, sizes_of
+from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.subtasks import Subtask
 from tests.array_calls import CALLS, Arrays, assert_close
-from tests.conftest import Scripts, certificates, eventually
-from tests.tasks import fail_first, note, pid_of, wait_for
+from tests.conftest import Scripts, certificates, cluster_of_agents, eventually
+from tests.tasks import fail_first, fail_with, note, pid_of, wait_for
 
 Get = Callable[..., Any]
 
@@ -135,8 +136,9 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     first = tuple([chunk for chunk, sources in enumerate(graph.inputs) if not sources])
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
-    how = (client, graph, find_hosts(client), Packer(graph, 0), halves, {}, 0, False, None)
-    made = submission._Submission(*how, "name", Demands(), Shuffles(), sizes_of(graph))
+    cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
+    computation = Computation(client, graph, find_hosts(client), "name", 0, Demands(), Shuffles(), {})
+    made = submission._Submission(computation, Packer(graph, 0), cut, False, None)
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 
@@ -230,14 +232,21 @@ def test_the_user_says_where(client, get, cluster):
         nowhere.compute(scheduler=get)
 
 
+def test_workers_in_a_set_have_an_order():
+    with dask.annotate(workers=set("hgfedcba")):
+        x = da.ones(2, chunks=1)
+    restrictions = prepare(*handed_over(x)).restrictions
+    assert [restriction.workers for restriction in restrictions.values()] == [tuple("abcdefgh")] * 2
+
+
 def pids_like(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.full(block.shape, pid_of())
 
 
 def test_resources_are_for_one_task_each(tmp_path):
-    options = {"n_workers": 1, "threads_per_worker": 2, "resources": {"GPU": 1}, "memory_limit": "1 GiB"}
+    options = {"threads_per_worker": 2, "resources": {"GPU": 1}, "memory_limit": "1 GiB"}
     with (
-        dask_mars.LocalMarsCluster(dashboard_address="127.0.0.1:0", **options) as cluster,
+        cluster_of_agents(**options) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         with dask.annotate(resources={"GPU": 1}):
@@ -288,11 +297,12 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
         dask_mars.get({"x": 1}, "x", client=client)
 
 
-def test_more_than_the_memory_of_a_host(tmp_path):
-    options = {"n_workers": 1, "threads_per_worker": 1, "memory_limit": "512 MiB", "store_limit": "64 MiB"}
-    options |= {"dashboard_address": "127.0.0.1:0", "local_directory": str(tmp_path)}
-    with dask_mars.LocalMarsCluster(**options) as cluster, Client(cluster, set_as_default=False) as client:
-        # Dask's scheduler counts wholes, of which a subtask may read a part, and which may be on disk.
+def test_more_than_the_memory_of_a_host(tmp_path, monkeypatch):
+    # A single subtask makes all, and another one reads it.
+    monkeypatch.setattr("dask_mars.scheduler.subtasks.SUBTASKS_PER_SLOT", 1)
+    options = {"store_limit": "64 MiB", "local_directory": str(tmp_path)}
+    with cluster_of_agents(**options) as cluster, Client(cluster, set_as_default=False) as client:
+        # Dask's scheduler counts all that it reads, and not what is in memory at the same time.
         kept = da.ones(80 << 20, chunks=4 << 20).persist(scheduler=dask_mars.get, client=client)
         assert kept.nbytes > 512 << 20
         assert kept.sum().compute(scheduler=dask_mars.get, client=client) == 80 << 20
@@ -405,9 +415,9 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            cuts = cut_for(graph, hosts, (), {}, Demands(), Shuffles())
-            assert cuts == cut_for(graph, hosts, (), {}, Demands(), Shuffles())
-        found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in cuts))
+            found_cut = cut_for(graph, hosts, (), {}, Demands(), Shuffles())
+            assert found_cut == cut_for(graph, hosts, (), {}, Demands(), Shuffles())
+        found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in found_cut.subtasks))
     assert len(found) == 2
 
 
@@ -423,6 +433,19 @@ def test_a_scheduler_in_the_configuration_is_used(cluster):
         assert dask_mars.get({"x": (pid_of,)}, "x") in set.union(*pids(cluster))
         assert clients.connected(cluster.scheduler_address) is clients.connected(cluster.scheduler_address)
     clients.close()
+
+
+def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
+    calls = []
+
+    def noting(name: str, function: Any) -> Any:
+        return lambda *arguments: calls.append(name) or function(*arguments)
+
+    monkeypatch.setattr(clients, "find_hosts", noting("hosts", clients.find_hosts))
+    monkeypatch.setattr(demands, "find_demands", noting("demands", demands.find_demands))
+    with Client(cluster):
+        assert (da.ones(40, chunks=4) + 1).sum().compute(scheduler=dask_mars.get) == 80
+    assert sorted(calls) == ["demands", "hosts"]
 
 
 def test_without_a_client_nothing_changes(runtime, cluster):
@@ -450,13 +473,7 @@ def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
 def test_strangers_are_refused(tmp_path):
     own = Security(require_encryption=True, **certificates(tmp_path, "own"))
     stranger = Security(require_encryption=True, **certificates(tmp_path, "stranger"))
-    options = {
-        "n_workers": 2,
-        "threads_per_worker": 1,
-        "dashboard_address": "127.0.0.1:0",
-        "memory_limit": "512 MiB",
-    }
-    with dask_mars.LocalMarsCluster(security=own, **options) as cluster:
+    with cluster_of_agents(2, security=own) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tls://")
         with Client(cluster, set_as_default=False) as client:
@@ -476,10 +493,6 @@ import dask_mars
 print(int(da.ones(10, chunks=5).sum().compute(scheduler=dask_mars.get)), "distributed" in sys.modules)
 """
     assert scripts.run("-c", text).stdout.split() == ["10", "False"]
-
-
-def fail_with(text: str) -> None:
-    raise LookupError(text)
 
 
 def held(lock: Any, *_: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import operator
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from distributed.utils_test import gen_cluster
 import dask_mars
 from benchmarks.graphs import handed_over
 from dask_mars.cluster.agent import MarsWorker
-from dask_mars.cluster.demands import demanding, find_demands
+from dask_mars.cluster.demands import Finder, find_demands
 from dask_mars.cluster.guards import NotWanted, allow_no_more, allow_once, begin_once, holding
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph import ChunkGraph
 from dask_mars.optimize.prepare import prepare
-from tests.conftest import eventually
+from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
 from tests.test_cluster import nothing_is_left, pids
 
@@ -55,7 +55,11 @@ def get(client: Client) -> Get:
 
 
 def cluster_graph(*collections: Any) -> ChunkGraph:
-    return prepare(*handed_over(*collections), apart=demanding)
+    finder = Finder()
+    graph = prepare(*handed_over(*collections), fold_from=2, apart=finder.apart)
+    # What was found before chunks were merged is what would be found now.
+    assert finder.of(graph) == find_demands(graph)
+    return graph
 
 
 def frame(partitions: int = 4) -> Any:
@@ -79,6 +83,22 @@ def test_locks_are_found_and_what_is_computed_is_not_computed_under_them(zarr, t
     assert names(graph, found.locks) == {"load_store_chunk"}
     read = cluster_graph((da.from_array(np.arange(20), chunks=10, lock=lock) + 1).sum())
     assert names(read, find_demands(read).locks) == {"getter"}
+
+
+def test_what_is_demanded_is_still_known_when_others_are_merged():
+    read = da.from_array(np.arange(20), chunks=5, lock=True)
+    made = da.random.default_rng(1).random(20, chunks=5) + da.random.default_rng(2).random(20, chunks=5)
+    finder, sizes = Finder(), []
+
+    def apart(graph: ChunkGraph) -> Collection[int]:
+        sizes.append(len(graph))
+        return finder.apart(graph)
+
+    graph = prepare(*handed_over((made + 1 + read).sum()), fold_from=2, apart=apart)
+    assert len(graph) < sizes[-1]
+    found = finder.of(graph)
+    assert found == find_demands(graph)
+    assert names(graph, found.locks) == {"getter"}
 
 
 @pytest.mark.parametrize(
@@ -350,8 +370,7 @@ def test_once_is_once(client, cluster):
 def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:
     """Take away the agent that is in the middle of a task, and return the result or error of the computation."""
     results: list[Any] = []
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    with dask_mars.LocalMarsCluster(**options, memory_limit="512 MiB") as cluster, Client(cluster):
+    with cluster_of_agents(2) as cluster, Client(cluster):
 
         def compute() -> None:
             try:
@@ -379,7 +398,7 @@ def test_an_agent_that_is_lost_while_it_appends_fails_the_computation(tmp_path):
 
 
 def test_an_agent_that_is_lost_while_it_appends_to_what_all_hosts_have(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({("tests.tasks", "linger")}))
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({"tests.tasks.linger"}))
     task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "end", 1)
     error = lost_in_the_middle(tmp_path, lambda: task)
     assert isinstance(error, BegunBefore)
@@ -387,7 +406,7 @@ def test_an_agent_that_is_lost_while_it_appends_to_what_all_hosts_have(tmp_path,
 
 
 def test_what_has_appended_is_not_made_again_when_its_result_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({("tests.tasks", "note_name")}))
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({"tests.tasks.note_name"}))
     appended = dask.delayed(note_name)(tmp_path / "table", "row")
     task = dask.delayed(linger)(tmp_path / "begun", tmp_path / "again", appended)
     assert isinstance(lost_in_the_middle(tmp_path, lambda: task), BegunBefore)

@@ -39,7 +39,7 @@ from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.listeners import listeners
 from dask_mars.scheduler.subtasks import cut, place
-from tests.conftest import eventually
+from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import fail_first, large_array, note, noted, notes, wait_for
 from tests.test_cluster import nothing_is_left
 from tests.test_diagnostics import Recorder
@@ -285,9 +285,8 @@ def test_hosts_that_are_lost(private_tmp, tmp_path):
         "wait": (note_and_wait_for, str(begun), str(path), [*first]),
         "sum": (total, [*first], "wait"),
     }
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with (
-        dask_mars.LocalMarsCluster(memory_limit="512 MiB", **options) as cluster,
+        cluster_of_agents(2) as cluster,
         Client(cluster, set_as_default=False) as client,
         Opener("first", 20, heard),
         Recorder() as recorder,
@@ -503,9 +502,8 @@ def test_a_scheduler_without_pages():
 
 
 def test_memory_in_the_dashboard(private_tmp):
-    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with (
-        dask_mars.LocalMarsCluster(memory_limit="512 MiB", store_limit="16 MiB", **options) as cluster,
+        cluster_of_agents(store_limit="16 MiB") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         (state,) = cluster.scheduler.workers.values()

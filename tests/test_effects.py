@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_shuffles_and_writers_of_dataframes_append(tmp_path: Path) -> None:
 def test_writers_of_hdf_append() -> None:
     hdf = pytest.importorskip("dask.dataframe.io.hdf")
     assert appending(dask.delayed(hdf._pd_to_hdf)(print, None, ())) == ["_pd_to_hdf"]
+    assert appending(dask.delayed(partial(hdf._pd_to_hdf, print))(None, ()))
 
 
 # -- the state machine ----------------------------------------------------------------------------------------

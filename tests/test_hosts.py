@@ -270,7 +270,11 @@ def test_a_host_that_is_killed_is_made_up_for(site, client, tmp_path):
         client.wait_for_workers(3, timeout=LONG_S)
         with Work(tmp_path) as work:
             assert eventually(lambda: work.is_at(visitor), LONG_S)
+            semaphores = visitor.semaphores()
             visitor.kill()
+            # Nothing stays behind in the memory that outlives processes.
+            assert semaphores
+            assert not any(map(os.path.exists, semaphores))
             work.go_on()
             assert work.total() == work.expected
             # Chunks that were there are so again.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import Client, Future, get_worker
 
 from dask_mars.client import compute_with, fold_from
-from dask_mars.cluster.demands import demanding
-from dask_mars.cluster.planning import find_hosts
+from dask_mars.cluster.demands import Finder
+from dask_mars.cluster.planning import Host, find_hosts
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import NoAgents
 from dask_mars.graph import ChunkGraph, Key
@@ -30,8 +30,41 @@ def connected(address: str) -> Client:
         return client
 
 
-def current() -> Client | None:
-    """Return the user's current client, if it is one of a cluster with agents and can be waited for here."""
+class Cluster(NamedTuple):
+    """A cluster as a computation finds it.
+
+    Attributes
+    ----------
+    client : Client
+        Connected to it.
+    hosts : list of Host
+        Its agents; at least one.
+    """
+
+    client: Client
+    hosts: list[Host]
+
+
+def cluster_of(client: Client) -> Cluster:
+    """Return the cluster that a client is connected to.
+
+    Raises
+    ------
+    NoAgents
+        There is no worker of ours.
+    ValueError
+        The client is asynchronous.
+    """
+    if client.asynchronous:
+        raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
+    hosts = find_hosts(client)
+    if not hosts:
+        raise NoAgents(client.scheduler.address)
+    return Cluster(client, hosts)
+
+
+def current() -> Cluster | None:
+    """Return the cluster of the user's current client, if that has agents and can be waited for here."""
     try:
         get_worker()
     except ValueError:
@@ -43,8 +76,10 @@ def current() -> Client | None:
         client = Client.current()
     except ValueError:
         return None
-    usable = client.status == "running" and not client.asynchronous and find_hosts(client)
-    return client if usable else None
+    if client.status != "running" or client.asynchronous:
+        return None
+    hosts = find_hosts(client)
+    return Cluster(client, hosts) if hosts else None
 
 
 def close() -> None:
@@ -56,7 +91,7 @@ def close() -> None:
 
 
 def compute(
-    client: Client,
+    cluster: Cluster,
     dsk: Any,
     keys: Any,
     retries: int | None = None,
@@ -68,8 +103,8 @@ def compute(
 
     Parameters
     ----------
-    client : Client
-        Connected to the cluster.
+    cluster : Cluster
+        Which.
     dsk, keys
         As Dask calls a scheduler.
     retries : int, optional
@@ -86,23 +121,13 @@ def compute(
     -------
     tuple or object
         As Dask's own schedulers.
-
-    Raises
-    ------
-    NoAgents
-        There is no worker of ours.
-    ValueError
-        The client is asynchronous.
     """
-    if client.asynchronous:
-        raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
-    hosts = find_hosts(client)
-    if not hosts:
-        raise NoAgents(client.scheduler.address)
+    client, hosts = cluster
     slots = sum([host.slots for host in hosts])
+    demands = Finder()
 
     def run(graph: ChunkGraph, observer: Observer | None) -> dict[int, Any]:
-        return run_on_cluster(client, graph, hosts, retries, keep, observer)
+        return run_on_cluster(client, graph, hosts, demands.of(graph), retries, keep, observer)
 
     def held(key: Key) -> Future | None:
         # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.
@@ -110,7 +135,7 @@ def compute(
 
     # Nobody waits for what is kept, and would see the end.
     callbacks = () if keep else callbacks
-    return compute_with(run, dsk, keys, fold_from(slots), callbacks, cache, keep, held, True, demanding)
+    return compute_with(run, dsk, keys, fold_from(slots), callbacks, cache, keep, held, True, demands.apart)
 
 
-__all__ = ["close", "compute", "connected", "current"]
+__all__ = ["Cluster", "close", "cluster_of", "compute", "connected", "current"]

@@ -5,10 +5,10 @@ Each of them is then in a subtask of its own, or with its kind alone: what holds
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.graph import DATA, ChunkGraph, Key
 from dask_mars.optimize.effects import Literals, appends, locks_of, makes_files, need_dask, parts_of
 
 
@@ -44,6 +44,15 @@ class Demands:
             alone = chunk if chunk in self.once or chunk in self.threads else None
             found[chunk] = alone, self.files.get(chunk), self.locks.get(chunk)
         return found
+
+    def renumbered(self, new: Mapping[int, int]) -> Demands:
+        """Return the same of chunks that have new numbers."""
+        return Demands(
+            {new[chunk]: tokens for chunk, tokens in self.locks.items()},
+            {new[chunk] for chunk in self.once},
+            {new[chunk]: new[maker] for chunk, maker in self.files.items()},
+            {new[chunk] for chunk in self.threads},
+        )
 
 
 def find_demands(graph: ChunkGraph) -> Demands:
@@ -82,9 +91,32 @@ def find_demands(graph: ChunkGraph) -> Demands:
     return demands
 
 
-def demanding(graph: ChunkGraph) -> set[int]:
-    """Return the chunks that are not to be merged with others."""
-    return find_demands(graph).chunks()
+class Finder:
+    """Finds what the chunks of a graph demand once, where it is wanted before and after chunks are merged."""
+
+    def __init__(self) -> None:
+        self._found: Demands | None = None
+        #: Keys of the chunks that demand something: other than their numbers, they do not change.
+        self._keys: dict[int, Key] = {}
+
+    def apart(self, graph: ChunkGraph) -> Collection[int]:
+        """Return the chunks that demand something: they are not to be merged with others."""
+        self._found = find_demands(graph)
+        self._keys = {chunk: graph.keys[chunk] for chunk in self._found.chunks()}
+        return self._keys
+
+    def of(self, graph: ChunkGraph) -> Demands:
+        """Return what chunks demand.
+
+        Parameters
+        ----------
+        graph : ChunkGraph
+            What merging has made of the graph that `apart` was last asked about, if it was.
+        """
+        if self._found is None:
+            return find_demands(graph)
+        # What demands nothing does so merged, too.
+        return self._found.renumbered({chunk: graph.ids[key] for chunk, key in self._keys.items()})
 
 
-__all__ = ["Demands", "demanding", "find_demands"]
+__all__ = ["Demands", "Finder", "find_demands"]

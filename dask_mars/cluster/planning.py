@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from distributed import Client, Future
 from distributed.comm import get_address_host
@@ -11,7 +12,7 @@ from distributed.comm import get_address_host
 from dask_mars import config
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.guards import workers_of
-from dask_mars.cluster.plugin import IDENTITY, MARK, names_in_hashes
+from dask_mars.cluster.plugin import IDENTITY, MARK, has_resources, names_in_hashes
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph import ChunkGraph, Restriction
@@ -51,7 +52,7 @@ class Host:
 
     def has(self, resources: Collection[tuple[str, float]]) -> bool:
         """Say whether it has so much of each resource."""
-        return all(self.resources.get(name, 0) >= amount for name, amount in resources)
+        return has_resources(self.resources, resources)
 
 
 def find_hosts(client: Client) -> list[Host]:
@@ -103,9 +104,19 @@ def held_by(client: Client, futures: Mapping[int, Future], hosts: Sequence[Host]
     return held
 
 
-def sizes_of(graph: ChunkGraph) -> list[int]:
-    """Return the estimated bytes of each chunk of a graph."""
-    return estimate_bytes(GraphPlan(graph.inputs, (), graph.operand_of, declared_bytes=graph.declared_bytes))
+class Cut(NamedTuple):
+    """A graph that has been cut into subtasks.
+
+    Attributes
+    ----------
+    subtasks : list of Subtask
+        Each comes after all that it needs.
+    sizes : list of int
+        Estimated bytes of each chunk.
+    """
+
+    subtasks: list[Subtask]
+    sizes: list[int]
 
 
 def cut_for(
@@ -115,8 +126,7 @@ def cut_for(
     held_bytes: Mapping[int, Mapping[int, int]],
     demands: Demands,
     shuffles: Shuffles,
-    sizes: Sequence[int] | None = None,
-) -> list[Subtask]:
+) -> Cut:
     """Cut a graph into subtasks for hosts.
 
     Parameters
@@ -133,8 +143,6 @@ def cut_for(
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
-    sizes : sequence of int, optional
-        Bytes of each chunk; by default what `sizes_of` says.
 
     Raises
     ------
@@ -157,10 +165,10 @@ def cut_for(
     known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
     allowed = _allowed(graph, hosts, demands, shuffles)
     kinds = _kinds(graph, demands, in_client)
-    sizes = sizes_of(graph) if sizes is None else sizes
+    sizes = estimate_bytes(plan)
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, held_bytes, sizes)
-    return cut(plan, placed, slots, sizes=sizes, kinds=kinds)
+    return Cut(cut(plan, placed, slots, sizes=sizes, kinds=kinds), sizes)
 
 
 def _allowed(
@@ -179,6 +187,7 @@ def _allowed(
     for chunk, maker in demands.files.items():
         if maker not in home_of:
             candidates = allowed.get(maker, range(len(hosts)))
+            # All files of a shuffle are at one host; those of the next go to the next, lest one have them all.
             home_of[maker] = candidates[len(home_of) % len(candidates)]
         allowed[chunk] = [home_of[maker]]
     return allowed
@@ -213,4 +222,4 @@ def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
     return numbers or list(everywhere)
 
 
-__all__ = ["Host", "allowed_by", "cut_for", "find_hosts", "futures_of", "held_by", "sizes_of"]
+__all__ = ["Cut", "Host", "allowed_by", "cut_for", "find_hosts", "futures_of", "held_by"]

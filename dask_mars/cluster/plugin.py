@@ -7,7 +7,7 @@ to whoever has least to do, workers included that are none of ours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -180,7 +180,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         there = self._there()
         workers = self._scheduler.workers
         needed = task.resource_restrictions or {}
-        if needed and not any(_has(workers[address].resources, needed) for address in there):
+        if needed and not any(has_resources(workers[address].resources, needed.items()) for address in there):
             # The user has said that others will do.
             task.resource_restrictions = {}
         if not there:
@@ -247,8 +247,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 del self._sent[plan.computation, address]
 
 
-def _has(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
-    return all(resources.get(name, 0) >= amount for name, amount in needed.items())
+def has_resources(resources: Mapping[str, float], needed: Iterable[tuple[str, float]]) -> bool:
+    """Say whether there is so much of each resource that is needed."""
+    return all(resources.get(name, 0) >= amount for name, amount in needed)
 
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
@@ -278,4 +279,4 @@ def install(scheduler: Scheduler) -> None:
         scheduler.add_plugin(Placement(scheduler), name=Placement.name)
 
 
-__all__ = ["IDENTITY", "MARK", "Placement", "Plan", "install", "names_in_hashes"]
+__all__ = ["IDENTITY", "MARK", "Placement", "Plan", "has_resources", "install", "names_in_hashes"]

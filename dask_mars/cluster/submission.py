@@ -1,18 +1,17 @@
 """The client's side of a computation on several machines: cut it into subtasks, hand them to Dask, gather.
 
-What must run in the user's process runs here, between batches of subtasks: each batch is all that does not wait
-for such a task.
+What must run in the user's process runs between batches of subtasks: each batch is all that does not wait for such
+a task.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-import os
 import pickle
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import dask
@@ -20,35 +19,32 @@ from dask._task_spec import Task, TaskRef
 from distributed import Client, Future
 
 from dask_mars import config
-from dask_mars.client import raised_by
-from dask_mars.cluster.demands import Demands, find_demands
-from dask_mars.cluster.guards import allow_no_more, allow_once, holding, watch
+from dask_mars.cluster.computation import Computation, DaskKey
+from dask_mars.cluster.demands import Demands
+from dask_mars.cluster.guards import allow_no_more, allow_once
+from dask_mars.cluster.here import Here
 from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
-from dask_mars.cluster.planning import Host, cut_for, futures_of, held_by, sizes_of
+from dask_mars.cluster.planning import Cut, Host, cut_for, futures_of, held_by
 from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Watch
-from dask_mars.cluster.shuffles import Shuffles, barrier_task, find_shuffles
+from dask_mars.cluster.shuffles import barrier_task, find_shuffles
 from dask_mars.cluster.wishes import Wishes
 from dask_mars.graph import ChunkGraph
 from dask_mars.observer import Observer
-from dask_mars.persisted import value_of
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.subtasks import Subtask
-from dask_mars.worker.locks import interprocess
 
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
 #: another takes over what reads them.
 _PARCEL_BYTES = 1 << 25
 _STAYING_PARCEL_BYTES = 1 << 27
 
-#: Key of a task of Dask's, ours or the user's.
-DaskKey = Hashable
-
 
 def run_on_cluster(
     client: Client,
     graph: ChunkGraph,
     hosts: Sequence[Host],
+    demands: Demands,
     retries: int | None = None,
     keep: bool = False,
     observer: Observer | None = None,
@@ -63,6 +59,8 @@ def run_on_cluster(
         What to compute.
     hosts : sequence of Host
         Its agents.
+    demands : Demands
+        Of the graph's chunks.
     retries : int, optional
         How often a task that raises is tried again.
     keep : bool, optional
@@ -84,31 +82,16 @@ def run_on_cluster(
     """
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
-    demands = find_demands(graph)
     shuffles = find_shuffles(graph, demands.threads, name)
+    given = futures_of(client, graph)
+    computation = Computation(client, graph, hosts, name, retries, demands, shuffles, given)
     packer = Packer(graph, retries)
     here = packer.unsendable()
-    given = futures_of(client, graph)
     held_bytes = held_by(client, given, hosts)
-    sizes = sizes_of(graph)
     while True:
+        found = cut_for(graph, hosts, here, held_bytes, demands, shuffles)
         try:
-            subtasks = cut_for(graph, hosts, here, held_bytes, demands, shuffles, sizes)
-            submission = _Submission(
-                client,
-                graph,
-                hosts,
-                packer,
-                subtasks,
-                given,
-                retries,
-                keep,
-                observer,
-                name,
-                demands,
-                shuffles,
-                sizes,
-            )
+            submission = _Submission(computation, packer, found, keep, observer)
         except Unsendable as error:
             here = here.union(error.chunks)
         else:
@@ -116,78 +99,49 @@ def run_on_cluster(
 
 
 class _Submission:
-    """One computation on its way. Making it cuts and packs, and sends nothing.
+    """One computation on its way. Making it packs subtasks, and sends nothing.
 
     Parameters
     ----------
-    client, graph, hosts
-        As given.
+    computation : Computation
+        What is computed.
     packer : Packer
-        Of the graph.
-    subtasks : sequence of Subtask
-        That the graph is cut into.
-    given : mapping
-        The user's own futures, by chunk.
-    retries, keep, observer
-        As given.
-    name : str
-        Of the computation.
-    demands : Demands
-        Of the graph's chunks.
-    shuffles : Shuffles
-        Those of the graph.
-    sizes : sequence of int
-        Bytes of its chunks.
+        Of its graph.
+    found : Cut
+        The subtasks that the graph is cut into.
+    keep, observer
+        As `run_on_cluster` takes them.
 
     Raises
     ------
     Unsendable
-        More chunks have to.
+        Some chunks have to run in this process besides those that the graph was cut for.
     """
 
     def __init__(
-        self,
-        client: Client,
-        graph: ChunkGraph,
-        hosts: Sequence[Host],
-        packer: Packer,
-        subtasks: Sequence[Subtask],
-        given: Mapping[int, Future],
-        retries: int,
-        keep: bool,
-        observer: Observer | None,
-        name: str,
-        demands: Demands,
-        shuffles: Shuffles,
-        sizes: Sequence[int],
+        self, computation: Computation, packer: Packer, found: Cut, keep: bool, observer: Observer | None
     ) -> None:
+        client, graph = computation.client, computation.graph
         self._client = client
         self._graph = graph
-        self._hosts = hosts
+        self._hosts = computation.hosts
+        self._name = computation.name
+        self._demands = computation.demands
+        self._shuffles = computation.shuffles
         self._packer = packer
-        self._subtasks = subtasks
-        self._demands = demands
-        self._shuffles = shuffles
-        self._sizes = sizes
-        self._wishes = Wishes(name, graph, hosts, subtasks, demands, shuffles, retries)
-        self._name = name
+        self._subtasks, self._sizes = found
+        self._wishes = Wishes(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
-        self._retries = retries
         self._keep = keep
         self._watch: Watch | None = None
         if observer is not None and observer.wants_tasks:
             self._watch = Watch(client, self._name, graph, self._subtasks, observer)
-        #: Values of chunks that are in this process.
-        self._values: dict[int, Any] = {}
-        #: The user's own futures.
-        self._given: dict[DaskKey, Future] = {}
+        self._here = Here(computation, self._watch)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
             for chunk in subtask.inputs:
                 self._readers[chunk].append(number)
-        #: Of each chunk that a task of Dask's has among its results: which task, and the item.
-        self._whereabouts: dict[int, tuple[DaskKey, int | None]] = {}
         #: Keys of the tasks that compute subtasks; others take their results apart.
         self._own_keys: dict[int, DaskKey] = {}
         #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
@@ -198,69 +152,63 @@ class _Submission:
             named = {chunk: client.futures.get(graph.keys[chunk]) for chunk in graph.outputs}
             good = [chunk for chunk, state in named.items() if state and state.status in ("pending", "finished")]
             self._already = {chunk: Future(graph.keys[chunk], client) for chunk in good}
-        for chunk, value in graph.values.items():
-            if chunk in given:
-                self._given[value.key] = value
-                self._whereabouts[chunk] = value.key, None
-            else:
-                self._values[chunk] = value_of(value)
         #: Numbers of subtasks that nobody has been told of.
         self._waiting = list(range(len(self._subtasks)))
-        #: What Dask is to keep until all is done.
-        self._futures: dict[DaskKey, Future] = {}
-        #: Results that are here because some of their items are yet to be used.
-        self._gathered: dict[DaskKey, Any] = {}
         #: Names of subtasks that may be begun once.
         self._once: list[str] = []
         #: How many of them the scheduler has been told of.
         self._allowed = 0
-        #: Agents that have files which subtasks need, and the key of one such.
-        self._homes: dict[str, str] = {}
         self._batch = self._next_batch()
 
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output."""
-        watch = self._watch
         try:
-            if watch is not None:
-                watch.open()
+            if self._watch is not None:
+                self._watch.open()
             while True:
                 self._send()
                 if not self._waiting:
                     break
-                self._run_here(self._subtasks[self._waiting.pop(0)])
+                self._here.compute(self._subtasks[self._waiting.pop(0)])
                 self._batch = self._next_batch()
-            outputs = self._graph.outputs
-            if self._keep:
-                if self._once:
-                    # What may be begun once must have ended before that is forgotten.
-                    self._wait([self._futures[key] for key in self._kept.values()])
-                return {chunk: self._stand_in(chunk) for chunk in outputs}
-            self._gather(outputs)
-            if watch is not None:
-                watch.finish()
-            return {chunk: self._value(chunk) for chunk in outputs}
+            return self._stand_ins() if self._keep else self._values()
         except BaseException:
             # A client that has been closed meanwhile has nothing to say to what comes first.
             with contextlib.suppress(Exception):
-                self._client.cancel(list(self._futures.values()))
+                self._client.cancel(list(self._here.futures.values()))
             raise
         finally:
-            if watch is not None:
-                watch.close()
-            for future in self._futures.values():
+            if self._watch is not None:
+                self._watch.close()
+            for future in self._here.futures.values():
                 future.release()
             allow_no_more(self._client, self._once)
 
-    def _stand_in(self, chunk: int) -> Any:
-        """Return the future of an output, or its value if that is here."""
-        if chunk in self._values:
-            return self._values[chunk]
-        if chunk in self._already:
-            return self._already[chunk]
-        if chunk in self._kept:
-            return self._futures.pop(self._kept[chunk])
-        return self._given[self._whereabouts[chunk][0]]
+    def _values(self) -> dict[int, Any]:
+        """Return the value of each output."""
+        outputs = self._graph.outputs
+        self._here.fetch(outputs)
+        if self._watch is not None:
+            self._watch.finish()
+        return {chunk: self._here.value(chunk) for chunk in outputs}
+
+    def _stand_ins(self) -> dict[int, Any]:
+        """Return the future of each output, or its value if that is here."""
+        here = self._here
+        if self._once:
+            # What may be begun once must have ended before that is forgotten.
+            here.wait([here.futures[key] for key in self._kept.values()])
+        found = {}
+        for chunk in self._graph.outputs:
+            if chunk in here.values:
+                found[chunk] = here.values[chunk]
+            elif chunk in self._already:
+                found[chunk] = self._already[chunk]
+            elif chunk in self._kept:
+                found[chunk] = here.futures.pop(self._kept[chunk])
+            else:
+                found[chunk] = here.future(here.whereabouts[chunk][0])
+        return found
 
     # -- subtasks for the cluster -----------------------------------------------------------------------------
 
@@ -272,7 +220,7 @@ class _Submission:
         early = self._too_early()
         for number in self._waiting:
             subtask = self._subtasks[number]
-            if subtask.host == CLIENT or not all(map(self._is_somewhere, subtask.inputs)) or number in early:
+            if subtask.host == CLIENT or not all(map(self._here.is_known, subtask.inputs)) or number in early:
                 still.append(number)
                 continue
             try:
@@ -293,7 +241,7 @@ class _Submission:
         coming: set[int] = set()
         for number in self._waiting:
             subtask = self._subtasks[number]
-            if subtask.host != CLIENT and all(at in coming or self._is_somewhere(at) for at in subtask.inputs):
+            if subtask.host != CLIENT and all(at in coming or self._here.is_known(at) for at in subtask.inputs):
                 coming.update(subtask.outputs)
         return {
             number
@@ -301,20 +249,18 @@ class _Submission:
             if not coming.issuperset(barriers_of.get(self._subtasks[number].chunks[0], ()))
         }
 
-    def _is_somewhere(self, chunk: int) -> bool:
-        return chunk in self._values or chunk in self._whereabouts
-
     def _tasks_of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
         """Make the task that computes a subtask, and those that take its result apart."""
+        here = self._here
         values, found, tasks = {}, {}, {}
         for chunk in subtask.inputs:
-            if chunk not in self._values or chunk in self._whereabouts:
-                found[chunk] = self._whereabouts[chunk]
+            if chunk not in here.values or chunk in here.whereabouts:
+                found[chunk] = here.whereabouts[chunk]
                 continue
             own: DaskKey = (f"mars-data-{self._name}", chunk)
-            task = task_of_large(own, self._values[chunk])
+            task = task_of_large(own, here.values[chunk])
             if task is None:
-                values[chunk] = self._values[chunk]
+                values[chunk] = here.values[chunk]
             else:
                 tasks[own] = task, number
                 found[chunk] = own, None
@@ -323,7 +269,7 @@ class _Submission:
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
         packed = self._packer.pack(subtask, parcels, sources, values, self._terms(number, subtask))
-        self._whereabouts.update(found)
+        here.whereabouts.update(found)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
@@ -335,7 +281,7 @@ class _Submission:
             if len(parcels) > 1:
                 part = f"mars-part-{self._name}", number, place_of_parcel
                 tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_parcel), number
-            self._whereabouts.update({chunk: (part, item) for item, chunk in enumerate(parcel)})
+            here.whereabouts.update({chunk: (part, item) for item, chunk in enumerate(parcel)})
             for item, chunk in enumerate(parcel if self._keep else ()):
                 if chunk in self._requested and chunk not in self._already:
                     # Under the name that it has in the user's collection.
@@ -353,8 +299,8 @@ class _Submission:
         home = None
         if self._wishes.needs_files(number):
             home = self._hosts[subtask.host].id
-            self._homes[home] = str(self._graph.keys[subtask.chunks[-1]])
-        return Terms(demands.locks.get(first, frozenset()), once, home, first in demands.threads)
+            self._here.homes[home] = str(self._graph.keys[subtask.chunks[-1]])
+        return Terms(demands.locks.get(first, frozenset()), once, home, self._wishes.in_thread(number))
 
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one.
@@ -370,7 +316,7 @@ class _Submission:
             if chunk in self._requested:
                 hosts.add(CLIENT)
             # A thread of Dask's gets copies of all that comes with what it reads.
-            alone = any(self._subtasks[reader].chunks[0] in self._demands.threads for reader in readers)
+            alone = any(map(self._wishes.in_thread, readers))
             wanted_by = frozenset(hosts)
             limit = _STAYING_PARCEL_BYTES if hosts == {subtask.host} else _PARCEL_BYTES
             number, size = filled.get(wanted_by, (0, 0))
@@ -399,10 +345,11 @@ class _Submission:
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
             futures = self._client.get(graph, wanted, sync=False)
-        self._futures.update(zip(wanted, futures, strict=True))
+        self._here.futures.update(zip(wanted, futures, strict=True))
 
     def _wanted(self, batch: Collection[DaskKey], sent: set[int]) -> list[DaskKey]:
         """Return the tasks whose results are needed here, or by subtasks that are not sent yet."""
+        here = self._here
         wanted: dict[DaskKey, None] = {}
         for number in sorted(sent):
             subtask = self._subtasks[number]
@@ -410,10 +357,10 @@ class _Submission:
                 if chunk in self._kept:
                     wanted[self._kept[chunk]] = None
                 if (chunk in self._requested and not self._keep) or not sent.issuperset(self._readers[chunk]):
-                    wanted[self._whereabouts[chunk][0]] = None
+                    wanted[here.whereabouts[chunk][0]] = None
             for chunk in subtask.inputs:
-                key, _ = self._whereabouts.get(chunk, (None, None))
-                if chunk in self._values and key in batch and not sent.issuperset(self._readers[chunk]):
+                key, _ = here.whereabouts.get(chunk, (None, None))
+                if chunk in here.values and key in batch and not sent.issuperset(self._readers[chunk]):
                     wanted[key] = None
         return list(wanted)
 
@@ -422,73 +369,6 @@ class _Submission:
         if self._watch is not None:
             wish[MARK] |= self._watch.mark
         return wish
-
-    # -- what runs here ---------------------------------------------------------------------------------------
-
-    def _run_here(self, subtask: Subtask) -> None:
-        """Compute a subtask in this process."""
-        tokens: frozenset[str] = frozenset()
-        with contextlib.ExitStack() as locks:
-            for chunk in subtask.chunks:
-                wanted = self._demands.locks.get(chunk, frozenset())
-                sources = self._graph.inputs[chunk]
-                if tokens and (tokens != wanted or not self._can_be_gathered(sources)):
-                    # Nobody is to wait for others while it holds a lock.
-                    locks.close()
-                    tokens = frozenset()
-                self._gather(sources)
-                if tokens != wanted:
-                    locks.enter_context(holding(wanted, self._client))
-                    tokens = wanted
-                if self._watch is not None:
-                    self._watch.begin(chunk)
-                self._values[chunk] = self._computed_here(chunk)
-                if self._watch is not None:
-                    self._watch.end(chunk, self._values[chunk], f"process {os.getpid()}")
-
-    def _computed_here(self, chunk: int) -> Any:
-        graph = self._graph
-        operand = graph.operands[graph.operand_of[chunk]]
-        literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
-        left = 0 if chunk in self._demands.once else graph.retries.get(chunk, self._retries)
-        while True:
-            try:
-                return operand.run([self._value(source) for source in graph.inputs[chunk]], literals)
-            except Exception as error:
-                if not left:
-                    error.add_note(raised_by(graph, chunk))
-                    raise
-                left -= 1
-
-    def _can_be_gathered(self, chunks: Collection[int]) -> bool:
-        """Say whether results are there, here or elsewhere."""
-        keys = {self._whereabouts[chunk][0] for chunk in chunks if chunk not in self._values}
-        missing = keys.difference(self._gathered)
-        return all((self._futures.get(key) or self._given[key]).done() for key in missing)
-
-    def _gather(self, chunks: Collection[int]) -> None:
-        """Fetch the results that chunks are in, in place of those fetched before."""
-        needed = {self._whereabouts[chunk][0]: None for chunk in chunks if chunk not in self._values}
-        missing = [key for key in needed if key not in self._gathered]
-        futures = [self._futures.get(key) or self._given[key] for key in missing]
-        if self._homes:
-            self._wait(futures)
-        gather = self._client.gather if self._watch is None else self._watch.gather
-        found = gather(futures) if missing else []
-        self._gathered = {key: self._gathered[key] for key in needed if key in self._gathered}
-        self._gathered.update(zip(missing, found, strict=True))
-
-    def _wait(self, futures: Collection[Future]) -> None:
-        if self._watch is None:
-            watch(self._client, futures, self._homes)
-        else:
-            watch(self._client, futures, self._homes, self._watch.catch_up)
-
-    def _value(self, chunk: int) -> Any:
-        if chunk in self._values:
-            return self._values[chunk]
-        key, item = self._whereabouts[chunk]
-        return self._gathered[key] if item is None else self._gathered[key][item]
 
 
 __all__ = ["run_on_cluster"]

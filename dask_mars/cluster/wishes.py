@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask._task_spec import Task
 
-from dask_mars.cluster.demands import Demands
-from dask_mars.cluster.planning import Host, allowed_by
+from dask_mars.cluster.computation import Computation
+from dask_mars.cluster.planning import allowed_by
 from dask_mars.cluster.plugin import MARK, Plan
-from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.graph import Restriction
 from dask_mars.scheduler.hosts import place_in_collection
 from dask_mars.scheduler.subtasks import Subtask
 
@@ -20,44 +19,47 @@ from dask_mars.scheduler.subtasks import Subtask
 _ANYWHERE = Restriction((), True, ())
 
 
+class _Where(NamedTuple):
+    """Where a task should run.
+
+    Attributes
+    ----------
+    hosts : sequence of int
+        By their numbers.
+    others : bool
+        Whether others will do.
+    bound : bool
+        Whether that is all there is to say. What is not bound was placed by us alone, and if its host is gone, or
+        another comes, the scheduler's plugin may find it a better place.
+    """
+
+    hosts: Sequence[int]
+    others: bool = True
+    bound: bool = True
+
+
+_LEFT_TO_DASK = _Where(())
+
+
 class Wishes:
     """Makes the annotations of a computation's tasks.
 
     Parameters
     ----------
-    name : str
-        Of the computation.
-    graph : ChunkGraph
+    computation : Computation
         What is computed.
-    hosts : sequence of Host
-        As subtasks know them.
     subtasks : sequence of Subtask
-        That the graph is cut into.
-    demands : Demands
-        Of its chunks.
-    shuffles : Shuffles
-        Those of the graph.
-    retries : int
-        How often a task that raises is tried again, where the user has said nothing else of it.
+        That its graph is cut into.
     """
 
-    def __init__(
-        self,
-        name: str,
-        graph: ChunkGraph,
-        hosts: Sequence[Host],
-        subtasks: Sequence[Subtask],
-        demands: Demands,
-        shuffles: Shuffles,
-        retries: int,
-    ) -> None:
-        self._name = name
-        self._graph = graph
-        self._hosts = hosts
+    def __init__(self, computation: Computation, subtasks: Sequence[Subtask]) -> None:
+        self._name = computation.name
+        self._graph = computation.graph
+        self._hosts = computation.hosts
+        self._retries = computation.retries
+        self._demands = computation.demands
         self._subtasks = subtasks
-        self._demands = demands
-        self._shuffled = shuffles.members()
-        self._retries = retries
+        self._shuffled = computation.shuffles.members()
         #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
         self._unplaced = self._find_unplaced()
 
@@ -76,11 +78,8 @@ class Wishes:
         first, graph = self._subtasks[number].chunks[0], self._graph
         restriction = graph.restrictions.get(first, _ANYWHERE)
         highest = self._priority(number)
-        others = True
-        places: list[int] = []
         # What takes a result apart runs where that is: not where it was planned, if somebody has stolen it.
-        if task.func is not operator.getitem:
-            others, places = self._places(number, restriction)
+        where = _LEFT_TO_DASK if task.func is operator.getitem else self._where(number, restriction)
         plan = Plan(
             computation=self._name,
             subtask=number,
@@ -88,11 +87,11 @@ class Wishes:
             place=place_in_collection(graph.keys[first]),
             # What comes early in the graph frees what is there.
             priority=(-highest, first),
-            bound=not restriction.loose or places != [self._subtasks[number].host] or not others,
+            bound=where.bound,
         )
         return {
-            "workers": [self._hosts[place].address for place in places],
-            "allow_other_workers": others,
+            "workers": [self._hosts[host].address for host in where.hosts],
+            "allow_other_workers": where.others,
             "resources": self._resources(restriction) if computes else {},
             "priority": highest * len(graph) - first,
             "retries": self._retries_of(number),
@@ -117,17 +116,19 @@ class Wishes:
         of_user = self._graph.priorities
         return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[number].chunks]) if of_user else 0.0
 
-    def _places(self, number: int, restriction: Restriction) -> tuple[bool, list[int]]:
-        """Return whether a subtask may run anywhere, and the hosts where it should, if we are to say so."""
+    def _where(self, number: int, restriction: Restriction) -> _Where:
+        """Return where a subtask should run."""
         host = self._subtasks[number].host
         if self.needs_files(number):
-            return False, [host]
+            return _Where((host,), others=False)
         if self._subtasks[number].chunks[0] in self._shuffled:
             # Dask would deal out what is shuffled to those named here, even if they are gone.
-            return True, []
+            return _LEFT_TO_DASK
         if not restriction.loose:
-            return False, allowed_by(restriction, self._hosts)
-        return True, list(range(len(self._hosts))) if number in self._unplaced else [host]
+            return _Where(allowed_by(restriction, self._hosts), others=False)
+        if number in self._unplaced:
+            return _Where(range(len(self._hosts)))
+        return _Where((host,), bound=False)
 
     def _find_unplaced(self) -> set[int]:
         made: set[int] = set()

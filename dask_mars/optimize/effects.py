@@ -18,22 +18,21 @@ from dask.utils import SerializableLock
 
 from dask_mars.graph import Held, Operand, Subprogram
 
-#: Functions of Dask's that append: to the files of a shuffle, to a table of a database, to a CSV file.
+#: Functions of Dask's that append: to the files of a shuffle, to a table of a database.
 _APPENDING = frozenset(
     {
-        ("dask.bag.core", "partition"),
-        ("dask.dataframe.dask_expr._shuffle", "DiskShuffle._shuffle_group"),
-        ("dask.dataframe.io.hdf", "_pd_to_hdf"),
-        ("dask.dataframe.io.sql", "_to_sql_chunk"),
-        ("dask.dataframe.io.csv", "_write_csv"),
+        "dask.bag.core.partition",
+        "dask.dataframe.dask_expr._shuffle.DiskShuffle._shuffle_group",
+        "dask.dataframe.io.hdf._pd_to_hdf",
+        "dask.dataframe.io.sql._to_sql_chunk",
     }
 )
-#: What the last of these is told if it is to go on where another task has ended; else it begins its file anew.
+#: This appends if it is told to go on where another task has ended; else it begins its file anew.
+_APPENDING_BEHIND = "dask.dataframe.io.csv._write_csv"
 _BEHIND = "depend_on"
-
-
 #: What makes the directory of a shuffle's files.
 _MAKERS_OF_FILES = ("partd.", "dask.dataframe.shuffle.maybe_buffered_partd")
+#: Those that functions refer to are not looked into: registers of a module would lead to everything.
 _CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 #: Literals of these types are nothing else.
 _PLAIN: frozenset[type] = frozenset({int, float, str, bool, bytes, slice, type(None), complex, type})
@@ -48,14 +47,16 @@ def appends(operand: Operand) -> bool:
             function = current.functions[step.function]
             if isinstance(function, Subprogram):
                 operands.append(function.operand)
-            elif _path(function) in _APPENDING:
-                return function.__name__ != "_write_csv" or _BEHIND in step.keywords
+                continue
+            path = _path(function)
+            if path in _APPENDING or (path == _APPENDING_BEHIND and _BEHIND in step.keywords):
+                return True
     return False
 
 
 def makes_files(values: Iterable[Any]) -> bool:
     """Say whether there is, among values, what makes the directory in which a shuffle keeps its files."""
-    return any(_full_path(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
+    return any(_path(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
 
 
 def locks_of(values: Iterable[Any]) -> frozenset[str]:
@@ -83,21 +84,26 @@ class Literals:
 
     def remarkable(self, literals: tuple[Any, ...]) -> list[Any]:
         """Return those of a chunk's literals that may have effects, and what is visible in them."""
-        if self._plain.issuperset(map(type, literals)):
+        plain = self._plain
+        if plain.issuperset(map(type, literals)):
             return []
         found: list[Any] = []
         for literal in literals:
+            kind = type(literal)
+            # Shapes and indices are sequences of numbers.
+            if kind in plain or ((kind is tuple or kind is list) and plain.issuperset(map(type, literal))):
+                continue
             if callable(literal):
                 visible = self._callables.get(id(literal))
                 if visible is None:
                     visible = self._callables[id(literal)] = list(_visible((literal,), set()))
                 found += visible
-            elif type(literal) not in self._plain:
+            else:
                 found += _visible((literal,), set())
         for value in found:
             if not (callable(value) or isinstance(value, SerializableLock) or _is_of_dask(value)):
-                self._plain.add(type(value))
-        return [value for value in found if type(value) not in self._plain]
+                plain.add(type(value))
+        return [value for value in found if type(value) not in plain]
 
 
 def _held_by(operand: Operand) -> Iterator[Any]:
@@ -179,13 +185,9 @@ def _belongs(module: str) -> bool:
     return module.split(".", 1)[0] == "distributed" or module == "dask.distributed"
 
 
-def _full_path(value: Any) -> str:
-    """Return the path of a function or class, or of an object's class; empty for what has none."""
+def _path(value: Any) -> str:
+    """Return the path of a function or class, or of an object's class."""
+    # A partial function is what it calls.
+    value = getattr(value, "func", value)
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
-
-
-def _path(function: Any) -> tuple[Any, Any]:
-    # A partial function is what it calls.
-    function = getattr(function, "func", function)
-    return getattr(function, "__module__", None), getattr(function, "__qualname__", None)

@@ -309,7 +309,8 @@ def _names(workers: Any) -> tuple[str, ...]:
     """Return workers as they are annotated: one or several; a name may be a number, too."""
     if workers is None:
         return ()
-    return tuple(map(str, workers)) if isinstance(workers, list | tuple | set) else (str(workers),)
+    # Dask makes a list of a set, in an order that is another in each run.
+    return tuple(sorted(map(str, workers))) if isinstance(workers, list | tuple | set) else (str(workers),)
 
 
 def _value_for(annotation: Callable[[Key], Any] | Any, key: Key) -> Any:
