@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.graphs import handed_over
-from dask_mars.cluster.demands import demanding
+from dask_mars.cluster.demands import Finder
 from dask_mars.optimize.prepare import prepare
 
 #: Shape, chunks before, chunks after.
@@ -41,8 +41,10 @@ def test_results_are_those_of_tasks(get, shape, before, after, use):
 
 
 def test_workers_of_dask_are_not_needed():
-    graph = prepare(*handed_over(rechunked((400, 400), (100, 400), (400, 100), "p2p") + 1), apart=demanding)
-    assert not demanding(graph)
+    handed = handed_over(rechunked((400, 400), (100, 400), (400, 100), "p2p") + 1)
+    demands = Finder()
+    graph = prepare(*handed, apart=demands.apart)
+    assert not demands.of(graph).chunks()
     # What the array declares of its chunks holds for those of the rechunk.
     (output,) = graph.outputs
     assert [graph.declared_bytes(chunk) for chunk in graph.inputs[output]] == [400 * 100 * 8] * 4
