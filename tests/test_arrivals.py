@@ -13,6 +13,7 @@ from dask_mars.cluster.arrivals import Arrivals, Budget
 from dask_mars.cluster.stored import Stored
 from dask_mars.errors import EngineStopped
 from dask_mars.runtime import Runtime
+from dask_mars.scheduler.engine import Engine
 from dask_mars.scheduler.rooms import Room
 from tests.conftest import eventually
 
@@ -30,6 +31,12 @@ def mebibyte(value: float) -> Any:
     return np.full(MIB // 8, value)
 
 
+def arrivals_of(engine: Engine, data: dict[str, Any] | None = None) -> Arrivals:
+    arrivals = Arrivals({} if data is None else data)
+    arrivals.engine = engine
+    return arrivals
+
+
 async def put(arrivals: Arrivals, key: str, value: Any) -> Any:
     """Let a result come as an agent does it."""
     values = {key: value}
@@ -40,7 +47,7 @@ async def put(arrivals: Arrivals, key: str, value: Any) -> Any:
 
 def test_others_leave_memory_before_something_comes(host):
     engine = host.engine()
-    arrivals = Arrivals(engine, {})
+    arrivals = arrivals_of(engine)
     most = 0
 
     async def come() -> list[Any]:
@@ -62,7 +69,7 @@ def test_others_leave_memory_before_something_comes(host):
 
 def test_many_at_a_time_keep_to_the_limit(host):
     engine = host.engine()
-    arrivals = Arrivals(engine, {})
+    arrivals = arrivals_of(engine)
 
     async def come() -> list[Any]:
         return await asyncio.gather(*[put(arrivals, f"x{number}", mebibyte(number)) for number in range(20)])
@@ -77,7 +84,7 @@ def test_what_is_larger_than_all_memory_comes_all_the_same(host):
     engine = host.engine()
 
     async def come() -> None:
-        async with Arrivals(engine, {}).room("x", 1 << 40):
+        async with arrivals_of(engine).room("x", 1 << 40):
             assert not engine.view.store()["promised_bytes"]
 
     asyncio.run(come())
@@ -85,7 +92,7 @@ def test_what_is_larger_than_all_memory_comes_all_the_same(host):
 
 def test_who_waits_can_be_cancelled(host):
     engine = host.engine()
-    arrivals = Arrivals(engine, {})
+    arrivals = arrivals_of(engine)
 
     async def come() -> None:
         async with arrivals.room("first", 6 * MIB):
@@ -103,7 +110,7 @@ def test_who_waits_can_be_cancelled(host):
 
 def test_the_end_of_the_engine_ends_the_wait(small):
     engine = small.engine()
-    arrivals = Arrivals(engine, {})
+    arrivals = arrivals_of(engine)
 
     async def come() -> None:
         async with arrivals.room("first", 6 * MIB):
@@ -124,7 +131,7 @@ def test_the_end_of_the_engine_ends_the_wait(small):
 def test_results_that_are_here_go_into_the_store_once(host):
     engine = host.engine()
     data = {"x": mebibyte(1), "y": 5}
-    arrivals = Arrivals(engine, data)
+    arrivals = arrivals_of(engine, data)
 
     async def come() -> None:
         await asyncio.gather(*[arrivals.take_in(key) for key in ("x", "x", "y", "z")])

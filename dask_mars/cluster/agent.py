@@ -104,6 +104,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: What subtasks have raised of which Dask has not heard yet.
         self._raised: dict[Any, BaseException] = {}
+        self._arrivals = Arrivals(self.data)
         self._sent_from_disk = Budget(int(settings.memory_limit * _SENT_SHARE))
         self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
@@ -116,8 +117,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
 
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, then register with the scheduler."""
-        self._engine = Engine(self._settings, of_agent=True)
-        self._arrivals = Arrivals(self._engine, self.data)
+        self._engine = self._arrivals.engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         if self.nanny is not None:
@@ -149,7 +149,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
         try:
             return await super().close(*args, **kwargs)
         finally:
-            engine, self._engine = self._engine, None
+            engine, self._engine, self._arrivals.engine = self._engine, None, None
             if engine is not None:
                 self.data.clear()
                 self._ending = asyncio.ensure_future(asyncio.to_thread(engine.close))

@@ -29,14 +29,17 @@ class Arrivals:
 
     Parameters
     ----------
-    engine : Engine
-        Of the agent.
     data : mapping
         Results that the agent has, by key.
+
+    Attributes
+    ----------
+    engine : Engine or None
+        Of the agent. Without one all stays as it comes.
     """
 
-    def __init__(self, engine: Engine, data: MutableMapping[Any, Any]) -> None:
-        self._engine = engine
+    def __init__(self, data: MutableMapping[Any, Any]) -> None:
+        self.engine: Engine | None = None
         self._data = data
         #: Results that are on their way into the store, by key and identity.
         self._arriving: dict[Any, asyncio.Future[None]] = {}
@@ -47,13 +50,13 @@ class Arrivals:
 
         Where there never can be so much room it goes on without: whoever reads what comes will say so.
         """
-        if size_bytes < _LEAST_BYTES:
+        if self.engine is None or size_bytes < _LEAST_BYTES:
             yield
             return
         answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         room = None
         try:
-            room = Room(self._engine, name, size_bytes, _settler(answer))
+            room = Room(self.engine, name, size_bytes, _settler(answer))
             error = await answer
         except Exception as stopped:
             error = stopped
@@ -74,13 +77,14 @@ class Arrivals:
         await asyncio.to_thread(self._put, values, keys)
 
     def _put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
+        engine = self.engine
         for key in keys:
             value = values.get(key)
-            if isinstance(value, Stored) or sizeof(value) < _LEAST_BYTES:
+            if engine is None or isinstance(value, Stored) or sizeof(value) < _LEAST_BYTES:
                 continue
             items = value if type(value) is list else [value]
             try:
-                values[key] = Stored(self._engine.put("arrived", items), bare=items is not value)
+                values[key] = Stored(engine.put("arrived", items), bare=items is not value)
             except Exception as error:
                 # It can be used as it is, too.
                 logger.debug("%r stays where it is: %s", key, error)
