@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -165,3 +166,55 @@ def test_kinds_share_no_subtask():
     graph = plan((), (0,), (1,), (2,), ())
     found = cut(graph, [0] * 5, {0: 1}, seconds=[0.0] * 5, kinds={1: 1, 2: 1})
     assert [subtask.chunks for subtask in found] == [(0, 4), (1, 2), (3,)]
+
+
+# -- pieces, and unlike amounts of work -----------------------------------------------------------------------
+
+
+def known_sources(count: int) -> Callable[[int], int | None]:
+    return lambda chunk: 1 << 20 if chunk < count else None
+
+
+def anomalies(count: int, **options: object) -> GraphPlan:
+    """Return sources, their mean, a piece of the mean for each source, and the source less that piece."""
+    sources: list[tuple[int, ...]] = [()] * count
+    pieces = [(count,)] * count
+    differences = [(number, count + 1 + number) for number in range(count)]
+    return plan(*sources, tuple(range(count)), *pieces, *differences, **options)
+
+
+def test_pieces_of_a_chunk_of_unknown_size_are_made_where_they_are_needed():
+    graph = anomalies(40, declared_bytes=known_sources(40))
+    placed = place_on_hosts(graph, hosts(2), key_of)
+    sources, pieces, differences = placed[:40], placed[41:81], placed[81:]
+    assert set(sources) == {0, 1}
+    assert pieces == differences == sources
+
+
+def test_pieces_of_a_chunk_that_are_as_large_as_declared_stay_with_it():
+    # Each piece is declared a fortieth of what it is taken from.
+    sizes = [1 << 20] * 41 + [1 << 14] * 40 + [1 << 20] * 40
+    graph = anomalies(40, declared_bytes=sizes.__getitem__)
+    placed = place_on_hosts(graph, hosts(2), key_of)
+    assert set(placed[41:81]) == {placed[40]}
+    assert placed[81:] == placed[:40]
+
+
+def test_few_pieces_of_a_chunk_of_unknown_size_travel():
+    graph = anomalies(6, declared_bytes=known_sources(6))
+    placed = place_on_hosts(graph, hosts(2), key_of)
+    assert set(placed[7:13]) == {placed[6]}
+
+
+def test_hosts_have_like_amounts_of_work():
+    # Two sums that share nothing. The second has as many sources, and hardly any work.
+    count = 40
+    long: list[tuple[int, ...]] = []
+    for _ in range(count):
+        long += [(), *[(len(long) + step,) for step in range(5)]]
+    ends = tuple(range(5, 6 * count, 6))
+    short = [()] * count
+    inputs = [*long, ends, *short, tuple(range(6 * count + 1, 7 * count + 1))]
+    graph = plan(*inputs, declared_bytes=lambda chunk: 1 << 20)
+    placed = place_on_hosts(graph, hosts(2), key_of)
+    assert 0.35 < placed.count(0) / len(placed) < 0.65

@@ -13,6 +13,7 @@ from types import MethodType
 from typing import Any
 
 import numpy as np
+from dask._expr import ProhibitReuse
 from dask._task_spec import (
     Alias,
     DataNode,
@@ -329,7 +330,7 @@ class Compiler:
             node = convert_legacy_task(key, value, self._known_keys)
             if not isinstance(node, GraphNode):
                 return DataNode(key, node)
-        node = as_data(key, node)
+        node = as_data(key, _unwrapped(node))
         if isinstance(node, (DataNode, Alias)):
             return node
         if type(node) is Task:
@@ -468,6 +469,13 @@ class _KnownKeys:
 
     def __contains__(self, key: Any) -> bool:
         return key in self._dsk or key in self._layers
+
+
+def _unwrapped(node: GraphNode) -> GraphNode:
+    """Return what a node is without the call around it by which Dask keeps delayed values from sharing tasks."""
+    while type(node) is Task and node.func is ProhibitReuse._identity and isinstance(node.args[0], GraphNode):
+        node = node.args[0]
+    return node
 
 
 def _identity(value: Any) -> Any:

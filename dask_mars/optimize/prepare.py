@@ -11,6 +11,7 @@ from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, declarations, low_level_graph, symbolic_graph
 from dask_mars.optimize.folding import fold_initial
+from dask_mars.optimize.reading import declared_reads
 from dask_mars.optimize.slices import join_slices
 
 #: Returns the chunks of a graph that are to stay as they are.
@@ -67,6 +68,7 @@ def _prepare(
         graph = convert(tasks, wanted, elsewhere=elsewhere, locked_apart=apart is not None)
         annotate(graph, annotations)
         graph.declared = declarations(dsk, tasks)
+        graph.declared = {**graph.declared, **declared_reads(graph)}
         return graph
     graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, apart is not None)
     alone = () if apart is None else apart(graph)
@@ -77,6 +79,7 @@ def _prepare(
         alone = apart(graph)
     annotate(graph, symbolic.annotations)
     graph.declared = declarations(dsk)
+    graph.declared = {**graph.declared, **declared_reads(graph)}
     if not (composed and symbolic.composable):
         return graph
     alone_keys = [graph.keys[chunk] for chunk in alone]

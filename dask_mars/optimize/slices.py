@@ -38,7 +38,7 @@ def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | No
         The joined operand, and a function from the literals of both to its own, which returns None where the
         slices of a chunk cannot become one. None if the operands are not such a pair.
     """
-    reading = _reading_step(reader)
+    reading = reading_step(reader)
     slicing = _slicing_step(slicer)
     if reading is None or slicing is None:
         return None
@@ -76,7 +76,7 @@ def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...])
     return Operand(operand.name, functions, steps, operand.input_count, operand.literal_count)
 
 
-def _reading_step(operand: Operand) -> tuple[Callable[..., Any], int] | None:
+def reading_step(operand: Operand) -> tuple[Callable[..., Any], int] | None:
     """Return function and index literal of the reading step that an operand ends with."""
     step = operand.steps[-1]
     function = operand.functions[step.function]

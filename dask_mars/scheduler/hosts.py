@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dask_mars.scheduler.assigner import Progress, Traversal, assign
-from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.hashing import share_out
-from dask_mars.scheduler.subtasks import BYTES_PER_S, estimate_bytes, estimate_seconds, moved_bytes, place
+from dask_mars.scheduler.subtasks import BYTES_PER_S, NO_HOST, estimate_bytes, estimate_seconds, moved_bytes, place
 
 #: There are at least so many parts, so that small clusters of any size have the same ones, and for larger clusters
 #: so many for the slowest host, so that shares can be in proportion to slots.
@@ -29,6 +29,10 @@ MAX_PARTS = 4096
 #: in this share of the time that the graph takes one slot.
 _MORE_BYTES = 1.1
 _SHARE_OF_TIME = 0.005
+#: More bytes are moved if that makes a computation at least so much shorter, to this share of its time.
+_FASTER = 0.8
+#: So many pieces of a chunk of unknown size are thought to be more than the chunk.
+_MANY_PIECES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,24 @@ def place_on_hosts(
     if held_bytes or len(slots) == 1:
         return placed
     by_hash = place(plan, _hashed(plan, hosts, key_of, traversal, at_large, allowed or {}), slots, sizes, allowed)
-    seconds = sum(estimate_seconds(plan, sizes))
-    fair = _MORE_BYTES * moved_bytes(plan, placed, sizes) + _SHARE_OF_TIME * seconds * BYTES_PER_S
-    return by_hash if moved_bytes(plan, by_hash, sizes) <= fair else placed
+    placed, by_hash = (_with_pieces_near(plan, found, sizes, allowed or {}) for found in (placed, by_hash))
+    seconds = estimate_seconds(plan, sizes)
+    moved, moved_by_hash = moved_bytes(plan, placed, sizes), moved_bytes(plan, by_hash, sizes)
+    fair = _MORE_BYTES * moved + _SHARE_OF_TIME * sum(seconds) * BYTES_PER_S
+    if moved_by_hash <= fair:
+        return by_hash
+    # Parts that have as many chunks to begin with may have unlike amounts of work behind them.
+    faster = _slowest_s(by_hash, seconds, slots) + moved_by_hash / BYTES_PER_S
+    return by_hash if faster < _FASTER * (_slowest_s(placed, seconds, slots) + moved / BYTES_PER_S) else placed
+
+
+def _slowest_s(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int]) -> float:
+    """Return how long the host takes that has most to do for its slots."""
+    loads = dict.fromkeys(slots, 0.0)
+    for host, spent in zip(placed, seconds, strict=True):
+        if host >= 0:
+            loads[host] += spent
+    return max([load / slots[host] for host, load in loads.items()])
 
 
 def _hashed(
@@ -116,6 +135,37 @@ def _hashed(
     for chunks, host in zip(parts.values(), share_out(keys, hosts.names, hosts.slots), strict=True):
         assigned.update(dict.fromkeys(chunks, host))
     return assigned
+
+
+def _with_pieces_near(
+    plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int], allowed: Collection[int]
+) -> list[int]:
+    """Have what is taken out of one chunk made where it is needed, if sending the chunk there is thought cheaper.
+
+    Of a chunk of unknown size each piece may be as large as the chunk itself: so is the mean of a month, which is
+    taken out for each day of it. Many pieces are thought to be more than all of such a chunk.
+    """
+    declared = plan.declared_bytes
+    wanted_at = [NO_HOST] * len(placed)
+    for chunk in plan.outputs:
+        wanted_at[chunk] = CLIENT
+    for reader, host in enumerate(placed):
+        for source in plan.inputs[reader]:
+            if wanted_at[source] != host:
+                wanted_at[source] = host if wanted_at[source] == NO_HOST else CLIENT
+    pieces: dict[tuple[int, int], list[int]] = {}
+    for chunk, host in enumerate(wanted_at):
+        if host >= 0 and placed[chunk] >= 0 and host != placed[chunk] and chunk not in allowed:
+            sources = set(plan.inputs[chunk])
+            if len(sources) == 1 and placed[source := sources.pop()] >= 0:
+                pieces.setdefault((source, host), []).append(chunk)
+    found = list(placed)
+    for (source, host), chunks in pieces.items():
+        known = declared is not None and declared(source) is not None
+        if sum([sizes[chunk] for chunk in chunks]) > sizes[source] or (not known and len(chunks) >= _MANY_PIECES):
+            for chunk in chunks:
+                found[chunk] = host
+    return found
 
 
 def _part_count(slots: Mapping[int, int]) -> int:
