@@ -68,6 +68,20 @@ def test_of_other_indices_nothing_is_said(index):
     assert not graph.declared
 
 
+def test_keys_that_only_look_like_those_of_blocks():
+    def read(*index: slice) -> Any:
+        return da.core.getter, np.ones((9, 9)), index
+
+    some = slice(0, 2)
+    assert len(prepare({("x", 0): read(some), ("x", 0, 0): read(some, some)}, [("x", 0), ("x", 0, 0)])) == 2
+
+
+@pytest.mark.parametrize("at", ["a", -1, 10**12])
+def test_of_other_keys_nothing_is_said(at):
+    key = ("x", at)
+    assert not prepare({key: (da.core.getter, np.ones(9), (slice(0, 2),))}, [key]).declared
+
+
 def test_of_sources_without_a_type_nothing_is_said():
     key = ("x", 0)
     assert not prepare({key: (da.core.getter, [1, 2, 3], (slice(0, 2),))}, [key]).declared

@@ -12,6 +12,9 @@ from typing import Any
 from dask_mars.graph import DATA, ChunkGraph, Declared, Operand
 from dask_mars.optimize.slices import reading_step
 
+#: Keys with larger numbers than arrays have blocks along an axis are of something else.
+_MOST_BLOCKS = 1_000_000
+
 
 def declared_reads(graph: ChunkGraph) -> dict[str, Declared]:
     """Return what slices say of chunks that are read by them, in layers of which nothing is declared."""
@@ -23,22 +26,29 @@ def declared_reads(graph: ChunkGraph) -> dict[str, Declared]:
     layers: dict[str, tuple[Any, list[dict[int, int]]]] = {}
     for chunk, number in enumerate(graph.operand_of):
         key = graph.keys[chunk]
-        if number == DATA or number not in reading or not isinstance(key, tuple) or key[0] in graph.declared:
+        if number == DATA or number not in reading or not isinstance(key, tuple) or not key:
+            continue
+        if key[0] in graph.declared:
             continue
         lengths = _lengths(graph.literals[chunk][reading[number]])
-        if lengths is None or len(lengths) != len(key) - 1:
+        if lengths is None or len(lengths) != len(key) - 1 or not all(map(_is_block, key[1:])):
             continue
         name = str(key[0])
         if name not in layers:
             layers[name] = _dtype_of_source(graph, graph.operands[number], chunk), [{} for _ in lengths]
-        for along, at, length in zip(layers[name][1], key[1:], lengths, strict=True):
-            along[at] = length
+        if len(layers[name][1]) == len(lengths):
+            for along, at, length in zip(layers[name][1], key[1:], lengths, strict=True):
+                along[at] = length
     return {name: Declared(dtype, _chunks(axes)) for name, (dtype, axes) in layers.items() if dtype is not None}
 
 
 def _chunks(axes: list[dict[int, int]]) -> tuple[tuple[Any, ...], ...]:
     # Of blocks that nobody reads nothing is known.
     return tuple([tuple([along.get(at, math.nan) for at in range(max(along) + 1)]) for along in axes])
+
+
+def _is_block(at: Any) -> bool:
+    return isinstance(at, int) and 0 <= at < _MOST_BLOCKS
 
 
 def _lengths(index: Any) -> list[int] | None:
