@@ -374,3 +374,20 @@ def test_masked_arrays_are_assembled_beside_plain_ones(small, written):
     assert type(result) is type(expected)
     np.testing.assert_array_equal(result, expected)
     assert written
+
+
+def test_a_signal_may_come_while_chunks_are_given_back(process, monkeypatch):
+    told: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(process._reporter, "send_now", lambda message: told.append((message[1], message[2])))
+
+    class Record(tuple):
+        """Is looked at when the next signal comes."""
+
+        def __getitem__(self, at):
+            process._give_back()
+            return super().__getitem__(at)
+
+    process._queue.extend([Record((1, 0, 5)), (1, 0, 6), (2, 0, 7)])
+    process._give_back()
+    assert sorted(told) == [(1, [5]), (1, [6]), (2, [7])]
+    assert not process._queue

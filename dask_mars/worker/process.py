@@ -508,16 +508,18 @@ class WorkerProcess:
         running = self._running
         if running[0] != to_stop(self._part) or running == self._interrupted:
             return
-        if may_interrupt(frame, _COMPUTE, (_SEND_NOW,)):
+        if may_interrupt(frame, _COMPUTE, (_SEND_NOW, _GIVE_BACK)):
             self._interrupted = running
             raise ExecutionInterrupted(running[0])
         self._postponed = True
 
     def _give_back(self) -> None:
         waiting: dict[int, list[int]] = {}
-        for record in self._queue:
-            waiting.setdefault(record[0], []).append(record[2])
-        self._queue.clear()
+        # The next signal may come in the middle of this, and take what is left. So each record has one taker.
+        with contextlib.suppress(IndexError):
+            while True:
+                record = self._queue.popleft()
+                waiting.setdefault(record[0], []).append(record[2])
         for number, chunks in waiting.items():
             self._reporter.send_now((channel.RETURNED, number, chunks, channel.DROPPED))
 
@@ -573,6 +575,7 @@ class WorkerProcess:
 # By these a signal's handler knows where it is.
 _COMPUTE = WorkerProcess._compute.__code__
 _SEND_NOW = Reporter.send_now.__code__
+_GIVE_BACK = WorkerProcess._give_back.__code__
 
 
 def _is_elementwise(function: Any) -> bool:
