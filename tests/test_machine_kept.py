@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from machines import CheckedMachine, plan
 
 from dask_mars.scheduler.events import (
+    ChunksLoaded,
     ChunksReleased,
     ChunksSpilled,
     FinishGraph,
@@ -103,6 +104,17 @@ def test_what_is_being_read_stays_and_the_borrower_hears_of_what_does_not():
     # Reading it back takes room.
     graph = machine.machine._graphs[USER]
     assert machine.machine.memory.need(graph, 3) == 40 + machine.machine.memory.need(graph, 2)
+
+
+def test_a_copy_that_was_read_back_stays_as_long_as_it_is_read():
+    machine = keeping((40,), limit=100)
+    machine.post(ChunksSpilled(KEPT, {0: 40}))
+    assert Run(0, USER, [1], [0]) in machine.post(borrowing((0,), (0,), count=1))
+    machine.machine.memory.stored_bytes = 120
+    assert not any(isinstance(said, Spill) for said in machine.post(ChunksLoaded(0, USER, [0])))
+    # Being written when it began to be read is not enough either.
+    machine.machine._graphs[USER].memory.spilling.add(0)
+    assert not any(isinstance(said, UseSpilled) for said in machine.post(ChunksSpilled(USER, {0: 40})))
 
 
 def test_what_is_on_disk_already_takes_room_too():

@@ -31,6 +31,7 @@ from dask_mars.optimize.prepare import prepare
 from dask_mars.persisted import Persisted, value_of
 from dask_mars.scheduler.spiller import Spiller
 from dask_mars.worker.locations import SPILLED
+from tests.tasks import large_array, linger
 
 Get = Callable[..., Any]
 MIB = 1 << 20
@@ -521,6 +522,27 @@ def test_values_that_are_put_into_the_store_count_there(small, spilled):
         engine.put("given", [arrays[0], (number for number in range(3))])
     del stored, kept
     assert is_empty(small)
+
+
+def test_what_was_read_back_stays_as_long_as_somebody_reads_it(small, tmp_path):
+    (kept,) = dask.persist(dask.delayed(large_array)(2, 7.0), scheduler=small.get)
+    others = dask.persist(*[dask.delayed(large_array)(2) for _ in range(4)], scheduler=small.get)
+    assert eventually(partial(on_disk, kept))
+    del others
+    # That it is needed more than once has it put back into the store.
+    end = dask.delayed("{}/{}".format)(tmp_path, dask.delayed(np.size)(kept))
+    alias = dask.delayed(linger)(str(tmp_path / "begun"), end, kept)
+    zeros = dask.delayed(np.multiply)(alias, 0.0)
+    found: list[np.ndarray] = []
+    reader = threading.Thread(target=lambda: found.extend(dask.compute(alias, zeros, scheduler=small.get)))
+    reader.start()
+    assert eventually((tmp_path / "begun").exists)
+    others = dask.persist(*[dask.delayed(large_array)(2) for _ in range(6)], scheduler=small.get)
+    assert eventually(lambda: sum(map(on_disk, others)) >= 3)
+    (tmp_path / str(2 * MIB // 8)).touch()
+    reader.join()
+    assert [set(array) for array in found] == [{7.0}, {0.0}]
+    small.engine()._machine.validate()
 
 
 def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dask_mars.errors import StateError
 from dask_mars.scheduler.events import GraphPlan
@@ -162,9 +162,15 @@ class Graph:
         elsewhere = [user.next_use(its) for user, its in self.lent.get(chunk, ())]
         return min([*map(self.key_of, waiting), *elsewhere], default=math.inf)
 
-    def owner(self, chunk: int) -> tuple[int, int]:
-        """Return graph and chunk that answer for a chunk's memory."""
-        return self.plan.borrowed.get(chunk) or (self.number, chunk)
+    def memory_of(self, chunks: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Return graph and chunk of all that may answer for the memory of chunks.
+
+        For a borrowed chunk that is its keeper, and this graph if it was read back from disk for it.
+        """
+        for chunk in chunks:
+            yield self.number, chunk
+            if chunk in self.plan.borrowed:
+                yield self.plan.borrowed[chunk]
 
     # -- queues -----------------------------------------------------------------------------------------------
 

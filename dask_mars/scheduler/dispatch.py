@@ -6,6 +6,7 @@ A part of the state machine, and pure.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -386,12 +387,10 @@ class Dispatcher:
     def pinned(self) -> set[tuple[int, int]]:
         """Return what is being read, by graph and chunk: inputs of what is in hand, and results the user takes."""
         hands = [self.client_hand, *[worker.in_hand for worker in self.workers.values()]]
-        pinned = {
-            self._graphs[number].owner(source)
-            for hand in hands
-            for number, chunk in hand
-            for source in self._graphs[number].inputs(chunk)
-        }
+        pinned: set[tuple[int, int]] = set()
+        for number, chunk in itertools.chain(*hands):
+            graph = self._graphs[number]
+            pinned.update(graph.memory_of(graph.inputs(chunk)))
         for graph in self._graphs.values():
             if graph.is_read:
                 pinned.update((graph.number, chunk) for chunk in graph.plan.outputs)
@@ -409,7 +408,7 @@ class Dispatcher:
         memory = self.memory
         missing = memory.missing_bytes(need)
         if missing:
-            self._spill(missing, {graph.owner(source) for source in graph.inputs(chunk)})
+            self._spill(missing, set(graph.memory_of(graph.inputs(chunk))))
         if memory.spilling_bytes or any(other.in_hand or other.is_read for other in self._graphs.values()):
             return None
         limit = graph.plan.worker_limit
