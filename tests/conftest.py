@@ -69,7 +69,7 @@ class SharedAgent:
 @pytest.fixture(scope="module")
 def cluster(private_tmp: Path) -> Iterator[Any]:
     """Two agents with a worker process each, for the tests of a module."""
-    with cluster_of_agents(2, memory_limit="1 GiB") as cluster:
+    with cluster_of_agents(2) as cluster:
         # So that work stays where it was assigned.
         cluster.sync(cluster.scheduler.extensions["stealing"].stop)
         shared = [SharedAgent(agent) for agent in cluster.workers.values()]
@@ -83,7 +83,8 @@ def cluster(private_tmp: Path) -> Iterator[Any]:
 def cluster_of_agents(count: int = 1, **options: Any) -> Any:
     """Make a cluster of some agents, with a small worker process each if nothing else is said."""
     local = pytest.importorskip("dask_mars.cluster.local")
-    small = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "memory_limit": "512 MiB"}
+    # What the process of the tests takes counts as the agents'.
+    small = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "memory_limit": "4 GiB"}
     return local.LocalMarsCluster(n_workers=count, **small | options)
 
 

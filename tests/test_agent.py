@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import pickle
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from distributed.protocol import deserialize, serialize
 from distributed.utils_test import async_poll_for, gen_cluster
 
 from dask_mars.cluster.agent import MarsWorker
+from dask_mars.cluster.arrivals import Budget
 from dask_mars.cluster.local import LocalMarsCluster
 from dask_mars.cluster.pieces import Packer, Unsendable
 from dask_mars.cluster.plugin import MARK
@@ -30,8 +33,9 @@ from dask_mars.cluster.stored import Stored, give_back_ended
 from dask_mars.optimize.convert import convert
 from dask_mars.persisted import Persisted
 from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.rooms import Room
 from dask_mars.scheduler.subtasks import cut, place
-from tests.conftest import eventually
+from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import die_first, fail_with, note, note_name, pid_of, wait_for
 
 
@@ -98,6 +102,18 @@ def endless(client: Any, agent: Any, folder: Path) -> tuple[Any, Callable[[], bo
     return submit(client, agent, piece), begun.exists
 
 
+@contextlib.contextmanager
+def all_of_the_store(agent: MarsWorker) -> Iterator[None]:
+    """Have an agent's results go to disk, and no others come meanwhile."""
+    answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    room = Room(agent.engine, "all of it", agent.engine.view.store()["limit_bytes"], answers.put)
+    try:
+        assert answers.get(timeout=10) is None
+        yield
+    finally:
+        room.give_back()
+
+
 # -- subtasks -------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +168,31 @@ def test_what_waits_for_its_reader_waits_in_the_store(client, agent, other, tmp_
     assert other.state.tasks["second"].state != "executing"
     blocker.cancel()
     assert second.result() == [100_000]
+
+
+def test_what_another_host_has_left_waits_there_for_room(client, agent, other):
+    first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+    assert eventually(first.done, 10)
+    with all_of_the_store(other):
+        second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
+        assert eventually(lambda: f"what comes from {agent.address}" in other.engine.explain(), 10)
+        assert "first" not in other.data
+    assert second.result() == [100_000]
+
+
+def test_what_is_on_disk_is_sent_in_turns(monkeypatch, private_tmp):
+    shares = []
+    share = Budget.share
+    monkeypatch.setattr(Budget, "share", lambda self, size: shares.append(size) or share(self, size))
+    with cluster_of_agents(2) as cluster, Client(cluster, set_as_default=False) as client:
+        agent, other = cluster.workers.values()
+        first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
+        assert eventually(first.done, 10)
+        with all_of_the_store(agent):
+            assert agent.data["first"].on_disk_bytes == 800_000
+            second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
+            assert second.result() == [100_000]
+        assert 800_000 in shares
 
 
 def test_single_values_are_put_into_the_store_too(client, agent):

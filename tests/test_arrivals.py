@@ -37,6 +37,14 @@ def arrivals_of(engine: Engine, data: dict[str, Any] | None = None) -> Arrivals:
     return arrivals
 
 
+async def waiting_put(arrivals: Arrivals) -> asyncio.Future[Any]:
+    """Return something that is to come, and waits for room."""
+    waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    return waiting
+
+
 async def put(arrivals: Arrivals, key: str, value: Any) -> Any:
     """Let a result come as an agent does it."""
     values = {key: value}
@@ -96,9 +104,7 @@ def test_who_waits_can_be_cancelled(host):
 
     async def come() -> None:
         async with arrivals.room("first", 6 * MIB):
-            waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
+            waiting = await waiting_put(arrivals)
             assert engine.state()["graphs"]
             assert "'second' is next and waits for 4.00 MiB of memory" in engine.explain()
             waiting.cancel()
@@ -114,9 +120,7 @@ def test_the_end_of_the_engine_ends_the_wait(small):
 
     async def come() -> None:
         async with arrivals.room("first", 6 * MIB):
-            waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
+            waiting = await waiting_put(arrivals)
             await asyncio.to_thread(engine.close)
             # It stays as it has come.
             assert type(await waiting) is np.ndarray

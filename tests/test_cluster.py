@@ -244,7 +244,7 @@ def pids_like(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def test_resources_are_for_one_task_each(tmp_path):
-    options = {"threads_per_worker": 2, "resources": {"GPU": 1}, "memory_limit": "1 GiB"}
+    options = {"threads_per_worker": 2, "resources": {"GPU": 1}}
     with (
         cluster_of_agents(**options) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -300,7 +300,7 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
 def test_more_than_the_memory_of_a_host(tmp_path, monkeypatch):
     # A single subtask makes all, and another one reads it.
     monkeypatch.setattr("dask_mars.scheduler.subtasks.SUBTASKS_PER_SLOT", 1)
-    options = {"store_limit": "64 MiB", "local_directory": str(tmp_path)}
+    options = {"memory_limit": "512 MiB", "store_limit": "64 MiB", "local_directory": str(tmp_path)}
     with cluster_of_agents(**options) as cluster, Client(cluster, set_as_default=False) as client:
         # Dask's scheduler counts all that it reads, and not what is in memory at the same time.
         kept = da.ones(80 << 20, chunks=4 << 20).persist(scheduler=dask_mars.get, client=client)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.graphs import handed_over
 from dask_mars.graph import DATA, ChunkGraph
 from dask_mars.optimize.prepare import prepare
-from dask_mars.optimize.reading import declared_reads
+from dask_mars.optimize.reading import with_reads
 
 
 class Source:
@@ -55,7 +55,7 @@ def test_what_is_read_is_declared(options):
 def test_what_a_collection_says_comes_first():
     x = da.from_array(Source(), chunks=(30, 50))
     graph = prepare(*handed_over(x[::2] + 1))
-    assert not declared_reads(graph).keys() & graph.declared.keys()
+    assert with_reads(graph, graph.declared) == graph.declared
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,8 @@ class Budget:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._taken_bytes = 0
-        self._changed = asyncio.Condition()
+        #: Set when some bytes have been left to others.
+        self._freed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def share(self, size_bytes: int) -> AsyncIterator[None]:
@@ -146,17 +147,15 @@ class Budget:
         if not size_bytes:
             yield
             return
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: not self._taken_bytes or self._taken_bytes + size_bytes <= self._limit_bytes
-            )
-            self._taken_bytes += size_bytes
+        while self._taken_bytes and self._taken_bytes + size_bytes > self._limit_bytes:
+            self._freed.clear()
+            await self._freed.wait()
+        self._taken_bytes += size_bytes
         try:
             yield
         finally:
             self._taken_bytes -= size_bytes
-            async with self._changed:
-                self._changed.notify_all()
+            self._freed.set()
 
 
 __all__ = ["Arrivals", "Budget"]

@@ -11,7 +11,7 @@ from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, declarations, low_level_graph, symbolic_graph
 from dask_mars.optimize.folding import fold_initial
-from dask_mars.optimize.reading import declared_reads
+from dask_mars.optimize.reading import with_reads
 from dask_mars.optimize.slices import join_slices
 
 #: Returns the chunks of a graph that are to stay as they are.
@@ -67,8 +67,7 @@ def _prepare(
         tasks, annotations = low_level_graph(dsk)
         graph = convert(tasks, wanted, elsewhere=elsewhere, locked_apart=apart is not None)
         annotate(graph, annotations)
-        graph.declared = declarations(dsk, tasks)
-        graph.declared = {**graph.declared, **declared_reads(graph)}
+        graph.declared = with_reads(graph, declarations(dsk, tasks))
         return graph
     graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, apart is not None)
     alone = () if apart is None else apart(graph)
@@ -78,8 +77,7 @@ def _prepare(
         graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, locked_apart=True)
         alone = apart(graph)
     annotate(graph, symbolic.annotations)
-    graph.declared = declarations(dsk)
-    graph.declared = {**graph.declared, **declared_reads(graph)}
+    graph.declared = with_reads(graph, declarations(dsk))
     if not (composed and symbolic.composable):
         return graph
     alone_keys = [graph.keys[chunk] for chunk in alone]

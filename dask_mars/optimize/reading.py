@@ -16,19 +16,19 @@ from dask_mars.optimize.slices import reading_step
 _MOST_BLOCKS = 1_000_000
 
 
-def declared_reads(graph: ChunkGraph) -> dict[str, Declared]:
-    """Return what slices say of chunks that are read by them, in layers of which nothing is declared."""
+def with_reads(graph: ChunkGraph, declared: dict[str, Declared]) -> dict[str, Declared]:
+    """Return what is declared of layers, and what slices say of chunks that are read by them in others."""
     reading = {
         number: found[1] for number, operand in enumerate(graph.operands) if (found := reading_step(operand))
     }
     if not reading:
-        return {}
+        return declared
     layers: dict[str, tuple[Any, list[dict[int, int]]]] = {}
     for chunk, number in enumerate(graph.operand_of):
         key = graph.keys[chunk]
         if number == DATA or number not in reading or not isinstance(key, tuple) or not key:
             continue
-        if key[0] in graph.declared:
+        if key[0] in declared:
             continue
         lengths = _lengths(graph.literals[chunk][reading[number]])
         if lengths is None or len(lengths) != len(key) - 1 or not all(map(_is_block, key[1:])):
@@ -39,7 +39,8 @@ def declared_reads(graph: ChunkGraph) -> dict[str, Declared]:
         if len(layers[name][1]) == len(lengths):
             for along, at, length in zip(layers[name][1], key[1:], lengths, strict=True):
                 along[at] = length
-    return {name: Declared(dtype, _chunks(axes)) for name, (dtype, axes) in layers.items() if dtype is not None}
+    read = {name: Declared(dtype, _chunks(axes)) for name, (dtype, axes) in layers.items() if dtype is not None}
+    return declared | read
 
 
 def _chunks(axes: list[dict[int, int]]) -> tuple[tuple[Any, ...], ...]:
@@ -80,4 +81,4 @@ def _dtype_of_source(graph: ChunkGraph, operand: Operand, chunk: int) -> Any:
     return getattr(source, "dtype", None)
 
 
-__all__ = ["declared_reads"]
+__all__ = ["with_reads"]
