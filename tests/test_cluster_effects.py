@@ -380,7 +380,7 @@ def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:
 
         thread = threading.Thread(target=compute)
         thread.start()
-        assert eventually((tmp_path / "begun").exists, 30)
+        assert eventually(lambda: notes(tmp_path / "begun"), 30)
         pid = int(notes(tmp_path / "begun")[0])
         (agent,) = [agent for agent in cluster.workers.values() if pid in agent.engine.worker_pids()]
         cluster.sync(cluster.scheduler.remove_worker, agent.address, stimulus_id="test", close=False)

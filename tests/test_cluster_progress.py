@@ -294,7 +294,7 @@ def test_hosts_that_are_lost(private_tmp, tmp_path):
 
         def lose_then_go_on() -> None:
             wait_for(heard, None, PATIENCE_S)
-            wait_for(begun, None, PATIENCE_S)
+            assert eventually(lambda: notes(begun), PATIENCE_S)
             # Nobody else has what this one has computed.
             (agent,) = [
                 agent for agent in cluster.workers.values() if int(notes(begun)[0]) in agent.engine.worker_pids()
