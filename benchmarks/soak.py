@@ -36,7 +36,7 @@ from benchmarks.soak_troubles import (
     no_directory,
     watchdog,
 )
-from benchmarks.soak_workloads import Workload, differences, draw
+from benchmarks.soak_workloads import Workload, differences, draw, read_again
 from dask_mars import Runtime
 from dask_mars.errors import RequestTooLarge, SpillError, StoreFull, WorkerDied, WorkerStartFailed
 
@@ -188,7 +188,10 @@ def _iterate(rng: Generator, runtime: Runtime, memory_limit: int, troubles: Trou
         workloads.append(draw(rng, memory_limit, frames=False))
     options = [_Options.drawn(rng) for _ in workloads]
     killer = Killer(rng, runtime)
-    expected = [_result(workload, "sync") for workload in workloads]
+    expected = [
+        _result(workload, "sync", _Options(persisted=its.persisted))
+        for workload, its in zip(workloads, options, strict=True)
+    ]
     began_s = time.monotonic()
     with contextlib.ExitStack() as stack:
         if troubles.kills:
@@ -245,6 +248,7 @@ def _result(workload: Workload, scheduler: Any, options: _Options | None = None)
                 stack.enter_context(interrupted(options.interrupt_after_s))
             if options.persisted:
                 wanted = list(_dask.persist(*wanted, scheduler=scheduler))
+                wanted += read_again(wanted)
             return list(_dask.compute(*wanted, scheduler=scheduler, **extra))
     except (Exception, Cancelled) as error:
         # Frames would keep what the round is to show to be gone.

@@ -58,6 +58,12 @@ def draw(rng: Generator, most_bytes: int, *, frames: bool = True) -> Workload:
     return Workload(f"{name}:{seed}:{size}", lambda: KINDS[name](np.random.default_rng(seed), size))
 
 
+def read_again(collections: list[Any]) -> list[Any]:
+    """Return what reads chunks of arrays several times, and has results that lie where the chunks do."""
+    arrays = [x for x in collections if isinstance(x, da.Array) and x.ndim and not np.isnan(x.shape).any()]
+    return [found for x in arrays for found in (x.T, x[::-1], da.maximum(x, x[::-1]))]
+
+
 def _some(rng: Generator, ways: list[Callable[[], Any]], most: int) -> list[Any]:
     """Return what some of several ways lead to, each of which is taken once at most."""
     return [ways[int(number)]() for number in rng.choice(len(ways), int(rng.integers(1, most + 1)), replace=False)]
