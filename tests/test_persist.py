@@ -545,6 +545,33 @@ def test_what_was_read_back_stays_as_long_as_somebody_reads_it(small, tmp_path):
     small.engine()._machine.validate()
 
 
+def test_what_was_read_back_is_not_written_again(small, written):
+    begun, gate = threading.Event(), threading.Event()
+
+    def take_most_of_the_store() -> None:
+        dask.delayed(large_array)(7).compute(scheduler=small.get)
+        assert eventually(lambda: not small.engine()._blocks.stored_bytes)
+
+    def wait_here(size: int) -> float:
+        begun.set()
+        return float(gate.wait(30))
+
+    (kept,) = dask.persist(dask.delayed(large_array)(2, 7.0), scheduler=small.get)
+    take_most_of_the_store()
+    # It cannot be pickled, so that no worker has anything of it meanwhile.
+    last = dask.delayed(np.add)(kept, dask.delayed(wait_here)(dask.delayed(np.size)(kept)))
+    found: list[np.ndarray] = []
+    reader = threading.Thread(target=lambda: found.append(last.compute(scheduler=small.get)))
+    reader.start()
+    assert begun.wait(30)
+    assert small.engine()._blocks.stored_bytes == 2 * MIB
+    take_most_of_the_store()
+    gate.set()
+    reader.join()
+    assert [set(array) for array in found] == [{8.0}]
+    assert len(written) == 1
+
+
 def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch):
     x = numbers(1240, 155)
     assert x.nbytes > 1.4 * 8 * MIB

@@ -86,7 +86,11 @@ class Reports:
             assert spilled is not None
             self._blocks.keep_location(location)
             run.locations[chunk] = location
-            self._blocks.drop_location(spilled)
+            if chunk in run.spilled:
+                self._blocks.drop_location(spilled)
+            else:
+                # The file is another graph's, which has persisted the chunk. It serves this one as well.
+                run.spilled[chunk] = spilled
         for other in self._workers.values():
             known = other.known.get(number, ())
             moved = {chunk: location for chunk, location in locations.items() if chunk in known}
