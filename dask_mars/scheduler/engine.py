@@ -78,7 +78,7 @@ _START_ATTEMPTS = 3
 #: How often is looked at what the processes really use, and from which share of the limit on free memory is given
 #: back to the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
-_PRESSURE = 0.9
+_PRESSURE = 0.8
 #: Of the store's limit: what it may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
 #: How often is looked for kept chunks that nobody wants any more, if nothing else happens.
