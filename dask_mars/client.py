@@ -267,6 +267,7 @@ class _Computation:
             run_ahead=observer is None or not observer.in_order,
             declared_bytes=partial(_stored_bytes, graph, engine.settings.inline_bytes),
             unrepeatable=frozenset(number for number, operand in enumerate(operands) if appends(operand)),
+            keeps_failed=rerun_locally,
         )
         # With one such task at a time the calling thread itself will do.
         self._single = len(in_client) <= 1
@@ -406,6 +407,16 @@ class _Computation:
             return part(store, location, operand)
         return value_of(value)
 
+    def _input_again(self, run: GraphRun, chunk: int) -> Any:
+        """Return a copy of an input of a chunk that has failed, which could go to disk at any moment."""
+        if chunk in run.values:
+            return value_of(run.values[chunk])
+        location = self._engine.borrow(run.number, chunk)
+        try:
+            return self._engine.store.load_copy(location)
+        finally:
+            self._engine.give_back(location)
+
     def _value(self, run: GraphRun, chunk: int) -> Any:
         if chunk in run.values:
             return value_of(run.values[chunk])
@@ -433,7 +444,7 @@ class _Computation:
     def _on_failed(self, run: GraphRun, message: messages.Failed) -> None:
         if self._rerun_locally:
             operand = self._graph.operands[self._graph.operand_of[message.chunk]]
-            inputs = [self._input(run, source, operand) for source in self._graph.inputs[message.chunk]]
+            inputs = [self._input_again(run, source) for source in self._graph.inputs[message.chunk]]
             operand.run(inputs, self._graph.literals[message.chunk])
         error = message.error
         if isinstance(error, FailureRecord):

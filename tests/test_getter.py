@@ -21,11 +21,13 @@ import pytest
 from dask._task_spec import Alias, DataNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils_test import GetFunctionTestMixin
-from tasks import fail_first, note_name, noted, notes, pid_after, pid_of
+from tasks import fail_first, large_array, note_name, noted, notes, pid_after, pid_of
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.client import _Computation
 from dask_mars.runtime import _default
+from dask_mars.scheduler import run as messages
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -658,6 +660,22 @@ def test_errors_raised_again_in_the_users_process(get: Get) -> None:
     with pytest.raises(LookupError) as caught:
         dask.delayed(fail)().compute(scheduler=get, rerun_exceptions_locally=True)
     assert caught.value.args == (os.getpid(),)
+
+
+def test_errors_raised_again_have_the_same_inputs(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(array: np.ndarray) -> None:
+        raise LookupError(float(array.min()), float(array.max()))
+
+    def late(computation: Any, *arguments: Any) -> None:
+        # What has been freed meanwhile is used for something else.
+        dask.delayed(large_array)(1, 0.0).compute(scheduler=get)
+        again(computation, *arguments)
+
+    again = _Computation._actions[messages.Failed]
+    monkeypatch.setitem(_Computation._actions, messages.Failed, late)
+    with pytest.raises(LookupError) as caught:
+        dask.delayed(fail)(dask.delayed(large_array)(1, 7.0)).compute(scheduler=get, rerun_exceptions_locally=True)
+    assert caught.value.args == (7.0, 7.0)
 
 
 # -- code of the user -----------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ class Engine:
         return None if run is None else run.locations[chunk]
 
     def borrow(self, graph: int, chunk: int) -> Location:
-        """Return the location of a kept chunk, which stays there until it is given back."""
+        """Return the location of a chunk that is kept, or of a graph that is; it stays until it is given back."""
 
         def kept() -> Location | None:
             location = self.location_of(graph, chunk)

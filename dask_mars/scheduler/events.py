@@ -44,6 +44,8 @@ class GraphPlan:
         Operands of which no chunk may be begun a second time.
     client_stores : bool
         Whether what the user's process makes goes into the store, and so has to wait for room there.
+    keeps_failed : bool
+        Whether data stay when a chunk has failed, until the graph is cancelled: somebody wants to look at them.
     """
 
     inputs: Sequence[tuple[int, ...]]
@@ -59,6 +61,7 @@ class GraphPlan:
     declared_bytes: Callable[[int], int | None] | None = None
     unrepeatable: frozenset[int] = frozenset()
     client_stores: bool = False
+    keeps_failed: bool = False
 
     def is_repeatable(self, chunk: int) -> bool:
         """Say whether a chunk may be begun again if it was begun and is not done."""

@@ -431,7 +431,7 @@ class Machine:
         self._out.append(FailGraph(graph.number, chunk, worker_lost))
         # As under Dask's threads, what runs elsewhere may run to its end; nobody waits for it.
         self._stop(graph, force=False)
-        graph.taken = True
+        graph.taken = not graph.plan.keeps_failed
         self._maybe_forget(graph)
 
     def _stop(self, graph: Graph, force: bool) -> None:
