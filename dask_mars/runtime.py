@@ -184,7 +184,7 @@ class Runtime:
         Returns
         -------
         bool
-            Whether there was such a computation.
+            Whether there was such a computation, and it was not done.
         """
         with self._lock:
             engine = self._engine

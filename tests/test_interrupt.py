@@ -27,10 +27,12 @@ from conftest import eventually, shared_runtime
 from tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 from dask_mars import Runtime
+from dask_mars.client import _Computation
 from dask_mars.errors import Cancelled, ExecutionInterrupted, MarsError
 from dask_mars.graph import Operand, Step
 from dask_mars.ids import write_subtask_id
 from dask_mars.scheduler.deadlines import Deadlines
+from dask_mars.scheduler.run import GraphRun
 from dask_mars.worker.control import COMPUTE, NO_CHUNK, STEP_AT, ControlPage, page_bytes, to_stop
 from dask_mars.worker.interruption import SIGNAL, may_interrupt
 from dask_mars.worker.locks import InterprocessLock
@@ -92,6 +94,20 @@ def pid(runtime: Runtime) -> int:
     # While it is being replaced there is none.
     assert eventually(lambda: pids.extend(runtime.engine().worker_pids()) or pids)
     return pids[0]
+
+
+def test_what_is_done_is_not_cancelled(patient: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = _Computation._value
+
+    def late(computation: Any, run: GraphRun, chunk: int) -> Any:
+        if run.graph.keys[chunk] == "x":
+            assert not patient.cancel(run.number)
+            # Were its memory free, this would use it.
+            patient.get({"y": (large_array, 1, 0.0)}, "y")
+        return read(computation, run, chunk)
+
+    monkeypatch.setattr(_Computation, "_value", late)
+    assert set(patient.get({"x": (large_array, 1, 7.0)}, "x")) == {7.0}
 
 
 # -- tasks that Python can interrupt ----------------------------------------------------------------------------

@@ -387,11 +387,12 @@ class Engine:
         return {figures.graph: layers for figures in self._ask(kept) if (layers := by_layer(figures))}
 
     def cancel_graph(self, number: int) -> bool:
-        """Cancel a graph by its number; False if it is not being computed."""
+        """Cancel a graph by its number; False if it is not being computed, or is done."""
 
         def cancel() -> bool:
             run = self._runs.get(number)
-            if run is None or number in self._kept:
+            # What is done may be read at this moment.
+            if run is None or number in self._kept or self._machine.is_done(number):
                 return False
             run.inbox.put(messages.Stopped(Cancelled(number)))
             self._handle(GraphCancelled(number))

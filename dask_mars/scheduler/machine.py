@@ -132,6 +132,10 @@ class Machine:
         """Return a chunk's state."""
         return State(self._graphs[graph].state[chunk])
 
+    def is_done(self, graph: int) -> bool:
+        """Return whether all outputs of a graph are there."""
+        return not self._graphs[graph].unfinished_outputs
+
     def counts(self, graph: int) -> dict[str, int]:
         """Count a graph's chunks by state name."""
         state = self._graphs[graph].state
