@@ -52,12 +52,12 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.explain import RunningStep, explain, explain_key
 from dask_mars.scheduler.holdings import Holdings
+from dask_mars.scheduler.inspection import Inspection
 from dask_mars.scheduler.instructions import Instructions
 from dask_mars.scheduler.listeners import EngineView, Happening, listeners
 from dask_mars.scheduler.machine import Machine, Policy
-from dask_mars.scheduler.profile import Figures, LayerProfile, by_layer
+from dask_mars.scheduler.profile import LayerProfile, by_layer
 from dask_mars.scheduler.reports import Reports
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.workers import WorkerHandle
@@ -149,6 +149,7 @@ class Engine:
         self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
         self.view = EngineView(holdings, self._machine.memory, self._control, of_agent)
         self._holdings = holdings
+        self._inspection = Inspection(self._machine, holdings, self._control, self.view)
         self._instructions = Instructions(
             holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back, self._tell
         )
@@ -371,20 +372,17 @@ class Engine:
         EngineStopped
             The engine has ended.
         """
-        return self._ask(lambda: self._explain(key))
+        return self._ask(lambda: self._inspection.explain(key))
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
-        return self._ask(self._state)
+        return self._ask(self._inspection.state)
 
     def profile(self) -> dict[int, dict[str, LayerProfile]]:
         """Return by graph and layer what has been computed; see `Runtime.profile`."""
-
-        def kept() -> list[Figures]:
-            return [*filter(None, [self._holdings.last]), *[run.figures for run in self._runs.values()]]
-
+        measured = self._ask(self._inspection.figures)
         # In graphs of persisted data nothing was computed.
-        return {figures.graph: layers for figures in self._ask(kept) if (layers := by_layer(figures))}
+        return {figures.graph: layers for figures in measured if (layers := by_layer(figures))}
 
     def cancel_graph(self, number: int) -> bool:
         """Cancel a graph by its number; False if it is not being computed, or is done."""
@@ -421,54 +419,6 @@ class Engine:
             except TimeoutError:
                 if not self.alive:
                     raise self.why_stopped() from None
-
-    def _explain(self, key: Any = None) -> str:
-        if key is not None:
-            return explain_key(self._machine, self._runs, key, time.monotonic(), self._steps())
-        pids = {number: handle.process.pid for number, handle in self._workers.items()}
-        return explain(self._machine, self._runs, pids, set(self._kept), self._steps())
-
-    def _state(self) -> dict[str, Any]:
-        machine, steps = self._machine, self._steps()
-        workers = []
-        for number, handle in self._workers.items():
-            step = steps.get(number)
-            workers.append(
-                {
-                    "worker": number,
-                    "pid": handle.process.pid,
-                    "running": None if step is None else self._runs[step.graph].graph.keys[step.chunk],
-                    "step": None if step is None else step.name,
-                    "in_hand": len(machine.in_hand(number)),
-                }
-            )
-        return {
-            "graphs": [
-                {"graph": number, "persisted": number in self._kept, "chunks": machine.counts(number)}
-                for number in self._runs
-            ],
-            "workers": workers,
-            "store": self.view.store(),
-        }
-
-    def _steps(self) -> dict[int, RunningStep]:
-        """Return what each of the workers is doing that are in the middle of something."""
-        steps = {}
-        for worker in self._workers:
-            name = self._control.step(worker)
-            running = self._running(worker)
-            if running is not None:
-                steps[worker] = RunningStep(*running, name)
-        return steps
-
-    def _running(self, worker: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker is in the middle of."""
-        noted = self._control.running(worker)
-        run = self._runs.get(noted.task) if noted is not None else None
-        # A note that is being written, or that the end of the process has cut short, has no chunk's number.
-        if noted is None or run is None or noted.subtask >= len(run.graph):
-            return None
-        return noted.task, noted.subtask
 
     def close(self) -> None:
         """End the workers and release everything. Running computations raise `EngineStopped`."""
@@ -577,7 +527,7 @@ class Engine:
     def _end_stalled(self) -> None:
         """Let computations fail that would wait for ever."""
         for number in self._machine.stalled():
-            self._runs[number].inbox.put(messages.Stopped(Stalled(self._explain())))
+            self._runs[number].inbox.put(messages.Stopped(Stalled(self._inspection.explain())))
             self._handle(GraphCancelled(number))
 
     def _write(self, handle: WorkerHandle) -> None:
@@ -683,7 +633,7 @@ class Engine:
             owner = self._runs[task]
             if not owner.plan.is_repeatable(chunk):
                 owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
-        running = self._running(number)
+        running = self._inspection.running(number)
         if running is not None:
             graph, chunk = running
             run = self._runs[graph]
