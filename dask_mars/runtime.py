@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -81,12 +82,29 @@ class Runtime:
         with self._lock:
             if self._closed:
                 raise EngineStopped
-            if self._engine is None or not self._engine.alive:
-                if self._engine is not None:
-                    atexit.unregister(self._engine.close)
-                self._engine = _start_engine(self.settings)
-                atexit.register(self._engine.close)
-            return self._engine
+            engine = self._engine
+            return engine if engine is not None and engine.alive else self._start_engine()
+
+    def _start_engine(self) -> Engine:
+        if self._engine is not None:
+            atexit.unregister(self._engine.close)
+        started: Future[Engine] = Future()
+
+        def start() -> None:
+            try:
+                engine = self._engine = _start_engine(self.settings)
+                atexit.register(engine.close)
+                started.set_result(engine)
+            except BaseException as error:
+                started.set_exception(error)
+
+        # Ctrl-C does not reach other threads: here it could lose an engine that has been started.
+        starter = threading.Thread(target=start, name="dask-mars-start")
+        starter.start()
+        try:
+            return started.result()
+        finally:
+            starter.join()
 
     @property
     def keeps_data(self) -> bool:

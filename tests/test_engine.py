@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -152,6 +153,33 @@ def test_a_runtime_that_was_never_used() -> None:
     runtime.close()
     with pytest.raises(EngineStopped):
         runtime.start()
+
+
+def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = []
+    start = dask_mars.runtime._start_engine
+
+    def interrupted(settings: Any) -> Any:
+        engines.append(start(settings))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.2)
+        return engines[0]
+
+    monkeypatch.setattr(dask_mars.runtime, "_start_engine", interrupted)
+    with contextlib.closing(Runtime(num_workers=1)) as runtime:
+        with pytest.raises(KeyboardInterrupt):
+            runtime.engine()
+        assert [runtime.engine()] == engines
+    assert not engines[0].alive
+
+
+def test_an_engine_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(settings: Any) -> Any:
+        raise OSError("no more descriptors")
+
+    monkeypatch.setattr(dask_mars.runtime, "_start_engine", fail)
+    with pytest.raises(OSError, match="no more descriptors"):
+        Runtime(num_workers=1).engine()
 
 
 def test_closing_stops_computations(tmp_path: Path) -> None:
