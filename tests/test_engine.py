@@ -416,6 +416,30 @@ def test_what_tasks_print(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == "trouble 3 ü\n"
 
 
+def print_from_threads(seconds: float) -> None:
+    """Have threads print for some time, and take turns as often as they can."""
+    sys.setswitchinterval(1e-6)
+    until_s = time.monotonic() + seconds
+
+    def go_on() -> None:
+        while time.monotonic() < until_s:
+            print("again")
+
+    for _ in range(3):
+        threading.Thread(target=go_on).start()
+
+
+def test_threads_of_tasks_may_print_while_others_run(capsys: pytest.CaptureFixture[str]) -> None:
+    graph: dict[Any, Any] = {("x", number): (abs, number) for number in range(300)}
+    graph["sum"] = (sum, list(graph))
+    with Runtime(num_workers=1) as runtime:
+        runtime.get({"start": (print_from_threads, 2.0)}, "start")
+        until_s = time.monotonic() + 2.0
+        while time.monotonic() < until_s:
+            assert runtime.get(graph, "sum") == sum(range(300))
+    capsys.readouterr()
+
+
 def test_what_tasks_print_last_is_not_lost(get: Get, capsys: pytest.CaptureFixture[str]) -> None:
     def talk() -> None:
         print("without end", end="")

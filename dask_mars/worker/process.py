@@ -553,7 +553,7 @@ class WorkerProcess:
             payload = dumps((message, category, filename, line))
         except Exception:
             payload = dumps((str(message), UserWarning, filename, line))
-        self._reporter.outgoing.append((channel.WARNING, self._running[0], payload))
+        self._reporter.send((channel.WARNING, self._running[0], payload))
 
     # -- surroundings -----------------------------------------------------------------------------------------
 

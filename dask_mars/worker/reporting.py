@@ -39,8 +39,9 @@ class Reporter:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        # Threads that a task has started may print.
+        # Threads that a task has started may print. What is below is the worker's own thread's.
         self._lock = threading.Lock()
+        self._thread = threading.get_ident()
         self.outgoing: list[tuple[Any, ...]] = []
         self.finished: dict[int, Batch] = {}
         self.flushed_s = 0.0
@@ -71,15 +72,26 @@ class Reporter:
         self.close_batches()
         outgoing = self.outgoing
         if outgoing:
-            payload = channel.frame(pickle.dumps(outgoing, protocol=5))
+            self._send(outgoing)
             outgoing.clear()
-            with self._lock:
-                self._connection.sendall(payload)
+
+    def _send(self, messages: list[tuple[Any, ...]]) -> None:
+        payload = channel.frame(pickle.dumps(messages, protocol=5))
+        with self._lock:
+            self._connection.sendall(payload)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send a message with the next flush, or at once from a thread of a task's."""
+        if threading.get_ident() == self._thread:
+            self.outgoing.append(message)
+        else:
+            self._send([message])
 
     def send_now(self, message: tuple[Any, ...]) -> None:
-        """Send a message, and what there is to say besides."""
-        self.outgoing.append(message)
-        self.flush(time.perf_counter())
+        """Send a message, and, from the worker's own thread, what there is to say besides."""
+        self.send(message)
+        if threading.get_ident() == self._thread:
+            self.flush(time.perf_counter())
 
     def linger(self, owners: list[tuple[Block, Bytes]]) -> None:
         """Tell the engine of blocks that something still refers to after their task, such as a cache.
