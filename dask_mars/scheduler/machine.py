@@ -230,7 +230,9 @@ class Machine:
         for chunk in event.chunks:
             if state[chunk] == CANCELLING:
                 graph.move(chunk, CANCELLED)
-                freed.append(chunk)
+                # The result of what is in hand behind it may lie in the same memory: that goes with the graph.
+                if not any(state[successor] == CANCELLING for successor in graph.successors[chunk]):
+                    freed.append(chunk)
                 continue
             graph.move(chunk, FINISHED)
             graph.after_finish(chunk)
