@@ -88,9 +88,11 @@ class Runtime:
     def _start_engine(self) -> Engine:
         if self._engine is not None:
             atexit.unregister(self._engine.close)
+        begun = threading.Event()
         started: Future[Engine] = Future()
 
         def start() -> None:
+            begun.set()
             try:
                 engine = self._engine = _start_engine(self.settings)
                 atexit.register(engine.close)
@@ -100,11 +102,14 @@ class Runtime:
 
         # Ctrl-C does not reach other threads: here it could lose an engine that has been started.
         starter = threading.Thread(target=start, name="dask-mars-start")
-        starter.start()
         try:
+            starter.start()
             return started.result()
-        finally:
-            starter.join()
+        except BaseException:
+            # It may come before the thread, too.
+            if begun.wait(_BEGIN_S):
+                starter.join()
+            raise
 
     @property
     def keeps_data(self) -> bool:
@@ -263,6 +268,8 @@ def _start_engine(settings: config.Settings) -> Engine:
     return Engine(settings)
 
 
+#: In which time a thread begins that begins at all.
+_BEGIN_S = 1.0
 _runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 _OPTIONS = frozenset({"num_workers", "retries", "callbacks", "cache", "rerun_exceptions_locally"})

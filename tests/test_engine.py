@@ -28,7 +28,7 @@ from conftest import eventually, shared_runtime
 from tasks import large_array, pid_after, pid_of, wait_for
 
 import dask_mars
-from dask_mars import Runtime
+from dask_mars import Runtime, config
 from dask_mars.errors import EngineStopped
 from dask_mars.runtime import _Default
 from dask_mars.scheduler.workers import WorkerHandle
@@ -165,6 +165,8 @@ def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPat
         time.sleep(0.2)
         return engines[0]
 
+    # The first start of all imports what takes longer than the signal: here it may come before the thread.
+    start(config.settings(1)).close()
     monkeypatch.setattr(dask_mars.runtime, "_start_engine", interrupted)
     with contextlib.closing(Runtime(num_workers=1)) as runtime:
         with pytest.raises(KeyboardInterrupt):
