@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
-from dask._task_spec import DataNode, Task, TaskRef
+import numpy as np
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef, _is_dask_future
 
 from dask_mars.errors import PersistedLost
-from dask_mars.worker.locations import SPILLED, Location
+from dask_mars.worker.locations import ARRAY, SPILLED, Location
 from dask_mars.worker.store import Store
 
 # Two runs of a program must not give the same name to what they keep.
@@ -115,6 +116,24 @@ class Persisted:
         """Where the chunk is at the moment; None if that is not known."""
         return self.engine.location_of(self.graph, self.chunk)
 
+    def attribute(self, name: str) -> Any:
+        """Return an attribute of the value: an array's dtype or shape without a copy of its elements.
+
+        Raises
+        ------
+        AttributeError
+            The value has none of that name.
+        PersistedLost
+            As `result`.
+        """
+        location = self.location
+        if location is not None and location[0] == SPILLED:
+            location = location[3]
+        if location is not None and location[0] == ARRAY:
+            _, _, dtype, shape, *_ = location
+            return np.dtype(dtype) if name == "dtype" else tuple(shape)
+        return getattr(self.result(), name)
+
     def __repr__(self) -> str:
         location = self.location
         on_disk = location is not None and location[0] == SPILLED
@@ -126,6 +145,54 @@ class Persisted:
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return type(self).__name__, _program, os.getpid(), self._number
+
+
+class PersistedNode(Task):  # type: ignore[misc]
+    """The node of Dask's graph that stands for a kept chunk: all schedulers can run it.
+
+    Whoever looks into the graph of a persisted collection finds an array there under Dask's threads, and a future
+    under `distributed`. What reads both (``chunk.result() if hasattr(chunk, "result") else chunk``, as Dask's own
+    helpers have it) can read this, and so can NumPy.
+    """
+
+    __slots__ = ()
+
+    @property
+    def persisted(self) -> Persisted:
+        """The kept chunk."""
+        persisted: Persisted = self.args[0]
+        return persisted
+
+    def result(self) -> Any:
+        """Return the value: a copy, which may be written to.
+
+        Raises
+        ------
+        PersistedLost
+            The engine has ended, or belongs to another process.
+        """
+        return value_of(self.args[0])
+
+    @property
+    def dtype(self) -> Any:
+        """The value's dtype; AttributeError if it has none."""
+        return _attribute(self.args[0], "dtype")
+
+    @property
+    def shape(self) -> Any:
+        """The value's shape; AttributeError if it has none."""
+        return _attribute(self.args[0], "shape")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.result(), dtype)
+
+    def __repr__(self) -> str:
+        return repr(self.args[0])
+
+
+def _attribute(value: Any, name: str) -> Any:
+    # The node of a pickle holds the value itself.
+    return value.attribute(name) if type(value) is Persisted else getattr(value, name)
 
 
 class Reference(weakref.ref[Persisted]):
@@ -158,19 +225,23 @@ def value_of(chunk: Any) -> Any:
     return chunk.result() if type(chunk) is Persisted or isinstance(chunk, TaskRef) else chunk
 
 
-def as_node(key: Hashable, value: Any) -> DataNode | Task | TaskRef:
-    """Return the node of a graph that stands for a value, or for a kept chunk: any scheduler can run it."""
+def as_node(key: Hashable, value: Any) -> Any:
+    """Return what stands for a value, or for a kept chunk, in the graph of a persisted collection.
+
+    Any scheduler can compute with it. As under Dask's threads that is the value itself, where Dask would not take
+    it for a task or a key.
+    """
     if isinstance(value, TaskRef) and value.key == key:
         # So does distributed put its futures into graphs.
         return value
-    return Task(key, value_of, value) if type(value) is Persisted else DataNode(key, value)
+    if type(value) is Persisted:
+        return PersistedNode(key, value_of, value)
+    return DataNode(key, value) if isinstance(value, _READ_BY_DASK) or _is_dask_future(value) else value
 
 
 def as_data(key: Hashable, node: Any) -> Any:
     """Return a node that merely reads a kept chunk as the chunk itself; any other as it is."""
-    if type(node) is Task and node.func is value_of and type(node.args[0]) is Persisted:
-        return DataNode(key, node.args[0])
-    return node
+    return DataNode(key, node.args[0]) if type(node) is PersistedNode else node
 
 
 def holds_persisted(value: Any) -> bool:
@@ -190,5 +261,17 @@ def holds_persisted(value: Any) -> bool:
 
 
 _CONTAINERS = frozenset({list, tuple, set, dict})
+#: In these Dask looks for keys and tasks.
+_READ_BY_DASK = (str, tuple, list, set, frozenset, dict, GraphNode, TaskRef)
 
-__all__ = ["Keeper", "Persisted", "Reference", "as_data", "as_node", "holds_persisted", "value_of", "watch"]
+__all__ = [
+    "Keeper",
+    "Persisted",
+    "PersistedNode",
+    "Reference",
+    "as_data",
+    "as_node",
+    "holds_persisted",
+    "value_of",
+    "watch",
+]

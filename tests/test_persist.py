@@ -19,6 +19,7 @@ import dask.bag as db
 import numpy as np
 import pytest
 from conftest import eventually
+from dask.array.utils import assert_eq
 from dask.diagnostics import Profiler, ProgressBar
 
 import dask_mars
@@ -201,6 +202,61 @@ def test_values_of_the_users_process_stay_there(runtime):
     here = dask.delayed(lambda: (lock, np.ones(10_000)))().persist(scheduler=runtime.get)
     assert not blocks(runtime)
     assert here[0].compute(scheduler=runtime.get) is lock
+
+
+# -- what others find in the graph --------------------------------------------------------------------------------
+
+
+def test_dasks_own_helper_compares_kept_and_small_chunks(runtime, known):
+    assert_eq(numbers(), known, scheduler=runtime.get)
+    assert_eq(da.ones(6, chunks=3) + 1, np.ones(6) + 1, scheduler=dask_mars.get)
+    assert_eq(numbers().persist(scheduler=runtime.get), known)
+
+
+def test_small_values_are_in_the_graph_as_they_are(runtime):
+    array = da.arange(6, chunks=3).persist(scheduler=runtime.get)
+    assert type(array.dask[(array.name, 1)]) is np.ndarray
+    number = dask.delayed(int)(7).persist(scheduler=runtime.get)
+    assert number.dask[number.key] == 7
+
+
+@pytest.mark.parametrize("value", [(len, "abc"), "other", ["other"], {"other": "other"}, ("other", 0), {"other"}])
+def test_what_dask_would_take_for_a_task_or_a_key_is_data(value, runtime):
+    made = dask.delayed(lambda: value, pure=False)().persist(scheduler=runtime.get)
+    assert made.compute(scheduler="threads") == value
+    graph = {**made.dask, "other": 1, ("other", 0): 2}
+    for get in (runtime.get, dask.get):
+        assert get(graph, made.key) == value
+
+
+def test_a_kept_chunk_looks_like_a_future_and_like_an_array(runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    chunk = persisted.dask[(persisted.name, 1, 2)]
+    assert (chunk.dtype, chunk.shape) == (np.dtype(float), (100, 100))
+    np.testing.assert_array_equal(chunk.result(), known[100:200, 200:300])
+    np.testing.assert_array_equal(chunk, known[100:200, 200:300])
+    assert repr(chunk).startswith("<Persisted")
+    masked = da.ma.masked_less(numbers(), 0.5).persist(scheduler=runtime.get)
+    first = masked.dask[(masked.name, 0, 0)]
+    assert (first.dtype, first.shape, type(first.result())) == (np.dtype(float), (100, 100), np.ma.MaskedArray)
+    large = dask.delayed(bytes)(1_000_000).persist(scheduler=runtime.get)
+    assert not hasattr(large.dask[large.key], "shape")
+
+
+def test_what_is_on_disk_keeps_its_dtype_and_shape(small):
+    persisted = numbers(1240, 155).persist(scheduler=small.get)
+    assert eventually(lambda: on_disk(persisted), 10)
+    for key in flatten(persisted.__dask_keys__()):
+        chunk = persisted.dask[key]
+        assert (chunk.dtype, chunk.shape) == (np.dtype(float), (155, 155))
+
+
+def test_kept_chunks_that_dask_fuses_are_read_in_place(runtime, known):
+    persisted = numbers().persist(scheduler=runtime.get)
+    (optimised,) = dask.optimize((persisted + 1)[:150])
+    graph = prepare(dask.base.collections_to_expr([optimised]), flatten(optimised.__dask_keys__()))
+    assert sum(type(value) is Persisted for value in graph.values.values()) == 8
+    np.testing.assert_array_equal(optimised.compute(scheduler=runtime.get), known[:150] + 1)
 
 
 # -- what is done with them ---------------------------------------------------------------------------------------

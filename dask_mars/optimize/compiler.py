@@ -52,7 +52,7 @@ from dask_mars.optimize.programs import (
     make_tuple,
     name_of,
 )
-from dask_mars.persisted import Persisted, as_data, holds_persisted
+from dask_mars.persisted import Persisted, PersistedNode, as_data, holds_persisted
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
@@ -239,6 +239,8 @@ class Compiler:
                 codes += tuple([emit(program, value, local) for value in node.kwargs.values()])
                 return program.step(function, codes, tuple(node.kwargs))
             return program.step(function, codes)
+        if kind is PersistedNode:
+            return self._emit_literal(program, node.args[0])
         constructor = _CONTAINERS.get(kind)
         if constructor is not None:
             emit = self.emit_argument

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
 
 from dask.base import named_schedulers
 
 _MODULES = {"mars": "dask_mars", "threads": "dask.threaded"}
 
 
-def get(dsk: Any, keys: Any, **options: Any) -> Any:
-    """Compute with the scheduler that the environment names."""
-    module = importlib.import_module(_MODULES[os.environ["DASK_SUITE_SCHEDULER"]])
-    return module.get(dsk, keys, **options)
-
+#: The getter that users hold, with all that belongs to it.
+get = importlib.import_module(_MODULES[os.environ["DASK_SUITE_SCHEDULER"]]).get
 
 for name in list(named_schedulers):
     named_schedulers[name] = get
