@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import dask
@@ -17,7 +18,6 @@ from dask.layers import ArrayOverlapLayer
 
 from dask_mars.graph import ChunkGraph, Declared, Key, Restriction
 from dask_mars.optimize.blockwise import lazy_blockwise
-from dask_mars.optimize.conflicts import in_circles, refuse_shared_keys
 from dask_mars.optimize.frames import fused, lazy_expression
 from dask_mars.optimize.layers import LazyLayer
 from dask_mars.optimize.overlap import lazy_overlap
@@ -43,15 +43,8 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         Key to task.
     annotations : dict
         Layer name to those of its annotations that are honoured.
-
-    Raises
-    ------
-    ValueError
-        Two layers make the same key in different ways.
     """
     annotations = _annotations(dsk)
-    for high_level in _high_level_graphs(dsk):
-        refuse_shared_keys(high_level, *_materialised(high_level))
     if isinstance(dsk, Mapping) and not isinstance(dsk, HighLevelGraph):
         return dsk, annotations
     if isinstance(dsk, HighLevelGraph):
@@ -61,17 +54,6 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
             return dsk.__dask_graph__(), annotations
     return dsk.__dask_graph__(), annotations
-
-
-def _materialised(graph: HighLevelGraph) -> tuple[dict[Key, Any], int]:
-    """Return the tasks of those layers that have them already, and how many each layer has, added up."""
-    tasks: dict[Key, Any] = {}
-    size = 0
-    for layer in graph.layers.values():
-        if layer.is_materialized():
-            tasks.update(layer)
-            size += len(layer)
-    return tasks, size
 
 
 class Symbolic(NamedTuple):
@@ -113,11 +95,6 @@ def symbolic_graph(dsk: Any, fuse_layers: bool = True) -> Symbolic | None:
     Symbolic or None
         None if the expression is of another kind, or its user wants no optimisation: then `low_level_graph` has to
         do.
-
-    Raises
-    ------
-    ValueError
-        Two layers make the same key in different ways.
     """
     composable = True
     if isinstance(dsk, _HLGExprSequence):
@@ -153,19 +130,60 @@ def _graph_of_layers(
             # An annotation holds for its own layer: fused, it would hold for others too.
             with dask.config.set({"optimization.annotations.fuse": False}):
                 graph = optimize_blockwise(graph, keys=flatten(operand.__dask_keys__()))
-        own: dict[Key, Any] = {}
-        size = 0
-        for layer in graph.layers.values():
-            lazy = lazy_layer(layer)
-            if lazy is not None:
-                layers.append(lazy)
-            else:
-                made = _tasks_of(layer)
-                own.update(made)
-                size += len(made)
-        refuse_shared_keys(operand.hlg, own, size)
+        own, lazy = _divided(graph)
         tasks = {**tasks, **own} if tasks else own
+        layers += lazy
     return tasks, layers
+
+
+def _divided(graph: HighLevelGraph) -> tuple[dict[Key, Any], list[LazyLayer]]:
+    """Return the tasks of those layers that have them, or have to have them, and the other layers.
+
+    Collections that `dask.optimize` has been at hold keys of those that they were made from, in another spelling.
+    As in Dask the last layer wins that makes a key.
+    """
+    tasks: dict[Key, Any] = {}
+    lazy: dict[str, LazyLayer] = {}
+    for name, layer in graph.layers.items():
+        symbolic = lazy_layer(layer)
+        if symbolic is None:
+            tasks.update(_tasks_of(layer))
+        else:
+            lazy[name] = symbolic
+    made_again = _made_again(tasks, lazy.values())
+    if made_again:
+        lazy = {name: layer for name, layer in lazy.items() if made_again.isdisjoint(layer.names)}
+        tasks = {}
+        for name, layer in graph.layers.items():
+            if name not in lazy:
+                tasks.update(_tasks_of(layer))
+    return tasks, list(lazy.values())
+
+
+def _made_again(tasks: Mapping[Key, Any], layers: Collection[LazyLayer]) -> set[str]:
+    """Return the names that keys of several layers begin with, at least one of which has no tasks yet."""
+    names = [name for layer in layers for name in layer.names]
+    known = set(names)
+    found = {key[0] for key in tasks if type(key) is tuple and key and key[0] in known} if known else set()
+    if len(known) < len(names):
+        found |= {name for name, count in Counter(names).items() if count > 1}
+    return found
+
+
+def in_circles(graph: HighLevelGraph) -> bool:
+    """Say whether a layer depends on itself, be it by way of others."""
+    waiting = {name: {d for d in needed if d in graph.layers} for name, needed in graph.dependencies.items()}
+    dependents: dict[str, list[str]] = {}
+    for name, needed in waiting.items():
+        for dependency in needed:
+            dependents.setdefault(dependency, []).append(name)
+    ready = [name for name, needed in waiting.items() if not needed]
+    for name in ready:
+        for dependent in dependents.get(name, ()):
+            waiting[dependent].discard(name)
+            if not waiting[dependent]:
+                ready.append(dependent)
+    return len(ready) < len(waiting)
 
 
 def _graph_of_expressions(root: Expr) -> tuple[dict[Key, Any], list[LazyLayer]] | None:

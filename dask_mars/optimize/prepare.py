@@ -9,7 +9,7 @@ from dask_mars import collector
 from dask_mars.graph import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import annotate, declarations, low_level_graph, symbolic_graph
+from dask_mars.optimize.expression import Symbolic, annotate, declarations, low_level_graph, symbolic_graph
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.reading import with_reads
 from dask_mars.optimize.slices import join_slices
@@ -64,11 +64,38 @@ def _prepare(
 ) -> ChunkGraph:
     symbolic = symbolic_graph(dsk, fuse_layers=composed)
     if symbolic is None:
-        tasks, annotations = low_level_graph(dsk)
-        graph = convert(tasks, wanted, elsewhere=elsewhere, locked_apart=apart is not None)
-        annotate(graph, annotations)
-        graph.declared = with_reads(graph, declarations(dsk, tasks))
-        return graph
+        return _graph_of_tasks(dsk, wanted, elsewhere, apart)
+    try:
+        return _graph_of_layers(dsk, symbolic, wanted, composed, fold_from, elsewhere, apart)
+    except (KeyError, ValueError, RuntimeError) as error:
+        # Where several layers make the same keys, Dask's choice among them may be one that can be computed.
+        try:
+            return _graph_of_tasks(dsk, wanted, elsewhere, apart)
+        except Exception:
+            raise error from None
+
+
+def _graph_of_tasks(
+    dsk: Any, wanted: list[Key], elsewhere: Callable[[Key], Any] | None, apart: Apart | None
+) -> ChunkGraph:
+    """Convert the graph of tasks that Dask's own schedulers would run."""
+    tasks, annotations = low_level_graph(dsk)
+    graph = convert(tasks, wanted, elsewhere=elsewhere, locked_apart=apart is not None)
+    annotate(graph, annotations)
+    graph.declared = with_reads(graph, declarations(dsk, tasks))
+    return graph
+
+
+def _graph_of_layers(
+    dsk: Any,
+    symbolic: Symbolic,
+    wanted: list[Key],
+    composed: bool,
+    fold_from: int | None,
+    elsewhere: Callable[[Key], Any] | None,
+    apart: Apart | None,
+) -> ChunkGraph:
+    """Convert a graph whose layers are left as they are, and merge its chains."""
     graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, apart is not None)
     alone = () if apart is None else apart(graph)
     if apart and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
