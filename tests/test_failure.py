@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
+import pickle
 import random
 import re
 import signal
+import socket
 import stat
 import sys
 import textwrap
@@ -32,6 +35,7 @@ from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
+from dask_mars.worker import channel
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -326,6 +330,92 @@ def test_a_worker_that_leaves_a_process_behind(tmp_path: Path, runtime: Runtime)
         for pid in notes(tmp_path / "left"):
             os.kill(int(pid), signal.SIGKILL)
     assert time.monotonic() - start < 10
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [
+        (lambda: None, 0),
+        (lambda: sys.exit(), 0),
+        (lambda: sys.exit(3), 3),
+        (lambda: sys.exit("for a reason"), 1),
+        (lambda: 1 // 0, 1),
+        # For a worker it is a reason to try again with copies.
+        (lambda: np.broadcast_to(0, 3).__setitem__(0, 1), 1),
+        (lambda: (_ for _ in ()).throw(KeyboardInterrupt), 1),
+    ],
+    ids=["returns", "exits", "exits with a code", "says why", "raises", "writes", "interrupted"],
+)
+def test_a_forked_process_never_becomes_a_worker(leave: Any, code: int, tmp_path: Path, runtime: Runtime) -> None:
+    def fork(number: int) -> tuple[int, int]:
+        note(tmp_path / "begun")
+        child = os.fork()
+        if not child:
+            return leave()
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), number
+
+    values = dask.compute(*[dask.delayed(fork)(number) for number in range(6)], scheduler=runtime.get)
+    assert values == tuple((code, number) for number in range(6))
+    assert len(notes(tmp_path / "begun")) == 6
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_says_why_it_failed(capfd: pytest.CaptureFixture[str]) -> None:
+    def fork() -> int:
+        child = os.fork()
+        if not child:
+            print("from the child")
+            raise ValueError("in the child")
+        return os.waitpid(child, 0)[1]
+
+    with Runtime(num_workers=1) as runtime:
+        assert dask.delayed(fork)().compute(scheduler=runtime.get)
+    captured = capfd.readouterr()
+    assert "from the child" in captured.out
+    assert captured.err.endswith("ValueError: in the child\n")
+    assert "process.py" not in captured.err
+
+
+def framed(message: Any) -> bytes:
+    return channel.frame(pickle.dumps(message))
+
+
+WRITTEN = {
+    "text": b"what a program prints to a descriptor that it takes for another",
+    "zeros": bytes(64),
+    "no pickle": channel.frame(b"no pickle"),
+    "no list": framed(3),
+    "no message": framed([3]),
+    "unknown": framed([(99,)]),
+    "too short": framed([(channel.FINISHED, 1)]),
+    "finished, of no graph": framed([(channel.FINISHED, 999, [0], [(0, 1)], [0.1], {}, [])]),
+    "finished twice": framed([(channel.FINISHED, 1, [0, 0], [(0, 1)] * 2, [0.1] * 2, {}, [])]),
+    "failed, of no graph": framed([(channel.FAILED, 999, 0, None, True)]),
+    "returned and never given": framed([(channel.RETURNED, 1, [100], channel.DROPPED)]),
+    "never held": framed([(channel.UNHELD, [(0, 0, 1)])]),
+    "loaded, of no graph": framed([(channel.LOADED, 999, {0: (0, 1)})]),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+def test_a_senseless_report_costs_a_worker_and_no_more(
+    written: bytes, tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write_once() -> str:
+        if notes(tmp_path / "written"):
+            return "done"
+        note(tmp_path / "written")
+        for thing in gc.get_objects():
+            if isinstance(thing, socket.socket) and thing.fileno() >= 0:
+                os.write(thing.fileno(), written)
+        time.sleep(10)
+        return "not replaced"
+
+    kept = dask.delayed(large_array)(1).persist(scheduler=runtime.get)
+    assert dask.delayed(write_once)().compute(scheduler=runtime.get) == "done"
+    assert "is replaced for what it has reported" in caplog.text
+    assert kept.sum().compute(scheduler=runtime.get) == 1 << 17
 
 
 def make_program(path: Path, line: str) -> str:

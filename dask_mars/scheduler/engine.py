@@ -58,7 +58,7 @@ from dask_mars.scheduler.instructions import Instructions
 from dask_mars.scheduler.listeners import EngineView, Happening, listeners
 from dask_mars.scheduler.machine import Machine, Policy
 from dask_mars.scheduler.profile import LayerProfile, by_layer
-from dask_mars.scheduler.reports import Reports
+from dask_mars.scheduler.reports import Reports, SenselessReport
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import arena as arenas
@@ -145,7 +145,7 @@ class Engine:
         holdings = Holdings(self.store, settings.spill_directory)
         self._runs, self._workers, self._kept = holdings.runs, holdings.workers, holdings.kept
         self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
-        self._reports = Reports(holdings, self._handle)
+        self._reports = Reports(holdings, self._machine.holds, self._handle)
         self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
         self.view = EngineView(holdings, self._machine.memory, self._control, of_agent)
         self._holdings = holdings
@@ -599,9 +599,14 @@ class Engine:
             handle.interrupt()
 
     def _read(self, handle: WorkerHandle, ended: bool) -> None:
-        received, goes_on = handle.read()
-        for message in received:
-            self._reports.take(handle, message)
+        try:
+            received, goes_on = handle.read()
+            for message in received:
+                self._reports.take(handle, message)
+        except (SenselessReport, channel.UnreadableStream) as error:
+            logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
+            self._lose(handle)
+            return
         if handle.ready:
             self._start_failures = 0
         if ended or not goes_on:
@@ -660,7 +665,7 @@ class Engine:
                 # A worker that is not up yet has nothing to end politely either.
                 if self._busy(handle) or not handle.ready:
                     break
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, channel.UnreadableStream):
                     handle.read()
                 time.sleep(0.002)
             handle.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Collection
 
 from dask_mars.scheduler.bookkeeping import (
     CANCELLED,
@@ -156,6 +157,11 @@ class Machine:
         if worker == CLIENT:
             return sorted(self._dispatcher.client_hand)
         return list(self._dispatcher.workers[worker].in_hand)
+
+    def holds(self, worker: int, graph: int, chunks: Collection[int]) -> bool:
+        """Return whether a worker has chunks of a graph in hand, each of them named once."""
+        named = {(graph, chunk) for chunk in chunks}
+        return len(named) == len(chunks) and named <= self._dispatcher.workers[worker].in_hand.keys()
 
     def holder_of(self, graph: int, chunk: int) -> int | None:
         """Return the worker that has a chunk in hand, if one does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 from dask_mars.scheduler import run as messages
@@ -18,6 +18,10 @@ from dask_mars.worker.locations import ARRAY, Block, Location, needed_bytes
 logger = logging.getLogger(__name__)
 
 
+class SenselessReport(Exception):
+    """A worker says what cannot be, as when a task has written into its socket. Nothing was taken note of."""
+
+
 class Reports:
     """Takes the messages of workers.
 
@@ -25,18 +29,43 @@ class Reports:
     ----------
     holdings : Holdings
         What the engine holds.
+    holds : callable
+        Says of a worker, a graph and chunks whether the worker has the chunks in hand.
     post : callable
         Feeds an event to the state machine.
     """
 
-    def __init__(self, holdings: Holdings, post: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        holds: Callable[[int, int, Collection[int]], bool],
+        post: Callable[[Event], None],
+    ) -> None:
+        self._holds = holds
         self._post = post
         self._store, self._blocks = holdings.store, holdings.blocks
         self._runs, self._workers = holdings.runs, holdings.workers
 
     def take(self, handle: WorkerHandle, message: tuple[Any, ...]) -> None:
-        """Take a message, which is one of those in `channel`."""
-        self._receive[message[0]](self, handle, *message[1:])
+        """Take a message, which is one of those in `channel`.
+
+        Raises
+        ------
+        SenselessReport
+            It is none of them, or about what the worker was not given.
+        """
+        try:
+            event = self._receive[message[0]](self, handle, *message[1:])
+        except SenselessReport:
+            raise
+        except Exception as error:
+            raise SenselessReport(f"{str(message)[:200]}: {error!r}") from error
+        if event is not None:
+            self._post(event)
+
+    def _check(self, handle: WorkerHandle, number: int, chunks: Collection[int]) -> None:
+        if not self._holds(handle.number, number, chunks):
+            raise SenselessReport(f"it was not given all of {str(chunks)[:200]} of graph {number}")
 
     def _on_ready(self, handle: WorkerHandle, pid: int) -> None:
         handle.ready = True
@@ -50,7 +79,8 @@ class Reports:
         durations_s: list[float],
         peaks: dict[int, int],
         steps_s: list[tuple[float, float, float]],
-    ) -> None:
+    ) -> Event:
+        self._check(handle, number, chunks)
         run = self._runs[number]
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
@@ -67,7 +97,7 @@ class Reports:
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
-        self._post(OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s))
+        return OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s)
 
     def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""
@@ -78,7 +108,7 @@ class Reports:
                 values[chunk] = self._store.load_copy(location)
         return values
 
-    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, Location]) -> None:
+    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, Location]) -> Event:
         # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
         run = self._runs[number]
         for chunk, location in locations.items():
@@ -96,13 +126,15 @@ class Reports:
             moved = {chunk: location for chunk, location in locations.items() if chunk in known}
             if moved and other is not handle:
                 other.send((channel.MOVED, number, moved))
-        self._post(ChunksLoaded(handle.number, number, list(locations)))
+        return ChunksLoaded(handle.number, number, list(locations))
 
-    def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> None:
+    def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> Event:
+        self._check(handle, number, [chunk])
         self._runs[number].errors[chunk] = record
-        self._post(OperandFailed(handle.number, number, chunk, final))
+        return OperandFailed(handle.number, number, chunk, final)
 
-    def _on_returned(self, handle: WorkerHandle, number: int, chunks: list[int], reason: str) -> None:
+    def _on_returned(self, handle: WorkerHandle, number: int, chunks: list[int], reason: str) -> Event:
+        self._check(handle, number, chunks)
         run = self._runs[number]
         to_client = False
         if reason == channel.UNSENDABLE:
@@ -115,7 +147,7 @@ class Reports:
             logger.debug(
                 "%r runs in the user's process: it is %s between processes", run.graph.keys[chunks[0]], reason
             )
-        self._post(OperandsReturned(handle.number, number, chunks, to_client))
+        return OperandsReturned(handle.number, number, chunks, to_client)
 
     def _on_held(self, handle: WorkerHandle, blocks: list[Block]) -> None:
         for block in blocks:
@@ -140,7 +172,7 @@ class Reports:
         if run is not None:
             run.inbox.put(messages.Warned(payload))
 
-    _receive: ClassVar[dict[int, Callable[..., None]]] = {
+    _receive: ClassVar[dict[int, Callable[..., Event | None]]] = {
         channel.READY: _on_ready,
         channel.FINISHED: _on_finished,
         channel.LOADED: _on_loaded,

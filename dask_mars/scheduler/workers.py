@@ -121,7 +121,13 @@ class WorkerHandle:
         return False
 
     def read(self) -> tuple[list[Any], bool]:
-        """Return the messages that have arrived, and whether the stream goes on."""
+        """Return the messages that have arrived, and whether the stream goes on.
+
+        Raises
+        ------
+        UnreadableStream
+            Something else than a worker has written into it.
+        """
         messages: list[Any] = []
         while True:
             data = channel.receive(self.socket, wait=False)
@@ -130,7 +136,7 @@ class WorkerHandle:
             if not data:
                 return messages, False
             for payload in self._reader.feed(data):
-                messages += pickle.loads(payload)
+                messages += _unpickled(payload)
 
     def interrupt(self) -> None:
         """Have the process look whether it is to leave the task that it runs."""
@@ -154,6 +160,16 @@ class WorkerHandle:
         if self.exit_descriptor is not None:
             os.close(self.exit_descriptor)
             self.exit_descriptor = None
+
+
+def _unpickled(payload: bytes) -> list[Any]:
+    try:
+        messages = pickle.loads(payload)
+    except Exception as error:
+        raise channel.UnreadableStream(f"{payload[:100]!r}: {error!r}") from error
+    if type(messages) is not list:
+        raise channel.UnreadableStream(f"{payload[:100]!r}")
+    return messages
 
 
 def _watch_exit(pid: int) -> int | None:

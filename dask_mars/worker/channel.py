@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 _LENGTH = struct.Struct("<Q")
 _CHUNK_BYTES = 1 << 18
+#: A longer frame has no message in it.
+_LONGEST = 1 << 40
 
 # -- engine to worker -----------------------------------------------------------------------------------------
 #: (RUN, graph, context, timed, chunks, records, locations, loads, operands, paths): compute these chunks. With
@@ -130,6 +132,10 @@ def frame(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
+class UnreadableStream(Exception):
+    """There is something else in a stream than framed messages."""
+
+
 class FrameReader:
     """Cuts a stream of bytes into payloads."""
 
@@ -137,12 +143,20 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take in bytes and yield the payloads that are complete."""
+        """Take in bytes and yield the payloads that are complete.
+
+        Raises
+        ------
+        UnreadableStream
+            No message can be as long as is said.
+        """
         buffer = self._buffer
         buffer += data
         start = 0
         while len(buffer) - start >= 8:
             (length,) = _LENGTH.unpack_from(buffer, start)
+            if length > _LONGEST:
+                raise UnreadableStream(f"a message of {length} bytes")
             end = start + 8 + length
             if len(buffer) < end:
                 break

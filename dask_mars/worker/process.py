@@ -28,7 +28,7 @@ from dask_mars.errors import ExecutionInterrupted, StoreFull
 from dask_mars.graph import Operand
 from dask_mars.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
 from dask_mars.operands import OperandMapping
-from dask_mars.worker import channel, context
+from dask_mars.worker import channel, context, forked
 from dask_mars.worker.arena import Bytes
 from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, asks, to_stop
 from dask_mars.worker.interruption import SIGNAL, is_in_task, may_interrupt
@@ -124,6 +124,8 @@ class WorkerProcess:
         self._postponed = False
         #: How often it has been asked to give back what waits in its queue.
         self._asks = asks(part)
+        #: Whether this is a process that a task has forked.
+        self._forked = False
         #: Where tasks print; what has no end of line yet is sent when its task ends.
         self.streams: tuple[Output, ...] = ()
 
@@ -375,15 +377,23 @@ class WorkerProcess:
             self._store.mark()
             self._step[0] = COMPUTE
             try:
-                return operand.run(values, literals)
-            except (BufferError, TypeError, ValueError) as error:
-                if not _READ_ONLY.search(str(error)):
+                result = operand.run(values, literals)
+            except BaseException as error:
+                if self._forked:
+                    forked.leave(error)
+                if not isinstance(error, (BufferError, TypeError, ValueError)) or not _READ_ONLY.search(
+                    str(error)
+                ):
                     raise
                 if copies:
                     # Under threads it would write into an array of the user's, and so it shall.
                     graph.needs_client.add(operand_number)
                     raise _SendBack(channel.UNSENDABLE) from None
                 error.__traceback__ = None
+            else:
+                if self._forked:
+                    forked.leave(None)
+                return result
             # Under threads it may write into its inputs: it gets copies of its own.
             copies = True
             graph.needs_copies.add(operand_number)
@@ -540,6 +550,12 @@ class WorkerProcess:
         # A message says that the rest of the graph is to be given back.
         self._last_look = 0.0
 
+    def leave_engine(self) -> None:
+        """In a process that a task has forked: let go of what only the worker itself may do."""
+        self._forked = True
+        forked.restore_streams()
+        self._connection.close()
+
     # -- what tasks say ----------------------------------------------------------------------------------------
 
     def send_output(self, stream: str, text: str) -> None:
@@ -576,6 +592,11 @@ class WorkerProcess:
 _COMPUTE = WorkerProcess._compute.__code__
 _SEND_NOW = Reporter.send_now.__code__
 _GIVE_BACK = WorkerProcess._give_back.__code__
+
+
+def _is_about_writing(error: BaseException) -> bool:
+    """Say whether an exception says that memory cannot be written to."""
+    return isinstance(error, (BufferError, TypeError, ValueError)) and bool(_READ_ONLY.search(str(error)))
 
 
 def _is_elementwise(function: Any) -> bool:

@@ -73,7 +73,7 @@ def main(descriptor: int) -> None:
         process.send_warning(message, category, filename, lineno)
 
     warnings.showwarning = show  # type: ignore[assignment]
-    os.register_at_fork(after_in_child=_leave_engine)
+    os.register_at_fork(after_in_child=process.leave_engine)
     signal.signal(SIGNAL, process.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -86,12 +86,3 @@ def _load_what_arrays_need() -> None:
     """Import here what the first operand of an array would wait for."""
     load_dask_array()
     importlib.import_module("dask_mars.expressions.rewrite")
-
-
-def _leave_engine() -> None:
-    """Undo, in a process that a task has forked, what only the worker itself may do."""
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    warnings.showwarning = _plain_showwarning
-
-
-_plain_showwarning = warnings.showwarning

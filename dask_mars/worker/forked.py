@@ -1,0 +1,54 @@
+"""What becomes of a process that a task has forked: it is no worker, and ends where its task does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+import warnings
+from typing import NoReturn
+
+_plain_showwarning = warnings.showwarning
+
+
+def restore_streams() -> None:
+    """Print and warn as a process does that is no worker."""
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    warnings.showwarning = _plain_showwarning
+
+
+def leave(error: BaseException | None) -> NoReturn:
+    """End this process as the interpreter ends a script, but for exit handlers: those are the worker's.
+
+    Parameters
+    ----------
+    error : BaseException or None
+        By which the task has ended here.
+    """
+    code = 0
+    # What cannot be printed or flushed, to a stream that is closed, say, must not lead back to the worker's loop.
+    with contextlib.suppress(BaseException):
+        if isinstance(error, SystemExit):
+            code = _exit_code(error.code)
+        elif error is not None:
+            code = 1
+            # The first frame is the worker's.
+            frames = error.__traceback__ and error.__traceback__.tb_next
+            traceback.print_exception(error.with_traceback(frames))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(code)
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+__all__ = ["leave", "restore_streams"]
