@@ -22,9 +22,9 @@ def compute(*arguments: Any, **options: Any) -> Any:
     return client.compute(*arguments, **options)
 
 
-def compute_in_worker(dsk: Any, keys: Any, **options: Any) -> Any:
-    """Compute on the spot: what `get` does inside a task, whose worker is all the parallelism there is."""
-    assert mode.in_worker
+def compute_on_the_spot(dsk: Any, keys: Any, **options: Any) -> Any:
+    """Compute one task after the other, in this thread."""
+    assert mode.computes_on_the_spot()
     known = {name: options[name] for name in ("callbacks", "cache") if options.get(name) is not None}
     return partial(dask.local.get_sync, **known)(dsk, keys)
 
@@ -52,4 +52,4 @@ def persist(
     return tuple(kept)
 
 
-__all__ = ["compute", "compute_in_worker", "persist"]
+__all__ = ["compute", "compute_on_the_spot", "persist"]

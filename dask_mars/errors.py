@@ -406,6 +406,14 @@ class SpilledValueLost(SpillError):
         )
 
 
+def refuse_unhashable(key: Any) -> None:
+    """Raise TypeError with the name of something that cannot be a key of a graph."""
+    try:
+        hash(key)
+    except TypeError as error:
+        raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
+
+
 def describe_exit(exit_code: int) -> str:
     """Say in words how a process ended."""
     if exit_code >= 0:

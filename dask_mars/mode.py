@@ -1,4 +1,24 @@
-"""Whether this process is a worker. A module of its own, because nearly everything may ask."""
+"""Where code runs: in the user's process, in a worker, or in an engine's thread. Nearly everything may ask."""
 
-#: True in worker processes, where a nested compute runs on the spot.
+from __future__ import annotations
+
+import threading
+
+#: True in worker processes.
 in_worker = False
+
+_thread = threading.local()
+
+
+def enter_engine() -> None:
+    """Note that this thread is an engine's."""
+    _thread.is_engine = True
+
+
+def computes_on_the_spot() -> bool:
+    """Say whether a computation that is begun here has to run here, one task after the other.
+
+    That is so in a task, whose worker is all the parallelism there is, and in an engine's thread, where objects of
+    the user's are pickled: it would wait for itself.
+    """
+    return in_worker or getattr(_thread, "is_engine", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import sys
 import threading
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import dask
 
 from dask_mars import config, mode
-from dask_mars.calling import compute, compute_in_worker
+from dask_mars.calling import compute, compute_on_the_spot
 from dask_mars.calling import persist as persist_with
-from dask_mars.errors import EngineStopped
+from dask_mars.errors import EngineStopped, refuse_unhashable
 
 if TYPE_CHECKING:
     from dask_mars.scheduler.engine import Engine
@@ -130,8 +131,8 @@ class Runtime:
             ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
             `dask_mars.get` takes them.
         """
-        if mode.in_worker:
-            return compute_in_worker(dsk, keys, **options)
+        if mode.computes_on_the_spot():
+            return compute_on_the_spot(dsk, keys, **options)
         return compute(self.engine, dsk, keys, **_known(options))
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
@@ -154,8 +155,8 @@ class Runtime:
         tuple
             Collections like those given.
         """
-        if mode.in_worker:
-            return persist_with(compute_in_worker, collections, optimize_graph, options)
+        if mode.computes_on_the_spot():
+            return persist_with(compute_on_the_spot, collections, optimize_graph, options)
         return persist_with(partial(compute, self.engine, keep=True), collections, optimize_graph, _known(options))
 
     def state(self) -> dict[str, Any]:
@@ -208,7 +209,13 @@ class Runtime:
         -------
         bool
             Whether there was such a computation, and it was not done.
+
+        Raises
+        ------
+        TypeError
+            `graph` is no number.
         """
+        graph = operator.index(graph)
         with self._lock:
             engine = self._engine
         return engine is not None and engine.alive and engine.cancel_graph(graph)
@@ -226,7 +233,11 @@ class Runtime:
         KeyError
             No graph that is being computed has the key; chunks of a chain that runs as one have the key of the
             last.
+        TypeError
+            It cannot be a key: a list of keys, say.
         """
+        if key is not None:
+            refuse_unhashable(key)
         with self._lock:
             engine = self._engine
         if engine is None or not engine.alive:
@@ -395,8 +406,8 @@ def get(
     >>> dask_mars.get({"x": 1, "y": (add, "x", 10)}, ["x", "y"])
     (1, 11)
     """
-    if mode.in_worker:
-        return compute_in_worker(dsk, keys, **options)
+    if mode.computes_on_the_spot():
+        return compute_on_the_spot(dsk, keys, **options)
     cluster = _cluster_for(options.pop("client", None))
     if cluster is not None:
         from dask_mars.cluster import clients
@@ -412,8 +423,8 @@ def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: 
 
     On a cluster they stay there, and this does not wait until they are computed.
     """
-    if mode.in_worker:
-        return persist_with(compute_in_worker, collections, optimize_graph, options)
+    if mode.computes_on_the_spot():
+        return persist_with(compute_on_the_spot, collections, optimize_graph, options)
     cluster = _cluster_for(options.pop("client", None))
     if cluster is not None:
         from dask_mars.cluster import clients

@@ -18,7 +18,7 @@ from tasks import wait_for
 import dask_mars
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.scheduler.events import CLIENT, OperandFailed, OperandsFinished, TimePassed
-from dask_mars.scheduler.explain import RunningStep, explain, explain_key
+from dask_mars.scheduler.explain import RunningStep, explain, explain_chunk
 from dask_mars.scheduler.run import GraphRun
 
 NAMES = ["a", "b", "c", "d"]
@@ -39,7 +39,7 @@ class _Graph:
 
 def told(checked: CheckedMachine, key: str, *inputs: tuple[int, ...]) -> list[str]:
     run = GraphRun(1, _Graph(*inputs), None, 0)
-    return explain_key(checked.machine, {1: run}, key, checked.now_s).splitlines()
+    return explain_chunk(checked.machine, run, run.graph.ids[key], checked.now_s).splitlines()
 
 
 CHAIN = ((), (0,), (1,))
@@ -82,7 +82,7 @@ def test_steps_are_told():
     checked.submit(())
     run = GraphRun(1, _Graph(()), None, 0)
     steps = {0: RunningStep(1, 0, "load")}
-    told = explain_key(checked.machine, {1: run}, "a", checked.now_s, steps)
+    told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps)
     assert told == "'a' is in the hands of worker 0, which loads the inputs of it"
     everything = explain(checked.machine, {1: run}, {0: 77}, steps=steps)
     assert "worker 0 (process 77) has 'a', and loads the inputs of 'a'" in everything.splitlines()

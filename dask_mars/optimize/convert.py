@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from dask._task_spec import Alias, DataNode, TaskRef
 
+from dask_mars.errors import refuse_unhashable
 from dask_mars.graph import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler
 from dask_mars.optimize.layers import LazyLayer, Record
@@ -65,7 +66,7 @@ class Converter:
         find_id = ids.get
         wanted = list(wanted)
         for key in wanted:
-            _refuse_unhashable(key)
+            refuse_unhashable(key)
         #: What has been compiled and waits for its inputs, each wanted by the one before.
         entered: dict[Key, Record | Alias | DataNode] = {}
         stack = wanted[::-1]
@@ -151,13 +152,6 @@ class Converter:
         circle = [*path[path.index(key) :], key]
         steps = "\n  -> ".join(str(step) for step in circle if step not in self._compiler.extra)
         raise RuntimeError(f"Cycle detected between the following keys:\n  -> {steps}")
-
-
-def _refuse_unhashable(key: Any) -> None:
-    try:
-        hash(key)
-    except TypeError as error:
-        raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
 
 
 def convert(

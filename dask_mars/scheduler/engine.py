@@ -19,8 +19,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
+from dask_mars import mode
 from dask_mars.config import Settings
 from dask_mars.errors import (
     Cancelled,
@@ -372,7 +374,14 @@ class Engine:
         EngineStopped
             The engine has ended.
         """
-        return self._ask(lambda: self._inspection.explain(key))
+        if key is None:
+            return self._ask(self._inspection.explain)
+        # It is looked for here: what comparing an object of the user's does, or how long that takes, is unknown.
+        for number, run in list(self._runs.items()):
+            chunk = run.graph.ids.get(key)
+            if chunk is not None:
+                return self._ask(partial(self._inspection.explain_chunk, number, chunk))
+        raise KeyError(key)
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
@@ -409,7 +418,8 @@ class Engine:
         def command() -> None:
             try:
                 answer.set_result(question())
-            except KeyError as error:
+            except BaseException as error:
+                # It changes nothing before it is certain of what it does, so this is for whoever asked.
                 answer.set_exception(error)
 
         self._command(command)
@@ -444,6 +454,7 @@ class Engine:
 
     def _main(self) -> None:
         reason: BaseException = EngineStopped()
+        mode.enter_engine()
         try:
             for number in range(self.settings.num_workers):
                 self._start_worker(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dask.utils import format_bytes
 
@@ -97,25 +97,15 @@ def explain(
     return "\n".join(lines)
 
 
-def explain_key(
+def explain_chunk(
     machine: Machine,
-    runs: Mapping[int, GraphRun],
-    key: Any,
+    run: GraphRun,
+    chunk: int,
     now_s: float,
     steps: Mapping[int, RunningStep] = _NO_STEPS,
 ) -> str:
-    """Say why a key is not being computed, and if that is because of another, why that one is not.
-
-    Raises
-    ------
-    KeyError
-        No graph that is being computed has the key, or it was merged with others.
-    """
-    for number, run in runs.items():
-        chunk = run.graph.ids.get(key)
-        if chunk is not None:
-            return "\n".join(_reasons(machine, run, number, chunk, now_s, steps))
-    raise KeyError(key)
+    """Say why a chunk is not being computed, and if that is because of another, why that one is not."""
+    return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps))
 
 
 def _reasons(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from dask_mars.scheduler.explain import RunningStep, explain, explain_key
+from dask_mars.scheduler.explain import RunningStep, explain, explain_chunk
 from dask_mars.scheduler.holdings import Holdings
 from dask_mars.scheduler.listeners import EngineView
 from dask_mars.scheduler.machine import Machine
@@ -28,13 +28,22 @@ class Inspection:
         self._control = control
         self._view = view
 
-    def explain(self, key: Any = None) -> str:
-        """Say what waits for what; of a key, if one is given, what it waits for."""
+    def explain(self) -> str:
+        """Say what waits for what."""
         machine, holdings = self._machine, self._holdings
-        if key is not None:
-            return explain_key(machine, holdings.runs, key, time.monotonic(), self.steps())
         pids = {number: handle.process.pid for number, handle in holdings.workers.items()}
         return explain(machine, holdings.runs, pids, set(holdings.kept), self.steps())
+
+    def explain_chunk(self, number: int, chunk: int) -> str:
+        """Say what a chunk waits for.
+
+        Raises
+        ------
+        KeyError
+            Its graph is done, and forgotten.
+        """
+        run = self._holdings.runs[number]
+        return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps())
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""

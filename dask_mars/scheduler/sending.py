@@ -91,13 +91,14 @@ class Sender:
             except StoreFull as error:
                 run.errors[chunk] = error
                 unsent.refused.append(chunk)
-            except Exception:
+            except BaseException:
+                # Pickling calls what the user has written, and that may well say SystemExit.
                 unsent.unsendable.append(chunk)
             else:
                 good.append(chunk)
         try:
             records = self._pack_chunks(run, good)
-        except Exception:
+        except BaseException:
             literals = run.graph.literals
             unsent.unsendable.extend(chunk for chunk in good if not _can_dump(literals[chunk]))
             good = [chunk for chunk in good if chunk not in unsent.unsendable]
@@ -115,7 +116,7 @@ class Sender:
             operand = run.graph.operands[number]
             try:
                 run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
-            except Exception as error:
+            except BaseException as error:
                 logger.debug("%s runs in the user's process: %s", operand, error)
                 run.packed[number] = None
         packed = run.packed[number]
@@ -183,6 +184,6 @@ class Sender:
 def _can_dump(literals: Any) -> bool:
     try:
         dumps(literals)
-    except Exception:
+    except BaseException:
         return False
     return True
