@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from operator import add, mul
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import pytest
 from dask._task_spec import Alias, DataNode, List, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils_test import GetFunctionTestMixin
-from tasks import fail_first, large_array, note_name, noted, notes, pid_after, pid_of
+from tasks import fail_first, large_array, note, note_name, noted, notes, pid_after, pid_of
 
 import dask_mars
 from dask_mars import Runtime
@@ -811,6 +812,50 @@ def read_into(block: np.ndarray) -> np.ndarray:
     return block
 
 
+def shrink(block: np.ndarray) -> np.ndarray:
+    block.resize((10,), refcheck=False)
+    return block
+
+
+class OwnError(Exception):
+    """What a library raises in the place of NumPy's own error."""
+
+
+def fail_for_a_reason(block: np.ndarray) -> np.ndarray:
+    try:
+        block += 1
+    except ValueError as error:
+        raise OwnError("could not add") from error
+    return block
+
+
+def fail_for_no_reason(block: np.ndarray) -> np.ndarray:
+    try:
+        block += 1
+    except ValueError:
+        raise OwnError("could not add") from None
+    return block
+
+
+def draw(block: np.ndarray) -> np.ndarray:
+    import cv2
+
+    picture = block.reshape(10, -1)
+    return cv2.circle(picture, (5, 5), 3, 7.0, -1)
+
+
+def compiled(block: np.ndarray) -> np.ndarray:
+    import numba
+
+    @numba.njit
+    def add(block: np.ndarray) -> None:
+        for number in range(len(block)):
+            block[number] += 1
+
+    add(block)
+    return block
+
+
 IN_PLACE = [
     add_in_place,
     sort_in_place,
@@ -820,6 +865,12 @@ IN_PLACE = [
     ask_to_write,
     write_into_a_view,
     read_into,
+    shrink,
+    fail_for_a_reason,
+    # `from None` hides a reason, and does not remove it.
+    fail_for_no_reason,
+    pytest.param(draw, marks=pytest.mark.skipif(not find_spec("cv2"), reason="OpenCV is not installed")),
+    pytest.param(compiled, marks=pytest.mark.skipif(not find_spec("numba"), reason="numba is not installed")),
 ]
 
 
@@ -831,6 +882,31 @@ def test_tasks_may_write_into_their_inputs(function: Any, size: int, get: Get) -
         return dask.delayed(function)(source).compute(scheduler=scheduler)
 
     assert_same(result(get), result("threads"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(30, "Read-only file system"), ValueError("no"), SystemExit("read-only"), OwnError("not written")],
+    ids=str,
+)
+def test_other_errors_are_raised_at_once(error: BaseException, get: Get, tmp_path: Path) -> None:
+    def fail(block: np.ndarray) -> None:
+        note(tmp_path / "runs")
+        raise error
+
+    with pytest.raises(type(error)):
+        dask.delayed(fail)(dask.delayed(np.zeros)(100_000)).compute(scheduler=get)
+    assert len(notes(tmp_path / "runs")) == 1
+
+
+def test_chains_of_errors_in_circles(get: Get) -> None:
+    def fail() -> None:
+        first, second = OwnError("first"), OwnError("second")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    with pytest.raises(OwnError, match="first"):
+        dask.delayed(fail)().compute(scheduler=get)
 
 
 @pytest.mark.parametrize("optimize_graph", [True, False])

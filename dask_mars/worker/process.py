@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import select
 import signal
 import socket
@@ -34,6 +33,7 @@ from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STE
 from dask_mars.worker.interruption import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, blocks_of
 from dask_mars.worker.pickling import dumps, loads, pack_error
+from dask_mars.worker.readonly import is_about_writing
 from dask_mars.worker.reporting import Output, Reporter
 from dask_mars.worker.store import Store, still_used
 from dask_mars.worker.transport import (
@@ -49,8 +49,6 @@ from dask_mars.worker.transport import (
 _FLUSH_S = 0.001
 #: How often the socket is looked at while there is work.
 _POLL_S = 0.0005
-#: How NumPy, Python's buffers, Cython and others say that memory cannot be written to.
-_READ_ONLY = re.compile("read-?only|read-write|not writ(e)?able")
 
 
 class _Graph:
@@ -381,9 +379,7 @@ class WorkerProcess:
             except BaseException as error:
                 if self._forked:
                     forked.leave(error)
-                if not isinstance(error, (BufferError, TypeError, ValueError)) or not _READ_ONLY.search(
-                    str(error)
-                ):
+                if not is_about_writing(error):
                     raise
                 if copies:
                     # Under threads it would write into an array of the user's, and so it shall.
@@ -592,11 +588,6 @@ class WorkerProcess:
 _COMPUTE = WorkerProcess._compute.__code__
 _SEND_NOW = Reporter.send_now.__code__
 _GIVE_BACK = WorkerProcess._give_back.__code__
-
-
-def _is_about_writing(error: BaseException) -> bool:
-    """Say whether an exception says that memory cannot be written to."""
-    return isinstance(error, (BufferError, TypeError, ValueError)) and bool(_READ_ONLY.search(str(error)))
 
 
 def _is_elementwise(function: Any) -> bool:

@@ -346,7 +346,7 @@ class Store:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
         kind = location[0]
         if kind < ARRAY:
-            return self.load(location)
+            return _owning(self.load(location))
         if kind == SPILLED:
             return _unspilled(location)
         if kind == ARRAY:
@@ -509,6 +509,15 @@ def _load_small(
     if shape is None:
         return np.frombuffer(data, dtype)[0]
     return np.ndarray(shape, dtype, buffer=bytearray(data) if writeable else data, order=order)
+
+
+def _owning(value: Any) -> Any:
+    """Return a small array as one that owns its memory, which alone can be resized; any other value as it is."""
+    if type(value) is not np.ndarray or value.flags.owndata:
+        return value
+    copy = value.copy(order="K")
+    copy.flags.writeable = value.flags.writeable
+    return copy
 
 
 #: The short names of dtypes: NumPy would make them anew each time, and pickles each of them.
