@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import gc
+import importlib
 import importlib.util
 import os
 import re
@@ -16,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ from dask_mars.errors import EngineStopped
 from dask_mars.runtime import _Default
 from dask_mars.scheduler.workers import WorkerHandle
 from dask_mars.worker import channel
+from dask_mars.worker.context import WORKER_ENVIRONMENT
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -287,7 +291,7 @@ def test_a_fork_does_not_close_what_has_taken_the_place_of_an_engine() -> None:
 # -- what tasks find around them ------------------------------------------------------------------------------
 
 
-THREAD_COUNTS = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
+THREAD_COUNTS = [name for name, value in WORKER_ENVIRONMENT.items() if value == "1"]
 
 
 def variables(names: list[str]) -> list[str | None]:
@@ -301,14 +305,121 @@ def test_workers_use_one_thread_each(monkeypatch: pytest.MonkeyPatch, get: Get) 
 
 
 def test_numbers_of_threads_that_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    for name in THREAD_COUNTS:
+        monkeypatch.delenv(name, raising=False)
+    names = ["NUMBA_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"]
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
     with Runtime(1) as runtime:
-        names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]
-        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1"]
+        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", "1", "1"]
         environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
-        assert environment["OMP_NUM_THREADS"] == "3"
-        assert environment["MKL_NUM_THREADS"] == "1"
+        assert [environment[name] for name in names] == ["3", "1", "1"]
+
+
+def test_who_has_set_threads_of_all_libraries_means_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_COUNTS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"]
+    with Runtime(1) as runtime:
+        assert dask.delayed(variables)(names).compute(scheduler=runtime.get) == ["3", None, None, "1"]
+        environment = psutil.Process(runtime.engine().worker_pids()[0]).environ()
+        assert [environment.get(name) for name in names] == ["3", None, None, "1"]
+
+
+#: How a library says how many threads it uses.
+THREADS_OF: dict[str, Callable[[Any], int]] = {
+    "numba": lambda numba: numba.get_num_threads(),
+    "cv2": lambda cv2: cv2.getNumThreads(),
+    "pyarrow": lambda pyarrow: pyarrow.cpu_count(),
+    "numexpr": lambda numexpr: numexpr.get_num_threads(),
+    "zarr": lambda zarr: zarr.config.get("threading.max_workers"),
+    "torch": lambda torch: torch.get_num_threads(),
+    "polars": lambda polars: polars.thread_pool_size(),
+}
+
+
+@pytest.mark.parametrize("library", THREADS_OF)
+def test_libraries_use_one_thread_in_each_worker(library: str, get: Get) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    threads_of = THREADS_OF[library]
+
+    def threads() -> int:
+        return threads_of(importlib.import_module(library))
+
+    assert dask.delayed(threads)().compute(scheduler=get) == 1
+
+
+def test_limits_of_threadpoolctl_hold_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+
+    def threads() -> set[int]:
+        import scipy.linalg  # noqa: F401
+        from threadpoolctl import threadpool_info
+
+        return {library["num_threads"] for library in threadpool_info() if library["internal_api"] == "openblas"}
+
+    task = dask.delayed(threads, pure=False)()
+    with Runtime(1) as runtime:
+        # The user's process has its libraries already, and as many threads as there are processors.
+        most = max(library["num_threads"] for library in threadpoolctl.threadpool_info())
+        assert task.compute(scheduler=runtime.get) == {min(3, most)}
+        with threadpoolctl.threadpool_limits(1):
+            assert task.compute(scheduler=runtime.get) == {1}
+            # As under threads, a task may set another limit for itself.
+            assert dask.delayed(limited)(threads).compute(scheduler=runtime.get) == {3}
+        assert task.compute(scheduler=runtime.get) == {min(3, most)}
+
+
+def limited(threads: Callable[[], set[int]]) -> set[int]:
+    import threadpoolctl
+
+    with threadpoolctl.threadpool_limits(3):
+        return threads()
+
+
+STATE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "errors of NumPy": (lambda: np.seterr(all="raise"), np.geterr),
+    "warnings": (lambda: warnings.simplefilter("error"), lambda: list(warnings.filters)),
+    "decimals": (lambda: setattr(decimal.getcontext(), "prec", 5), lambda: decimal.getcontext().prec),
+    "working directory": (lambda: os.chdir("/"), os.getcwd),
+    "environment": (lambda: os.environ.update(A_NAME_OF_OURS="1"), lambda: os.environ.get("A_NAME_OF_OURS")),
+    "import path": (lambda: sys.path.append("/nowhere"), lambda: list(sys.path)),
+    "configuration": (
+        lambda: dask.config.set({"array.chunk-size": "1 B", "a-name-of-ours": 1}),
+        lambda: (dask.config.get("array.chunk-size"), dask.config.get("a-name-of-ours", None)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_what_a_task_sets_ends_with_its_computation(name: str, single: Runtime) -> None:
+    change, state = STATE[name]
+
+    def changed() -> None:
+        change()
+
+    look = dask.delayed(lambda: state(), pure=False)()
+    before = look.compute(scheduler=single.get)
+    dask.delayed(changed)().compute(scheduler=single.get)
+    assert look.compute(scheduler=single.get) == before
+
+
+def test_errors_of_numpy_end_with_their_task(single: Runtime) -> None:
+    tasks = [dask.delayed(lambda number: np.seterr(all="raise")["divide"])(number) for number in range(3)]
+    assert dask.compute(*tasks, scheduler=single.get) == dask.compute(*tasks, scheduler="threads")
+
+
+def test_defaults_of_libraries_that_tasks_import(single: Runtime) -> None:
+    def default() -> Any:
+        import distributed  # noqa: F401
+
+        return dask.config.get("distributed.version")
+
+    for _ in range(2):
+        with dask.config.set({"a-name-of-ours": _}):
+            assert dask.delayed(default, pure=False)().compute(scheduler=single.get) == 2
 
 
 def test_environment_variables_come_and_go(monkeypatch: pytest.MonkeyPatch, get: Get) -> None:

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from dask_mars.worker import channel
-from dask_mars.worker.context import WORKER_ENVIRONMENT
+from dask_mars.worker.context import worker_environment
 from dask_mars.worker.interruption import SIGNAL
 from dask_mars.worker.locations import Block
 
@@ -55,7 +55,7 @@ class WorkerHandle:
                     options,
                 ],
                 stdin=subprocess.DEVNULL,
-                env={**WORKER_ENVIRONMENT, **os.environ},
+                env=worker_environment(os.environ),
                 pass_fds=(theirs.fileno(), start.control, start.locks, *start.arenas),
                 # Ctrl-C in a terminal is for the client alone.
                 process_group=0,

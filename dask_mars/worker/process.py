@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections import deque
+from contextvars import copy_context
 from functools import partial
 from itertools import repeat
 from types import FrameType
@@ -27,8 +28,9 @@ from dask_mars.errors import ExecutionInterrupted, StoreFull
 from dask_mars.graph import Operand
 from dask_mars.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
 from dask_mars.operands import OperandMapping
-from dask_mars.worker import channel, context, forked
+from dask_mars.worker import channel, forked
 from dask_mars.worker.arena import Bytes
+from dask_mars.worker.context import Surroundings
 from dask_mars.worker.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, asks, to_stop
 from dask_mars.worker.interruption import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.locations import ARRAY, SPILLED, Block, Location, blocks_of
@@ -104,6 +106,9 @@ class WorkerProcess:
         self._graphs: dict[int, _Graph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
+        self._surroundings: Surroundings | None = None
+        #: The graph of which chunks were run since the surroundings were last looked at, 0 for none.
+        self._graph = 0
         #: Whether tasks get copies of arrays that they may write into, as the context says.
         self._writable_inputs = False
         self._mapping = OperandMapping()
@@ -154,6 +159,9 @@ class WorkerProcess:
                     reporter.flush(now)
             else:
                 reporter.flush(clock())
+                if self._graph:
+                    # Now, while nobody waits.
+                    self._restore()
                 if not self._rest():
                     return
 
@@ -285,6 +293,10 @@ class WorkerProcess:
         graph = self._graphs[number]
         operand = graph.operands[operand_number]
         write_subtask_id(self._note, number, 0, chunk)
+        if self._graph != number:
+            if self._graph:
+                self._restore()
+            self._graph = number
         if self._context != context_number:
             self._enter(context_number)
         if type(operand) is tuple:
@@ -375,7 +387,8 @@ class WorkerProcess:
             self._store.mark()
             self._step[0] = COMPUTE
             try:
-                result = operand.run(values, literals)
+                # As under threads, what a task sets in variables of the context holds for itself alone.
+                result = copy_context().run(operand.run, values, literals)
             except BaseException as error:
                 if self._forked:
                     forked.leave(error)
@@ -573,8 +586,15 @@ class WorkerProcess:
         payload = self._contexts.get(number)
         if self._context != number and payload is not None:
             self._context = number
-            context.enter(payload)
+            self._surroundings = Surroundings(payload)
+            self._surroundings.enter()
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
+
+    def _restore(self) -> None:
+        """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
+        self._graph = 0
+        if self._surroundings is not None and not self._surroundings.are_intact():
+            self._surroundings.enter()
 
     def _trim(self) -> None:
         self._trimmed = True
