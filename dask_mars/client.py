@@ -22,6 +22,7 @@ from dask.local import nested_get
 
 from dask_mars import collector, config
 from dask_mars.assembling import is_assembly, part
+from dask_mars.deferred import Deferred, defer
 from dask_mars.graph import ChunkGraph, Key, Operand
 from dask_mars.observer import CountingObserver, Observer, Watcher, as_tasks, only_count, without_values
 from dask_mars.optimize.convert import convert
@@ -35,7 +36,7 @@ from dask_mars.scheduler.events import GraphPlan
 from dask_mars.scheduler.run import GraphRun
 from dask_mars.worker.locations import ARRAY, Location
 from dask_mars.worker.locks import interprocess
-from dask_mars.worker.pickling import FailureRecord, unpack_error
+from dask_mars.worker.pickling import FailureRecord, can_travel, unpack_error
 
 #: How often a waiting thread makes sure that the engine still lives.
 _LIVENESS_S = 2.0
@@ -212,7 +213,8 @@ def run_graph(
     dict
         What stands for each output, or its value where that is small.
     """
-    return _Computation(engine, graph, watcher, None, retries, False).results(keep=True, started=started)
+    computation = _Computation(engine, graph, watcher, None, retries, rerun_locally=False, defers=True)
+    return computation.results(keep=True, started=started)
 
 
 def fold_from(slots: int) -> int | None:
@@ -238,8 +240,11 @@ class _Computation:
         num_workers: int | None,
         retries: int | None,
         rerun_locally: bool,
+        defers: bool = False,
     ) -> None:
         self._engine = engine
+        #: Whether this is not the user's process, and what cannot be pickled is to be computed there.
+        self._defers = defers
         self._graph = graph
         self._observer = observer
         self._rerun_locally = rerun_locally
@@ -373,14 +378,17 @@ class _Computation:
         try:
             operand = graph.operands[graph.operand_of[chunk]]
             # Assembly copies its inputs and keeps none of them.
-            in_place = is_assembly(operand)
+            in_place = is_assembly(operand) and not self._defers
             with contextlib.ExitStack() as lent:
                 inputs = [
                     self._input(run, source, operand, lent if in_place else None) for source in graph.inputs[chunk]
                 ]
                 literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
                 loaded = time.perf_counter()
-                value = operand.run(inputs, literals)
+                if self._defers:
+                    value = self._value_or_deferred(run, chunk, operand, inputs, literals)
+                else:
+                    value = operand.run(inputs, literals)
         except Exception as error:
             with self._reporting(chunk):
                 engine.client_failed(run, chunk, error)
@@ -395,6 +403,16 @@ class _Computation:
             steps_s = start, loaded, time.perf_counter()
             with self._reporting(chunk):
                 engine.client_finished(run, chunk, value, steps_s)
+
+    def _value_or_deferred(
+        self, run: GraphRun, chunk: int, operand: Operand, inputs: list[Any], literals: tuple[Any, ...]
+    ) -> Any:
+        """Compute a chunk in this process if its result can leave that, else return what stands for it."""
+        if chunk not in run.unpicklable and not any(type(value) is Deferred for value in inputs):
+            value = operand.run(inputs.copy(), literals)
+            if can_travel(value):
+                return value
+        return defer(self._graph.keys[chunk], operand, self._graph.literals[chunk], inputs)
 
     def _input(self, run: GraphRun, chunk: int, operand: Operand, lent: contextlib.ExitStack | None = None) -> Any:
         """Return an input: a copy, or in place as long as all that is `lent` is not given back."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from dask._task_spec import DataNode, GraphNode, Task, TaskRef, _is_dask_future
 
+from dask_mars.deferred import resolved
 from dask_mars.errors import PersistedLost
 from dask_mars.worker.locations import ARRAY, SPILLED, Location
 from dask_mars.worker.store import Store
@@ -222,7 +223,7 @@ def watch(persisted: Persisted, when_gone: Callable[[Any], None]) -> Reference:
 
 def value_of(chunk: Any) -> Any:
     """Return what a kept chunk or a future stands for; any other value as it is."""
-    return chunk.result() if type(chunk) is Persisted or isinstance(chunk, TaskRef) else chunk
+    return resolved(chunk.result()) if type(chunk) is Persisted or isinstance(chunk, TaskRef) else chunk
 
 
 def as_node(key: Hashable, value: Any) -> Any:

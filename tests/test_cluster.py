@@ -357,6 +357,72 @@ def test_what_cannot_be_pickled_runs_here_and_the_rest_there(get, cluster):
     assert total == 100_000
 
 
+# -- results that cannot be pickled ---------------------------------------------------------------------------
+
+
+def test_a_result_that_cannot_be_pickled_is_computed_here(get):
+    assert list(get({"x": (iterate, 3)}, "x")) == [0, 1, 2]
+    first, second = get({"x": (iterate, 3), "y": (iterate, 4)}, ["x", "y"])
+    assert [*first, *second] == [0, 1, 2, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_what_needs_it_is_computed_with_it(spread, get, cluster):
+    """Wherever tasks would have run, there is one object, and what comes before runs there."""
+    addresses = [agent.address for agent in cluster.workers.values()]
+    hosts = [[address] for address in addresses] if spread else [addresses, addresses]
+    with dask.annotate(workers=hosts[0]):
+        before = dask.delayed(pid_of, pure=False)()
+        lock = dask.delayed(lambda after: threading.Lock())(before)
+        uses = [dask.delayed(lambda lock, number: (number, id(lock)))(lock, number) for number in range(3)]
+    with dask.annotate(workers=hosts[-1]):
+        uses += [dask.delayed(lambda lock, number: (number, id(lock)))(lock, number) for number in range(3, 6)]
+        total = dask.delayed(lambda uses: sorted(number for number, _ in uses))(uses)
+        there = dask.delayed(pid_of, pure=False)()
+    found, numbers, made, lock, other = dask.compute(uses, total, before, lock, there, scheduler=get)
+    assert numbers == list(range(6))
+    assert {identity for _, identity in found} == {id(lock)}
+    assert {made, other} <= set.union(*pids(cluster))
+
+
+def test_an_open_file_between_tasks(get, tmp_path):
+    (tmp_path / "numbers").write_text("1\n2\n3\n")
+    file = dask.delayed(open)(tmp_path / "numbers")
+    lines = dask.delayed(lambda file: file.read().splitlines())(file)
+    array = da.from_delayed(dask.delayed(lambda lines: np.array(lines, dtype=float))(lines), (3,), float)
+    assert (array * 2).sum().compute(scheduler=get) == 12
+
+
+def test_a_long_chain_behind_it(get):
+    value = dask.delayed(iterate)(5000)
+    for _ in range(1500):
+        value = dask.delayed(lambda numbers: (next(numbers), numbers)[1])(value)
+    assert dask.delayed(next)(value).compute(scheduler=get) == 1500
+
+
+def test_its_inputs_are_computed_once(get, tmp_path):
+    before = dask.delayed(lambda: note(tmp_path / "before") or 7)()
+    made = dask.delayed(lambda number: iter([number]))(before)
+    assert [*made.compute(scheduler=get)] == [7]
+    assert len((tmp_path / "before").read_text().splitlines()) == 1
+
+
+def test_one_that_is_persisted(get, client):
+    kept = dask.delayed(iterate)(4).persist(scheduler="mars", client=client)
+    more = dask.delayed(sum)(kept)
+    assert more.compute(scheduler=get) == 6
+    # Each computation has a generator of its own.
+    assert dask.compute(more, kept, scheduler=get)[0] == 6
+    del kept
+
+
+def test_what_it_raises_is_the_users_own(get):
+    made = dask.delayed(iterate)(0)
+    with pytest.raises(StopIteration) as caught:
+        dask.delayed(next)(made).compute(scheduler=get)
+    assert "raised by task 'next-" in caught.value.__notes__[0]
+
+
 # -- errors and the end ---------------------------------------------------------------------------------------
 
 
@@ -364,11 +430,6 @@ def test_errors_are_the_users_own(get):
     with pytest.raises(LookupError, match="no such thing") as caught:
         get({"x": (fail_with, "no such thing"), "y": (operator.neg, "x")}, "y")
     assert caught.traceback[-1].name == "fail_with"
-
-
-def test_results_that_cannot_travel(get):
-    with pytest.raises(TypeError, match="generator"):
-        get({"x": (iterate, 3)}, "x")
 
 
 def test_results_are_the_users_to_write_to(get):

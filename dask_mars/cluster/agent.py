@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from distributed import Reschedule, Status, Worker, WorkerPlugin, get_worker
 from distributed.worker import thread_state
 from distributed.worker_state_machine import GatherDepSuccessEvent
@@ -36,10 +35,8 @@ from dask_mars.cluster.progress import Messenger, SubtaskWatcher
 from dask_mars.cluster.starting import LEAVE_S
 from dask_mars.cluster.stored import Stored, give_back_ended, plain
 from dask_mars.errors import Cancelled
-from dask_mars.persisted import Persisted
 from dask_mars.scheduler.engine import Engine
 from dask_mars.version import __version__
-from dask_mars.worker.pickling import dumps
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +44,6 @@ logger = logging.getLogger(__name__)
 _GIVE_BACK_MS = 100
 #: Of the memory limit: what may be read from disk at the same time to be sent to others.
 _SENT_SHARE = 0.1
-#: What can be pickled, without a look at it.
-_TRAVEL = frozenset({Persisted, np.ndarray, type(None), bool, int, float, complex, str, bytes})
 
 
 class MarsWorker(Worker):  # type: ignore[misc]
@@ -256,8 +251,6 @@ class MarsWorker(Worker):  # type: ignore[misc]
             with self._subtasks_lock:
                 del self._subtasks[key]
                 self._cancelled.discard(key)
-        for value in found.values():
-            _refuse_unpicklable(value)
         parcels = [Stored([found[chunk] for chunk in parcel]) for parcel in piece.parcels]
         return parcels[0] if len(parcels) == 1 else Stored(parcels)
 
@@ -336,12 +329,6 @@ def _hints() -> Iterator[None]:
                 "of distributed, such as get_worker or Lock, or if it is among their arguments."
             )
         raise
-
-
-def _refuse_unpicklable(value: Any) -> None:
-    """Raise if a value cannot be pickled: better the task fails than each transfer, again and again."""
-    if type(value) not in _TRAVEL or (type(value) is np.ndarray and value.dtype.hasobject):
-        dumps(value)
 
 
 class _Cancelling(WorkerPlugin):  # type: ignore[misc]

@@ -13,6 +13,7 @@ from dask_mars.client import raised_by
 from dask_mars.cluster.computation import Computation, DaskKey
 from dask_mars.cluster.guards import holding, watch
 from dask_mars.cluster.progress import Watch
+from dask_mars.deferred import resolved
 from dask_mars.persisted import value_of
 from dask_mars.scheduler.subtasks import Subtask
 from dask_mars.worker.locks import interprocess
@@ -54,6 +55,8 @@ class Here:
         self._given: dict[DaskKey, Future] = {}
         #: Results that have been fetched because some of their items are yet to be used.
         self._gathered: dict[DaskKey, Any] = {}
+        #: Chunks that agents have left to this process, and that were computed.
+        self._deferred: dict[str, Any] = {}
         for chunk, value in computation.graph.values.items():
             if chunk in computation.given:
                 self._given[value.key] = value
@@ -74,7 +77,8 @@ class Here:
         if chunk in self.values:
             return self.values[chunk]
         key, item = self.whereabouts[chunk]
-        return self._gathered[key] if item is None else self._gathered[key][item]
+        value = self._gathered[key] if item is None else self._gathered[key][item]
+        return resolved(value, self._deferred)
 
     def fetch(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""

@@ -15,6 +15,7 @@ from typing import Any
 from dask.sizeof import sizeof
 from distributed.protocol.serialize import Serialized, serialize
 
+from dask_mars.deferred import resolved
 from dask_mars.persisted import Persisted, value_of
 from dask_mars.worker.locations import ARRAY, OBJECT, SPILLED, Location
 from dask_mars.worker.store import Store
@@ -109,7 +110,7 @@ def item_of(value: Any, number: int | None) -> Any:
 
 def plain(value: Any) -> Any:
     """Return what a result stands for, any other value as it is."""
-    return value.value() if isinstance(value, Stored) else value_of(value)
+    return value.value() if isinstance(value, Stored) else resolved(value_of(value))
 
 
 @sizeof.register(Stored)  # type: ignore[untyped-decorator]

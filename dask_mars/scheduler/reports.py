@@ -139,6 +139,7 @@ class Reports:
         to_client = False
         if reason == channel.UNSENDABLE:
             to_client = True
+            run.unpicklable.update(chunks)
         elif reason == channel.UNREADABLE:
             # Only alone can a chunk be told from its companions.
             to_client = len(chunks) == 1

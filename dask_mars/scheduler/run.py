@@ -109,6 +109,8 @@ class GraphRun:
         read meanwhile.
     errors : dict
         The last failure of each chunk that has failed.
+    unpicklable : set of int
+        Chunks whose results workers could not send.
     one_by_one : bool
         Send one chunk a message, because some chunk of a message could not be read.
     figures : Figures
@@ -128,6 +130,7 @@ class GraphRun:
     kept: list[Block] = field(default_factory=list)
     spilled: dict[int, Location] = field(default_factory=dict)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
+    unpicklable: set[int] = field(default_factory=set)
     one_by_one: bool = False
     figures: Figures = field(init=False)
 

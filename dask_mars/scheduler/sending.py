@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from dask_mars.deferred import Deferred
 from dask_mars.errors import StoreFull
 from dask_mars.operands import OperandMapping
 from dask_mars.persisted import Persisted
@@ -174,6 +175,8 @@ class Sender:
         location = run.locations[chunk]
         if location is None and chunk in run.values:
             value = run.values[chunk]
+            if type(value) is Deferred:
+                raise pickle.PicklingError(f"{value!r} is for the user's process")
             kept = value.location if type(value) is Persisted else None
             location = self._store.seal(value, freeze=True) if kept is None else kept
             self._blocks.keep_location(location)

@@ -87,6 +87,21 @@ def dumps(
 
 loads = pickle.loads
 
+#: What can be pickled, without a look at it.
+_TRAVEL = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+def can_travel(value: Any) -> bool:
+    """Say whether a value can be pickled."""
+    if type(value) in _TRAVEL or (type(value) is np.ndarray and not value.dtype.hasobject):
+        return True
+    try:
+        # Buffers need not be copied for it.
+        dumps(value, lambda buffer: False)
+    except BaseException:
+        return False
+    return True
+
 
 def _reduce_mapped(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
     """Reduce an array that is mapped from a file to the place in the file: its data need not travel."""
