@@ -203,6 +203,22 @@ def test_reductions_at_the_tail(function: Any, axis: Any, keepdims: bool, order:
     assert plans_of(rewritten)
 
 
+@pytest.mark.parametrize("function", REDUCTIONS, ids=range(len(REDUCTIONS)))
+def test_what_memory_holds_that_is_not_written_to_yet_warns_nobody(
+    function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dirty(shape: Any, dtype: Any = float, *arguments: Any, **keywords: Any) -> np.ndarray:
+        dtype = np.dtype(dtype)
+        return np.full(shape, 1e300 if dtype == "f8" else 1, dtype)
+
+    monkeypatch.setattr(np, "empty", dirty)
+    chain = program(4, (operator.mul, (0, 1)), (operator.sub, (4, 0)), (function, (5, 2, 3), ("axis", "keepdims")))
+    rewritten = with_expressions(chain)
+    _, seen = outcome(rewritten, [np.random.default_rng(0).random((60, 110)), 3.0, (0, 1), True])
+    assert not seen
+    assert plans_of(rewritten)
+
+
 def test_reductions_can_be_switched_off() -> None:
     chain = program(3, (operator.mul, (0, 0)), (operator.add, (3, 0)), (np.sum, (4, 1, 2), ("axis", "keepdims")))
     rewritten = with_expressions(chain, reductions=False)

@@ -270,7 +270,7 @@ def _mean_chunk(
     result: Any, shape: tuple[int, ...], dtype: np.dtype[Any], keywords: dict[str, Any], total_dtype: Any
 ) -> dict[str, Any]:
     # Of an array only its shape counts here.
-    stand_in = np.broadcast_to(np.empty((), dtype), shape)
+    stand_in = np.broadcast_to(np.zeros((), dtype), shape)
     return {"n": numel(stand_in, dtype=total_dtype, **keywords), "total": result}
 
 

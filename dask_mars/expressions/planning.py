@@ -170,7 +170,7 @@ class Plan:
             axis = keywords["axis"]
             axes = tuple(range(dimensions)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
             axes = tuple(sorted({operator.index(a) % dimensions for a in axes}))
-            dtype = what.ufunc.reduce(np.empty((1,), self.types[source]), dtype=what.dtype).dtype
+            dtype = what.ufunc.reduce(np.ones(1, self.types[source]), dtype=what.dtype).dtype
             prepared.append(
                 Reducing(
                     self.count + number,
