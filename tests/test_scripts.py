@@ -73,6 +73,38 @@ def test_a_program_on_standard_input(scripts: Any) -> None:
     assert not scripts.left()
 
 
+UNIMPORTED = """
+import os, sys
+import dask
+
+print("dask_mars" in sys.modules, [finder for finder in sys.meta_path if type(finder).__name__ == "_Waiting"])
+{setting}
+print(dask.delayed(os.getpid)().compute({keyword}) != os.getpid())
+import dask.array as da
+kept = da.random.default_rng(0).random((300, 300), chunks=100).persist({keyword})
+print(hasattr(kept.dask[(kept.name, 0, 0)], "result"), "dask_mars" in sys.modules)
+import dask_mars
+print(dask.base.get_scheduler(scheduler="mars") is dask_mars.get)
+"""
+
+
+@pytest.mark.parametrize("way", ["keyword", "setting", "environment", "file"])
+def test_a_script_that_does_not_import_it(scripts: Any, way: str) -> None:
+    """It is installed, and Dask knows its name."""
+    (scripts.directory / "mars.yaml").write_text("scheduler: mars\n")
+    setting = "dask.config.set(scheduler='mars')" if way == "setting" else ""
+    keyword = "scheduler='mars'" if way == "keyword" else ""
+    env = {"environment": {"DASK_SCHEDULER": "mars"}, "file": {"DASK_CONFIG": str(scripts.directory)}}
+    done = scripts.run("-c", UNIMPORTED.format(setting=setting, keyword=keyword), env=env.get(way))
+    checked(done, "False []", "True", "True True", "True")
+    assert not scripts.left()
+
+
+def test_names_that_nobody_knows_are_refused_as_before(scripts: Any) -> None:
+    done = scripts.run("-c", "import dask; dask.delayed(int)().compute(scheduler='venus')")
+    assert "Expected one of [distributed, mars, " in done.stderr
+
+
 SCRIPT = """
 import sys, os
 import dask
