@@ -423,6 +423,56 @@ def test_what_it_raises_is_the_users_own(get):
     assert "raised by task 'next-" in caught.value.__notes__[0]
 
 
+# -- restarting ---------------------------------------------------------------------------------------------------
+
+
+def test_a_local_cluster_is_restarted_as_a_stock_one(tmp_path):
+    with cluster_of_agents(2) as cluster, Client(cluster, set_as_default=False) as client:
+        get = partial(dask_mars.get, client=client)
+        for _ in range(2):
+            before = {agent.address for agent in cluster.workers.values()}
+            kept = da.ones((400, 400), chunks=100).persist(scheduler="mars", client=client)
+            assert kept.sum().compute(scheduler=get) == 160_000
+            client.restart(timeout=20)
+            after = {agent.address for agent in cluster.workers.values()}
+            assert len(after) == 2
+            assert not before & after
+            del kept
+        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
+
+
+def test_a_restart_ends_what_is_being_computed(tmp_path):
+    with cluster_of_agents(1) as cluster, Client(cluster, set_as_default=False) as client:
+        raised: list[BaseException] = []
+
+        def compute() -> None:
+            try:
+                dask.delayed(wait_for)(tmp_path / "never", 1).compute(scheduler="mars", client=client)
+            except BaseException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=compute)
+        thread.start()
+        (agent,) = cluster.workers.values()
+        assert eventually(lambda: agent._subtasks, 10)
+        client.restart(timeout=20)
+        thread.join(20)
+        assert raised
+        get = partial(dask_mars.get, client=client)
+        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
+
+
+def test_agents_that_are_retired_stay_away(tmp_path):
+    with cluster_of_agents(2) as cluster, Client(cluster, set_as_default=False) as client:
+        gone = next(iter(cluster.workers.values())).address
+        client.retire_workers([gone])
+        assert eventually(lambda: len(client.scheduler_info()["workers"]) == 1, 10)
+        time.sleep(0.5)
+        assert len(client.scheduler_info()["workers"]) == 1
+        get = partial(dask_mars.get, client=client)
+        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
+
+
 # -- errors and the end ---------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,8 @@ from distributed import Client, LocalCluster
 import dask_mars
 from dask_mars import config
 from dask_mars.cluster import cli
-from dask_mars.cluster.cli import _name, _number, _processes, group, main
+from dask_mars.cluster.cli import _name, _number, _processes, main
+from dask_mars.commands import group
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
@@ -263,3 +264,60 @@ def test_numbers():
     assert [_processes(*given) for given in (("3", None), ("3", 2), (None, 5), ("auto", 5))] == [3, 6, 5, 5]
     assert [_name(given) for given in ("7", "alice", "host-7", None)] == [7, "alice", "host-7", None]
     assert [_number(given) for given in ("0.5", "1000", "4 GiB", 7)] == [0.5, 1000, "4 GiB", 7]
+
+
+def test_an_agent_is_restarted_by_its_nanny(scripts: Scripts, scheduler, client, tmp_path):
+    options = (
+        f"{scheduler.scheduler_address} --name alice --nworkers 1 --local-directory {tmp_path} --no-dashboard"
+    )
+    with scripts.start(*COMMAND, *options.split()) as process:
+        assert eventually(lambda: "alice" in agents(client), 20)
+        before = set(client.scheduler_info()["workers"])
+        get = partial(dask_mars.get, client=client)
+        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
+        client.restart(timeout=20)
+        assert eventually(lambda: "alice" in agents(client), 20)
+        assert before.isdisjoint(client.scheduler_info()["workers"])
+        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == 0
+
+
+WITHOUT_DISTRIBUTED = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "distributed":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="distributed")
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from dask_mars.commands import worker; worker()",
+        "sys.argv = ['dask', 'mars', 'worker']; from dask.cli import run_cli; run_cli()",
+    ],
+)
+def test_without_distributed_it_says_what_to_install(scripts: Scripts, program: str):
+    done = scripts.run("-c", WITHOUT_DISTRIBUTED + program)
+    assert "'pip install dask-mars[distributed]' installs it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+
+
+def test_without_distributed_one_machine_computes_and_more_say_what_is_missing(scripts: Scripts):
+    program = """
+import dask.array as da, dask_mars
+print(da.ones(10, chunks=5).sum().compute(scheduler=dask_mars.get))
+for way in (lambda: dask_mars.LocalMarsCluster, lambda: dask_mars.get({"x": 1}, "x", client="tcp://there:1")):
+    try:
+        way()
+    except ModuleNotFoundError as error:
+        print("pip install dask-mars[distributed]" in str(error))
+"""
+    done = scripts.run("-c", WITHOUT_DISTRIBUTED + program)
+    assert (done.stdout.split(), done.stderr) == (["10.0", "True", "True"], "")

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 #: How often is looked for chunks whose transfer is over.
 _GIVE_BACK_MS = 100
+#: The reason for which Dask's scheduler closes workers that it wants others for, as after `Client.restart`.
+_REMOVED = "scheduler-remove-worker"
 #: Of the memory limit: what may be read from disk at the same time to be sent to others.
 _SENT_SHARE = 0.1
 
@@ -93,6 +95,8 @@ class MarsWorker(Worker):  # type: ignore[misc]
         #: The end of the engine.
         self._ending: asyncio.Future[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
+        #: Whether the scheduler has closed it, and counts on another in its place.
+        self.is_removed = False
         self._subtasks_lock = threading.Lock()
         #: Number in the engine of each subtask that is being computed, None before it has one.
         self._subtasks: dict[Any, int | None] = {}
@@ -139,6 +143,9 @@ class MarsWorker(Worker):  # type: ignore[misc]
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
+        # One that is to retire is told so before.
+        if kwargs.get("reason") == _REMOVED and self.status is Status.running:
+            self.is_removed = True
         for key in list(self._subtasks):
             self.cancel_subtask(key)
         try:

@@ -273,14 +273,5 @@ async def _wait_for(server: Any) -> None:
     await server.finished()
 
 
-@click.group(name="mars")
-@click.version_option(__version__)
-def group() -> None:
-    """Command line tools of dask_mars."""
-
-
-group.add_command(main)
-
-
 if __name__ == "__main__":
     main(prog_name="dask-mars-worker")

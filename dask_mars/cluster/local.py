@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from distributed import LocalCluster
+from distributed import LocalCluster, Status
 
 from dask_mars.cluster.agent import MarsWorker
 
@@ -58,6 +59,21 @@ class LocalMarsCluster(LocalCluster):  # type: ignore[misc]
             scheduler_kwargs=of_scheduler,
             **options,
         )
+
+    def _update_worker_status(self, op: str, msg: Any) -> None:
+        """Hear of workers that have come or gone."""
+        if op == "remove":
+            agent = self.workers.get(self.scheduler_info["workers"][msg]["name"])
+            if isinstance(agent, MarsWorker):
+                self._futures.add(asyncio.ensure_future(self._begin_anew(agent)))
+        super()._update_worker_status(op, msg)
+
+    async def _begin_anew(self, agent: MarsWorker) -> None:
+        """Put another in the place of an agent that the scheduler has removed: agents here have no nannies."""
+        await agent.finished()
+        if agent.is_removed and self.status is Status.running and self.workers.get(agent.name) is agent:
+            del self.workers[agent.name]
+            await self._correct_state()
 
 
 __all__ = ["LocalMarsCluster"]
