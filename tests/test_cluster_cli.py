@@ -155,6 +155,40 @@ def test_a_host_that_leaves_hands_on_what_it_has_and_one_that_dies_is_made_up_fo
         assert ended(last) == 0
 
 
+SLOW_TO_KNOW = """
+import asyncio
+from distributed.nanny import WorkerProcess
+
+# Dask loads such modules twice.
+wait = WorkerProcess.wait = getattr(WorkerProcess, "wait", WorkerProcess._wait_until_connected)
+
+async def wait_longer(*args):
+    found = await wait(*args)
+    await asyncio.sleep(3)
+    return found
+
+WorkerProcess._wait_until_connected = wait_longer
+"""
+
+
+@pytest.mark.parametrize("whole_group", [True, False])
+def test_a_host_leaves_well_before_its_nanny_knows_that_it_has_begun(
+    whole_group: bool, scripts: Scripts, scheduler, client
+):
+    preload = scripts.write("slow.py", SLOW_TO_KNOW)
+    start = partial(scripts.start, *COMMAND, scheduler.scheduler_address, "--nworkers=1")
+    with start("--name=one", f"--preload-nanny={preload}") as one, start("--name=two", "--no-nanny") as two:
+        assert eventually(lambda: len(agents(client)) == 2, 20)
+        future = client.submit(os.getpid, workers="one", allow_other_workers=True, pure=False)
+        value = future.result()
+        os.killpg(one.pid, signal.SIGINT) if whole_group else one.send_signal(signal.SIGTERM)
+        assert ended(one) == 0
+        assert future.result() == value
+        del future
+        two.send_signal(signal.SIGTERM)
+        assert ended(two) == 0
+
+
 def test_agents_end_when_their_time_is_up(scripts: Scripts, scheduler, client):
     options = [scheduler.scheduler_address, "--nworkers=1", "--lifetime=5s", "--lifetime-stagger=1ms"]
     with ExitStack() as stack:

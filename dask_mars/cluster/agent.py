@@ -118,11 +118,12 @@ class MarsWorker(Worker):  # type: ignore[misc]
         """Start the engine, then register with the scheduler."""
         self._engine = self._arrivals.engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
-        await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         if self.nanny is not None:
             # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.
+            # Before it has registered, a signal just ends it.
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
+        await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
         return self
 
     def _begin_to_leave(self, number: int) -> None:

@@ -32,6 +32,8 @@ logger = logging.getLogger("distributed.dask_mars")
 _CLOSE_S = 10.0
 #: How long one that is closed may take to see that.
 _NOTICE_S = 1.0
+#: How often is looked whether an agent is still there.
+_LOOK_S = 0.05
 
 _PEM_FILE = click.Path(exists=True, resolve_path=True)
 
@@ -240,7 +242,8 @@ async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) ->
     # Handlers are in place from here on.
     await asyncio.sleep(0)
     server = (Nanny if nanny else start_agent)(scheduler, **options)
-    ended = asyncio.create_task(_wait_for(server))
+    leaving = asyncio.Event()
+    ended = asyncio.create_task(_wait_for(server, leaving))
     await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
     if not signalled.done():
         signalled.cancel()
@@ -251,14 +254,11 @@ async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) ->
             return False
         return True
     reason = f"signal-{signalled.result()}"
-    if not nanny:
+    leaving.set()
+    if nanny:
+        await _leave(server, ended, reason)
+    else:
         await server.leave(reason)
-    elif server.status is Status.running and server.pid is not None:
-        # From here on it does not start another one.
-        server.close_gracefully(reason)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server.pid, signal.SIGTERM)
-        await asyncio.wait({ended}, timeout=LEAVE_S + _CLOSE_S)
     await server.close(timeout=_CLOSE_S, reason=reason)
     # One that is still looking for its scheduler does not see that it is closed.
     await asyncio.wait({ended}, timeout=_NOTICE_S)
@@ -268,8 +268,27 @@ async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) ->
     return True
 
 
-async def _wait_for(server: Any) -> None:
+async def _leave(nanny: Nanny, ended: asyncio.Task[None], reason: str) -> None:
+    """Have a nanny's agent hand on what it has, and end."""
+    if nanny.pid is None:
+        return
+    if nanny.status is Status.running:
+        # From here on it does not start another one.
+        nanny.close_gracefully(reason)
+    # One that has not registered with its scheduler yet has nothing to hand on, and the signal ends it.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(nanny.pid, signal.SIGTERM)
+    deadline = asyncio.get_running_loop().time() + LEAVE_S + _CLOSE_S
+    while nanny.pid is not None and not ended.done() and asyncio.get_running_loop().time() < deadline:
+        await asyncio.wait({ended}, timeout=_LOOK_S)
+
+
+async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
+    """Wait until an agent, or its nanny, has begun and ended."""
     await server
+    if leaving.is_set() and isinstance(server, Nanny) and server.status is Status.running:
+        # The agent has begun, and computed something perhaps, before its nanny knew of it.
+        server.close_gracefully()
     await server.finished()
 
 
