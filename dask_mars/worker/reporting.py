@@ -6,6 +6,7 @@ import pickle
 import socket
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from dask_mars.worker import channel
@@ -41,7 +42,12 @@ class Reporter:
         self._connection = connection
         # Threads that a task has started may print. What is below is the worker's own thread's.
         self._lock = threading.Lock()
+        #: The thread that holds the lock, 0 for none.
+        self._holder = 0
+        #: What finalizers have said in other threads while these were sending.
+        self._late: deque[tuple[Any, ...]] = deque()
         self._thread = threading.get_ident()
+        self._flushing = False
         self.outgoing: list[tuple[Any, ...]] = []
         self.finished: dict[int, Batch] = {}
         self.flushed_s = 0.0
@@ -70,20 +76,35 @@ class Reporter:
         if self.lingering:
             self.check_lingering()
         self.close_batches()
-        outgoing = self.outgoing
-        if outgoing:
-            self._send(outgoing)
-            outgoing.clear()
+        if self._flushing:
+            # A finalizer says something while this is sent: that goes out behind it.
+            return
+        self._flushing = True
+        try:
+            while self._late:
+                self.outgoing.append(self._late.popleft())
+            while self.outgoing:
+                outgoing, self.outgoing = self.outgoing, []
+                self._send(outgoing)
+        finally:
+            self._flushing = False
 
     def _send(self, messages: list[tuple[Any, ...]]) -> None:
         payload = channel.frame(pickle.dumps(messages, protocol=5))
         with self._lock:
-            self._connection.sendall(payload)
+            self._holder = threading.get_ident()
+            try:
+                self._connection.sendall(payload)
+            finally:
+                self._holder = 0
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a message with the next flush, or at once from a thread of a task's."""
-        if threading.get_ident() == self._thread:
+        thread = threading.get_ident()
+        if thread == self._thread:
             self.outgoing.append(message)
+        elif thread == self._holder:
+            self._late.append(message)
         else:
             self._send([message])
 

@@ -1,0 +1,114 @@
+"""What a worker says reaches the engine whole and in order, whatever is said while it is being sent."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dask_mars.worker import channel
+from dask_mars.worker.reporting import Output, Reporter
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def received(connection: socket.socket) -> list[Any]:
+    reader = channel.FrameReader()
+    messages: list[Any] = []
+    while (data := channel.receive(connection, wait=False)) is not None:
+        for payload in reader.feed(data):
+            messages += pickle.loads(payload)
+    return messages
+
+
+class Says:
+    """Says something when it is pickled, as a finalizer may at any moment."""
+
+    def __init__(self, say: Any) -> None:
+        self.say = say
+
+    def __reduce__(self) -> Any:
+        self.say()
+        return str, ("said",)
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_what_is_said_while_something_is_sent_comes_behind_it(now: bool, ends: Any) -> None:
+    reporter = Reporter(ends[0])
+    say = reporter.send_now if now else reporter.send
+    reporter.outgoing.append((channel.WARNING, Says(lambda: say(("second",)))))
+    reporter.flush(0.0)
+    assert received(ends[1]) == [(channel.WARNING, "said"), ("second",)]
+    reporter.flush(0.0)
+    assert received(ends[1]) == []
+
+
+class Talkative:
+    """A connection on which something is said in the middle of sending, in the same thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.say: Any = None
+
+    def sendall(self, data: bytes) -> None:
+        self.connection.sendall(data[:5])
+        if self.say is not None:
+            say, self.say = self.say, None
+            say()
+        self.connection.sendall(data[5:])
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any) -> None:
+    connection: Any = Talkative(ends[0])
+    reporter = Reporter(connection)
+    output = Output(lambda name, text: reporter.send_now((channel.OUTPUT, 1, name, text)), "stdout", None)
+    connection.say = lambda: output.write("from a finalizer\n")
+
+    def send() -> None:
+        reporter.send_now(("first",))
+
+    if own:
+        send()
+    else:
+        thread = threading.Thread(target=send)
+        thread.start()
+        thread.join()
+        reporter.flush(0.0)
+    assert received(ends[1]) == [("first",), (channel.OUTPUT, 1, "stdout", "from a finalizer\n")]
+
+
+@pytest.mark.timeout(60)
+def test_threads_may_say_something_at_any_time(ends: Any) -> None:
+    reporter = Reporter(ends[0])
+    messages: list[Any] = []
+    total = 2000
+
+    def read() -> None:
+        reader = channel.FrameReader()
+        while len(messages) < 4 * total:
+            for payload in reader.feed(channel.receive(ends[1], wait=True) or b""):
+                messages.extend(pickle.loads(payload))
+
+    def talk(number: int) -> None:
+        for count in range(total):
+            reporter.send_now((number, count))
+
+    threads = [threading.Thread(target=read), *[threading.Thread(target=talk, args=(at,)) for at in range(3)]]
+    for thread in threads:
+        thread.start()
+    talk(3)
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        assert [count for source, count in messages if source == number] == list(range(total))
