@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import dask
@@ -49,11 +51,23 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         return dsk, annotations
     if isinstance(dsk, HighLevelGraph):
         return dsk.to_dict(), annotations
-    if annotations:
-        # Fusion, of layers or of tasks, would give an annotated task the key of its unannotated successor.
-        with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
-            return dsk.__dask_graph__(), annotations
-    return dsk.__dask_graph__(), annotations
+    return _unfused(dsk) if annotations else dsk.__dask_graph__(), annotations
+
+
+def _unfused(dsk: Expr) -> Mapping[Key, Any]:
+    """Return the low-level graph without fusion, which would give an annotated task the key of its successor.
+
+    Whether Dask fuses is a setting for all. Another thread makes it, which Ctrl-C does not reach, so that it is
+    restored whatever happens.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="dask-mars-graph") as pool:
+        return pool.submit(_unfused_here, dsk).result()
+
+
+def _unfused_here(dsk: Expr) -> Mapping[Key, Any]:
+    with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
+        graph: Mapping[Key, Any] = dsk.__dask_graph__()
+        return graph
 
 
 class Symbolic(NamedTuple):
@@ -127,13 +141,28 @@ def _graph_of_layers(
         graph = operand.hlg
         # Dask would lose layers that go in circles. Left as they are, they show which keys do.
         if fuse_layers and not in_circles(graph):
-            # An annotation holds for its own layer: fused, it would hold for others too.
-            with dask.config.set({"optimization.annotations.fuse": False}):
-                graph = optimize_blockwise(graph, keys=flatten(operand.__dask_keys__()))
+            graph = optimize_blockwise(_with_annotations_apart(graph), keys=flatten(operand.__dask_keys__()))
         own, lazy = _divided(graph)
         tasks = {**tasks, **own} if tasks else own
         layers += lazy
     return tasks, layers
+
+
+def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
+    """Have Dask fuse no layers whose annotations differ: fused, those of the one would hold for the other too.
+
+    It goes by a setting of its own, which holds in all threads, and for ever if Ctrl-C comes while it is restored.
+    So the layers get a mark among their annotations that Dask does not know how to fuse.
+    """
+    if not any(layer.annotations for layer in graph.layers.values()):
+        return graph
+    layers = {}
+    for name, layer in graph.layers.items():
+        if layer.annotations:
+            layer = copy.copy(layer)
+            layer.annotations = {**layer.annotations, "dask-mars-apart": True}
+        layers[name] = layer
+    return HighLevelGraph(layers, graph.dependencies)
 
 
 def _divided(graph: HighLevelGraph) -> tuple[dict[Key, Any], list[LazyLayer]]:

@@ -161,6 +161,9 @@ class Engine:
         os.set_blocking(self._wake_writer, False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        # Not asked of the thread itself: where Ctrl-C interrupts `is_alive` (CPython 3.11 and 3.12), the thread
+        # counts as ended from then on.
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="dask-mars-engine", daemon=True)
         _engines.add(self)
         self._thread.start()
@@ -340,7 +343,7 @@ class Engine:
     @property
     def alive(self) -> bool:
         """Whether the engine can take work."""
-        return self._thread.is_alive() and not self._closing and self.pid == os.getpid()
+        return not self._ended.is_set() and not self._closing and self.pid == os.getpid()
 
     def why_stopped(self) -> BaseException:
         """Return the reason for which the engine takes no work."""
@@ -435,12 +438,15 @@ class Engine:
         if self.pid != os.getpid():
             return
         self._closing = True
-        if self._thread.is_alive():
-            self._command(lambda: None)
+        if not self._ended.is_set():
+            with contextlib.suppress(Exception):
+                # It may just be ending by itself.
+                self._command(lambda: None)
+            self._ended.wait()
             self._thread.join()
 
     def _command(self, command: Callable[[], None]) -> None:
-        if not self._thread.is_alive():
+        if self._ended.is_set():
             raise self.why_stopped()
         with self._descriptors_lock:
             if self._released:
@@ -472,6 +478,7 @@ class Engine:
             for run in list(self._runs.values()):
                 run.inbox.put(messages.Stopped(reason))
             self._runs.clear()
+            self._ended.set()
 
     def _turn(self) -> None:
         """Wait for something to happen, and see to it."""
