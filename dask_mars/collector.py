@@ -23,9 +23,13 @@ def paused() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    gc.disable()
+    # Twice, because Ctrl-C may come in a `finally`, too.
     try:
-        yield
+        try:
+            gc.disable()
+            yield
+        finally:
+            gc.enable()
     finally:
         gc.enable()
 
@@ -35,34 +39,35 @@ class _Patience:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._computing = 0
+        #: Those that are computed.
+        self._computing: set[object] = set()
         #: What was there before, and what was put in its place.
         self._before = self._raised = gc.get_threshold()
 
-    def begin(self, objects: int) -> None:
+    def begin(self, computation: object, objects: int) -> None:
         with self._lock:
-            self._computing += 1
+            self._computing.add(computation)
             now = gc.get_threshold()
-            if self._computing == 1 or now != self._raised:
+            if len(self._computing) == 1 or now != self._raised:
                 self._before = now
             # With 0 the user has switched it off.
-            if 0 < now[0] < objects:
-                gc.set_threshold(objects, *now[1:])
-            self._raised = gc.get_threshold()
+            self._raised = (objects, *now[1:]) if 0 < now[0] < objects else now
+            gc.set_threshold(*self._raised)
 
-    def end(self) -> None:
+    def end(self, computation: object) -> None:
+        """Note the end of a computation; it may be noted before."""
         with self._lock:
-            self._computing -= 1
+            self._computing.discard(computation)
             # What somebody else has set meanwhile is left to them.
             if not self._computing and gc.get_threshold() == self._raised:
                 gc.set_threshold(*self._before)
+                self._raised = self._before
 
     def forget(self) -> None:
         """In a forked process: no computation goes on, and a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
-        if self._computing:
-            self._computing = 1
-            self.end()
+        self._computing.clear()
+        self.end(None)
 
 
 _patience = _Patience()
@@ -78,8 +83,13 @@ def patient(chunks: int) -> Iterator[None]:
     chunks : int
         How many the graph has.
     """
-    _patience.begin(min(int(chunks * _SHARE), _MOST_OBJECTS))
+    computation = object()
+    # Twice, as above.
     try:
-        yield
+        try:
+            _patience.begin(computation, min(int(chunks * _SHARE), _MOST_OBJECTS))
+            yield
+        finally:
+            _patience.end(computation)
     finally:
-        _patience.end()
+        _patience.end(computation)

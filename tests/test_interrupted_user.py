@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import dask
@@ -17,7 +18,7 @@ import pytest
 from dask.callbacks import Callback
 
 import dask_mars
-from dask_mars import Runtime
+from dask_mars import Runtime, collector
 from dask_mars.optimize.prepare import prepare
 
 pytestmark = pytest.mark.timeout(60)
@@ -47,14 +48,37 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[
         return count
 
     signal.signal(signal.SIGALRM, interrupt)
-    # In a callback of the collector, such as hypothesis has, an interrupt would be swallowed.
-    gc.disable()
     yield call
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Keep the collector away: in its callbacks, such as hypothesis has, an interrupt is swallowed."""
+    gc.disable()
+    yield
     gc.enable()
 
 
+@pytest.mark.parametrize("way", [collector.paused, partial(collector.patient, 1_000_000)])
+def test_the_garbage_collector_is_left_as_it_was(way: Any, interrupted: Any) -> None:
+    before = gc.isenabled(), gc.get_threshold()
+
+    def hold() -> None:
+        with way():
+            pass
+
+    def hold_on() -> None:
+        for _ in range(20):
+            hold()
+
+    for _ in range(20):
+        assert interrupted(hold_on, 2e-4, 0.1)
+        assert (gc.isenabled(), gc.get_threshold()) == before
+
+
+@pytest.mark.usefixtures("no_collector")
 def test_an_engine_is_not_lost_while_it_is_asked_whether_it_lives(runtime: Runtime, interrupted: Any) -> None:
     """CPython 3.11 and 3.12 take a thread for ended whose `is_alive` was interrupted."""
     engine = runtime.engine()
@@ -70,6 +94,7 @@ def test_an_engine_is_not_lost_while_it_is_asked_whether_it_lives(runtime: Runti
     assert dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get) == 3
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("annotated", [False, True])
 @pytest.mark.parametrize("symbolic", [True, False])
 def test_preparing_a_graph_leaves_no_setting_changed(annotated: bool, symbolic: bool, interrupted: Any) -> None:
@@ -87,6 +112,7 @@ def test_preparing_a_graph_leaves_no_setting_changed(annotated: bool, symbolic: 
     assert dask.config.config == settings
 
 
+@pytest.mark.usefixtures("no_collector")
 def test_computations_in_all_ways_leave_nothing(runtime: Runtime, interrupted: Any) -> None:
     with dask.annotate(priority=1):
         x = da.random.default_rng(0).random((400, 400), chunks=100)
