@@ -441,6 +441,15 @@ def test_a_local_cluster_is_restarted_as_a_stock_one(tmp_path):
         assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
 
 
+def test_agents_whose_heartbeat_tells_them_first_that_they_are_removed_begin_anew():
+    with cluster_of_agents(1) as cluster, Client(cluster, set_as_default=False) as client:
+        (agent,) = cluster.workers.values()
+        cluster.sync(agent.close, reason="worker-heartbeat-missing")
+        assert eventually(lambda: agent not in cluster.workers.values() and len(cluster.workers) == 1, 20)
+        get = partial(dask_mars.get, client=client)
+        assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10
+
+
 def test_a_restart_ends_what_is_being_computed(tmp_path):
     with cluster_of_agents(1) as cluster, Client(cluster, set_as_default=False) as client:
         raised: list[BaseException] = []

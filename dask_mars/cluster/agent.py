@@ -42,8 +42,9 @@ logger = logging.getLogger(__name__)
 
 #: How often is looked for chunks whose transfer is over.
 _GIVE_BACK_MS = 100
-#: The reason for which Dask's scheduler closes workers that it wants others for, as after `Client.restart`.
-_REMOVED = "scheduler-remove-worker"
+#: Why workers close that Dask's scheduler wants others for, as after `Client.restart`: it says so,
+#: or a heartbeat is answered before what it says arrives.
+_REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
 #: Of the memory limit: what may be read from disk at the same time to be sent to others.
 _SENT_SHARE = 0.1
 
@@ -145,7 +146,7 @@ class MarsWorker(Worker):  # type: ignore[misc]
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
         # One that is to retire is told so before.
-        if kwargs.get("reason") == _REMOVED and self.status is Status.running:
+        if kwargs.get("reason") in _REMOVED and self.status is Status.running:
             self.is_removed = True
         for key in list(self._subtasks):
             self.cancel_subtask(key)
