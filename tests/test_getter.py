@@ -53,6 +53,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours.flags.c_contiguous == theirs.flags.c_contiguous
         if isinstance(theirs, np.ma.MaskedArray):
             np.testing.assert_array_equal(np.ma.getmaskarray(ours), np.ma.getmaskarray(theirs))
+            assert repr(ours.fill_value) == repr(theirs.fill_value)
             assert ours.fill_value == theirs.fill_value
         np.testing.assert_array_equal(ours, theirs)
     elif isinstance(theirs, dict):

@@ -636,3 +636,52 @@ class CountingLock(SerializableLock):
 def test_subclass_of_dask_s_lock_stays_where_it_is():
     with pytest.raises(pickle.PicklingError, match="CountingLock"):
         dumps(CountingLock("token"))
+
+
+# -- masked arrays ----------------------------------------------------------------------------------------------
+
+
+def masked_arrays() -> dict[str, np.ma.MaskedArray]:
+    data = np.arange(2000.0).reshape(40, 50)
+    structured = np.zeros(600, dtype=[("a", "f8"), ("b", "i4")])
+    return {
+        "plain": np.ma.masked_greater(data, 900),
+        "no mask": np.ma.masked_array(data),
+        "scalar": np.ma.masked_array(3.5, True),
+        "hard": np.ma.masked_array(data, data % 2 == 0, hard_mask=True),
+        "filled": np.ma.masked_array(data, data % 2 == 0, fill_value=-1),
+        "transposed": np.ma.masked_greater(data, 900).T,
+        "strided": np.ma.masked_greater(data, 900)[::2, ::-3],
+        "structured": np.ma.masked_array(structured, [(True, False)] * 600),
+        "objects": np.ma.masked_array(np.array([1, "a", None], dtype=object), [True, False, False]),
+        "times": np.ma.masked_array(np.arange(9).astype("M8[s]"), np.arange(9) > 4),
+        "empty": np.ma.masked_array(np.zeros((0, 3)), np.zeros((0, 3), bool)),
+        "strings": np.ma.masked_array(np.array(["a", "bc"]), [True, False]),
+    }
+
+
+@pytest.mark.parametrize("name", masked_arrays())
+def test_masked_arrays_arrive_as_they_were(name):
+    sent = masked_arrays()[name]
+    buffers: list[pickle.PickleBuffer] = []
+    arrived = loads(dumps(sent, buffers.append), buffers=buffers)
+    assert type(arrived) is np.ma.MaskedArray
+    assert (arrived.dtype, arrived.shape) == (sent.dtype, sent.shape)
+    assert (arrived.mask is np.ma.nomask) == (sent.mask is np.ma.nomask)
+    np.testing.assert_array_equal(np.ma.getmaskarray(arrived), np.ma.getmaskarray(sent))
+    np.testing.assert_array_equal(arrived.data, sent.data)
+    assert (arrived._fill_value is None) == (sent._fill_value is None)
+    np.testing.assert_array_equal(arrived.fill_value, sent.fill_value)
+    assert arrived.hardmask == sent.hardmask
+    assert repr(arrived) == repr(sent)
+
+
+def test_data_of_masked_arrays_need_not_be_copied():
+    buffers: list[pickle.PickleBuffer] = []
+    sent = np.ma.masked_greater(np.arange(100_000), 5)
+    dumps(sent, buffers.append)
+    assert sum(buffer.raw().nbytes for buffer in buffers) == sent.data.nbytes + sent.mask.nbytes
+
+
+def test_what_is_masked_stays_the_one_object():
+    assert loads(dumps([np.ma.masked]))[0] is np.ma.masked

@@ -54,6 +54,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = _reduce_mapped(obj)
             if reduced is not None:
                 return reduced
+        if kind is np.ma.MaskedArray and obj.baseclass is np.ndarray:
+            return _reduce_masked(obj)
         if self.thaw is not None and type(obj) is np.ndarray:
             thawed = self.thaw(obj)
             if thawed is not obj:
@@ -131,6 +133,23 @@ def _map_again(
 ) -> Any:
     memory = np.memmap(filename, np.uint8, mode, offset, (size,))
     return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
+
+
+def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
+    """Reduce a masked array to its parts.
+
+    NumPy's own way copies data and mask, makes a mask where there is none, and fixes a fill value that follows the
+    dtype to what it is at the moment.
+    """
+    mask = None if array.mask is np.ma.nomask else np.ma.getmaskarray(array)
+    kept = ("_fill_value", "_hardmask", "_sharedmask", "_optinfo", "_basedict")
+    return _mask_again, (array.view(np.ndarray), mask, {name: getattr(array, name) for name in kept})
+
+
+def _mask_again(data: np.ndarray[Any, Any], mask: Any, attributes: dict[str, Any]) -> np.ma.MaskedArray[Any, Any]:
+    array = data.view(np.ma.MaskedArray)
+    array.__dict__.update(attributes, _mask=np.ma.nomask if mask is None else mask)
+    return array
 
 
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
