@@ -144,7 +144,7 @@ class Converter:
         *_, dependent = (None, *wanted_by)
         if dependent is None:
             raise KeyError(key)
-        raise ValueError(f"Missing dependency {key!r} for dependents {{{dependent!r}}}") from None
+        raise ValueError(f"Missing dependency {key} for dependents {{{dependent!r}}}") from None
 
     def _raise_cycle(self, key: Key, entered: Iterable[Key]) -> NoReturn:
         """Name the keys from one to itself: of those that have been entered, each waits for the next."""
