@@ -5,7 +5,7 @@ VENV ?= .venv
 STRESS = tests/heap_stress.c dask_mars/worker/_heap.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 
-.PHONY: check lint test stress soak dask-suite dask-suite-short benchmarks
+.PHONY: check lint test stress soak clients clients-short fuzz benchmarks
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -38,14 +38,18 @@ stress:
 soak: $(VENV)/installed
 	$(VENV)/bin/python -m benchmarks soak
 
-# Dask's own tests with every scheduler replaced by ours, and by threads for comparison: about half an hour.
-dask-suite: $(VENV)/installed
-	$(VENV)/bin/python -m pip install --quiet --editable '.[test,dask-suite]'
-	$(VENV)/bin/python -m tests.dask_suite --whole
+# The tests of Dask itself and of libraries that use it, each in an environment of its own, with every scheduler
+# replaced by ours, and by threads for comparison: an hour and a half. SUITE=name runs one of them.
+clients: $(VENV)/installed
+	$(VENV)/bin/python -m tests.clients $(addprefix --suite ,$(SUITE))
 
 # The part of it that continuous integration runs.
-dask-suite-short: $(VENV)/installed
-	$(VENV)/bin/python -m tests.dask_suite
+clients-short: $(VENV)/installed
+	$(VENV)/bin/python -m tests.clients --short
+
+# Random programs, computed by Dask's synchronous scheduler and by ours: an hour.
+fuzz: $(VENV)/installed
+	$(VENV)/bin/python -m tests.fuzz --seconds 3600
 
 benchmarks: $(VENV)/installed
 	$(VENV)/bin/python -m pip install --quiet --editable '.[benchmarks]'

@@ -1,0 +1,1 @@
+"""Test suites of libraries that compute with Dask, run with every scheduler replaced by one."""

@@ -1,0 +1,41 @@
+"""Tests of clients that fail under dask_mars alone, and why: what cannot be otherwise between processes."""
+
+from __future__ import annotations
+
+_SIDE_EFFECT = "the task changes a variable of the test, and tasks run in other processes"
+_IDENTITY = "compares objects by identity, and between processes objects are equal copies"
+
+#: Suite to part of a test's name to the reason for its failure.
+_REASONS = {
+    "dask-array": {
+        "test_from_array_getitem[True-True]": _SIDE_EFFECT,
+        "test_from_array_getitem[False-True]": _SIDE_EFFECT,
+        "test_store_sources_unoptimized_nocompute": _SIDE_EFFECT,
+    },
+    "dask-bag": {
+        "test_bag_with_single_callable": _IDENTITY,
+    },
+    "dask-delayed": {
+        "test_checkpoint": _SIDE_EFFECT,
+        "test_wait_on": _SIDE_EFFECT,
+        "test_bind": _SIDE_EFFECT,
+    },
+    "dask-dataframe": {
+        "test_fusion_executes_only_once": _SIDE_EFFECT,
+        "test_use_of_weakref_proxy": _SIDE_EFFECT,
+        "test_repartition_partition_size_complex_dtypes": _IDENTITY,
+        "test_filter_isna": _IDENTITY,
+        "test_register_extension_type": _IDENTITY + " (the decimal context of a type that pandas' tests define)",
+    },
+    "dask-geopandas": {
+        "test_geoseries_properties[exterior]": "GeoPandas pickles rings as lines (as WKB, which has no rings)",
+    },
+    "pint": {
+        "test_dask_scheduler": "asks for the scheduler's name, which is here that of the one put in its place",
+    },
+}
+
+
+def reason_for(suite: str, test: str) -> str | None:
+    """Return why a test of a suite fails under dask_mars alone, None if that is not known."""
+    return next((reason for part, reason in _REASONS.get(suite, {}).items() if part in test), None)

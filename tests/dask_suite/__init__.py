@@ -1,1 +1,0 @@
-"""Dask's own test suite, run with every named scheduler replaced by one scheduler."""
