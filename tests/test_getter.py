@@ -978,6 +978,13 @@ def test_arrays_within_results_are_the_users_to_write_to(steps: int, get: Get) -
     assert result["array"].sum() == 100_000
 
 
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value, 1)], ids=["alone", "within"])
+def test_empty_arrays_are_the_users_to_write_to(wrap: Callable[[Any], Any], get: Get) -> None:
+    kept = dask.delayed(lambda: wrap(np.zeros((0, 3))))().persist(scheduler=get)
+    handed_on = dask.delayed(lambda value: value)(kept).compute(scheduler=get)
+    assert (handed_on if wrap(0) == 0 else handed_on[0]).flags.writeable
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_dataframes_are_the_users_to_write_to(steps: int, get: Get) -> None:
     pandas = pytest.importorskip("pandas")

@@ -155,9 +155,10 @@ def _mask_again(data: np.ndarray[Any, Any], mask: Any, attributes: dict[str, Any
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array of the user's as tasks elsewhere are to see it: read-only, since they have but a copy.
 
-    A task that tries to write is sent home, and writes there into the user's own array, as under threads.
+    A task that tries to write is sent home, and writes there into the user's own array, as under threads. Into one
+    without elements nothing can be written.
     """
-    if not array.flags.writeable or array.dtype.hasobject:
+    if not array.flags.writeable or array.dtype.hasobject or not array.size:
         return array
     # Pickles of arrays that are not contiguous forget that they are read-only.
     alias = array.view() if array.flags.forc else array.copy(order="K")

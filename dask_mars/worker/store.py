@@ -163,7 +163,7 @@ class Store:
         dtype = _portable(array.dtype)
         if type(dtype) is str:
             # A tenth of the time that a pickle takes, and a fifth of the bytes.
-            writeable = not freeze and self._thawed(array, inputs).flags.writeable
+            writeable = not (freeze and array.size) and self._thawed(array, inputs).flags.writeable
             order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
             return (SMALL, dtype, array.shape, order, writeable, array.tobytes(order=order))
         array = frozen(array) if freeze else self._thawed(array, inputs)
