@@ -625,6 +625,13 @@ def test_annotated_retries_of_an_array(tmp_path: Path, optimize_graph: bool, get
     assert (array + 1).sum().compute(scheduler=get, optimize_graph=optimize_graph) == 20
 
 
+@pytest.mark.parametrize("annotation", [{"priority": 5}, {"retries": 2}, {"workers": ["a"]}], ids=str)
+def test_a_container_of_what_is_annotated_and_what_is_not(annotation: dict[str, Any], get: Get) -> None:
+    with dask.annotate(**annotation):
+        annotated = dask.delayed(len)("abc")
+    assert dask.delayed([-dask.delayed(abs)(1), annotated]).compute(scheduler=get) == [-1, 3]
+
+
 def test_annotated_retries_of_a_persisted_array(tmp_path: Path, get: Get) -> None:
     with dask.annotate(retries=3):
         array = da.ones(10, chunks=5).map_blocks(partial(fail_first, tmp_path / "calls", 2), dtype=float)
@@ -976,6 +983,17 @@ def test_arrays_within_results_are_the_users_to_write_to(steps: int, get: Get) -
     result["array"][:] = 1
     result["masked"][:] = 1
     assert result["array"].sum() == 100_000
+
+
+@pytest.mark.parametrize("writable_inputs", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (20_000,)])
+def test_arrays_handed_on_are_the_users_to_write_to(
+    shape: tuple[int, ...], writable_inputs: bool, get: Get
+) -> None:
+    array = da.from_array(np.ones(shape), chunks=shape)
+    with dask.config.set({"dask-mars.writable-inputs": writable_inputs}):
+        handed_on, _ = dask.delayed([array, array + 1]).compute(scheduler=get)
+    assert handed_on.flags.writeable
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value, 1)], ids=["alone", "within"])

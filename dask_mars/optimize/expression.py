@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import dask
-from dask._expr import Expr, HLGExpr, _ExprSequence, _HLGExprSequence
+from dask._expr import Expr, HLGExpr, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode
 from dask.array.optimization import optimize as optimize_arrays
 from dask.blockwise import Blockwise, optimize_blockwise
@@ -361,7 +361,9 @@ def _names(workers: Any) -> tuple[str, ...]:
 
 
 def _value_for(annotation: Callable[[Key], Any] | Any, key: Key) -> Any:
-    return annotation(key) if callable(annotation) else annotation
+    value = annotation(key) if callable(annotation) else annotation
+    # In the one layer that Dask makes of several, it says so of keys that were annotated in none of them.
+    return None if isinstance(value, _AnnotationsTombstone) else value
 
 
 def alias_targets(dsk: Mapping[Key, Any]) -> dict[Key, Key]:

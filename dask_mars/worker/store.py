@@ -512,12 +512,13 @@ def _load_small(
 
 
 def _owning(value: Any) -> Any:
-    """Return a small array as one that owns its memory, which alone can be resized; any other value as it is."""
-    if type(value) is not np.ndarray or value.flags.owndata:
+    """Return a small array as one that owns its memory, which alone can be resized; any other value as it is.
+
+    One that is the user's stays a view of the message that it has come in, by which it is known.
+    """
+    if type(value) is not np.ndarray or value.flags.owndata or not value.flags.writeable:
         return value
-    copy = value.copy(order="K")
-    copy.flags.writeable = value.flags.writeable
-    return copy
+    return value.copy(order="K")
 
 
 #: The short names of dtypes: NumPy would make them anew each time, and pickles each of them.
