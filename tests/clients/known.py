@@ -14,6 +14,8 @@ _REASONS = {
     },
     "dask-bag": {
         "test_bag_with_single_callable": _IDENTITY,
+        "test_repartition_partition_size_complex_dtypes": _IDENTITY,
+        "test_to_delayed_optimize_graph": _SIDE_EFFECT,
     },
     "dask-delayed": {
         "test_checkpoint": _SIDE_EFFECT,
@@ -23,7 +25,6 @@ _REASONS = {
     "dask-dataframe": {
         "test_fusion_executes_only_once": _SIDE_EFFECT,
         "test_use_of_weakref_proxy": _SIDE_EFFECT,
-        "test_repartition_partition_size_complex_dtypes": _IDENTITY,
         "test_filter_isna": _IDENTITY,
         "test_register_extension_type": _IDENTITY + " (the decimal context of a type that pandas' tests define)",
     },
