@@ -638,6 +638,64 @@ def test_subclass_of_dask_s_lock_stays_where_it_is():
         dumps(CountingLock("token"))
 
 
+# -- exceptions with slots ----------------------------------------------------------------------------------------
+
+
+class Slotted(Exception):
+    """It forbids to set what it has in slots."""
+
+    __slots__ = ("__hidden", "empty", "number")
+
+    def __init__(self, number: int, holds: object = None) -> None:
+        super().__init__(str(number))
+        object.__setattr__(self, "number", number)
+        self.__hidden = holds
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("number", "empty"):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+    def __str__(self) -> str:
+        return f"number {self.number}, {self.__hidden}"
+
+
+def fail_with_slots(holds: object = None) -> None:
+    raise Slotted(3, holds)
+
+
+def fail_because_of_slots() -> None:
+    try:
+        fail_with_slots("behind")
+    except Slotted as error:
+        raise ValueError("in front") from error
+
+
+def test_axis_errors_can_be_printed():
+    arrived = travelled(lambda: np.sum(np.ones(3), axis=3))
+    assert type(arrived) is np.exceptions.AxisError
+    assert str(arrived) == "axis 3 is out of bounds for array of dimension 1"
+    assert (arrived.axis, arrived.ndim) == (3, 1)
+    assert arrived.__traceback__ is not None
+
+
+def test_what_exceptions_have_in_slots_arrives():
+    arrived = travelled(fail_with_slots)
+    assert (type(arrived), str(arrived), arrived.args) == (Slotted, "number 3, None", ("3",))
+    assert not hasattr(arrived, "empty")
+
+
+def test_what_is_in_slots_of_exceptions_behind_others_arrives():
+    arrived = travelled(fail_because_of_slots)
+    assert str(arrived) == "in front"
+    assert str(arrived.__cause__) == "number 3, behind"
+
+
+def test_slots_of_exceptions_that_hold_what_cannot_be_pickled_arrive_but_for_that():
+    arrived = travelled(lambda: fail_with_slots(threading.Lock()))
+    assert (type(arrived), arrived.number) == (Slotted, 3)
+
+
 # -- masked arrays ----------------------------------------------------------------------------------------------
 
 

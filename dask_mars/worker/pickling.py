@@ -13,7 +13,7 @@ import mmap
 import pickle
 import sys
 from collections.abc import Callable
-from types import WrapperDescriptorType
+from types import MemberDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import cloudpickle
@@ -194,6 +194,9 @@ def pack_error(error: BaseException) -> FailureRecord:
     for kind in (type(error), *_BUILTIN_ERRORS):
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
+    for kind in _kinds_behind(error):
+        if _slots_of(kind):
+            copyreg.pickle(kind, _reduce_with_slots)
     for candidate in (_Whole(error), _Rebuilt(error), _Described(error)):
         try:
             payload = dumps(candidate)
@@ -226,6 +229,51 @@ def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
     return tblib.pickling_support.unpickle_exception, (kind, arguments, *chain, notes), *state
 
 
+def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
+    """Return the types of an exception and of all those that it has to do with."""
+    found: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            waiting += [each.__cause__, each.__context__]
+            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return set(map(type, found.values()))
+
+
+def _slots_of(kind: type) -> list[str]:
+    return [
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if type(member) is MemberDescriptorType
+    ]
+
+
+def _filled_slots(error: BaseException) -> dict[str, Any]:
+    return {name: getattr(error, name) for name in _slots_of(type(error)) if hasattr(error, name)}
+
+
+def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
+    """Reduce an exception as tblib does, which forgets slots; `AxisError` of NumPy cannot be printed without."""
+    function, arguments, *state = tblib.pickling_support.pickle_exception(error)
+    return _with_slots, (function, arguments, _filled_slots(error)), *state
+
+
+def _with_slots(function: Callable[..., Any], arguments: tuple[Any, ...], slots: dict[str, Any]) -> BaseException:
+    error: BaseException = function(*arguments)
+    _fill_slots(error, slots)
+    return error
+
+
+def _fill_slots(error: BaseException, slots: dict[str, Any]) -> None:
+    for name, value in slots.items():
+        # The class may forbid to set them.
+        object.__setattr__(error, name, value)
+
+
 class _Whole:
     """Pickles as the exception with its traceback, by the exception's own means."""
 
@@ -245,8 +293,9 @@ class _Rebuilt:
     def __reduce__(self) -> tuple[Any, ...]:
         error = self.error
         attributes = {name: value for name, value in vars(error).items() if _can_pickle(value)}
+        slots = {name: value for name, value in _filled_slots(error).items() if _can_pickle(value)}
         arguments = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
-        return _rebuild, (type(error), arguments, attributes, *_chain_of(error))
+        return _rebuild, (type(error), arguments, attributes, *_chain_of(error), slots)
 
 
 class _Described:
@@ -278,10 +327,12 @@ def _rebuild(
     cause: BaseException | None,
     context: BaseException | None,
     suppress_context: bool,
+    slots: dict[str, Any] | None = None,
 ) -> BaseException:
     error = kind.__new__(kind, *arguments)
     error.args = arguments
     error.__dict__.update(attributes)
+    _fill_slots(error, slots or {})
     error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress_context
     return error.with_traceback(traceback)
 
