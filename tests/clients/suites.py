@@ -219,7 +219,6 @@ SUITES = [
         "pint",
         "pint==0.25.3",
         ("pint/testsuite/test_dask.py",),
-        ("pint/testsuite/test_dask.py",),
         needs=("dask[array,distributed]", "pytest-subtests", "pytest-benchmark"),
         from_source=True,
     ),

@@ -1,0 +1,201 @@
+"""Engines that programs are computed by: their memory, who kills their workers, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dask
+
+import dask_mars
+from benchmarks.soak_leaks import Errors, Surroundings, left_in_engine
+from dask_mars import Runtime
+
+MIB = 1 << 20
+#: Programs that one engine computes. Which engine a program has follows from its seed.
+PROGRAMS = 25
+#: Mean seconds between kills, and how many there may be in one program: a worker that has to import much before it
+#: comes to its task would else never come to it.
+_KILL_EVERY_S = 1.0
+_MOST_KILLS = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an engine is to be like.
+
+    Attributes
+    ----------
+    memory_limit : int or None
+        Bytes; None for plenty.
+    kills : bool
+        Whether its workers are killed now and then.
+    workers : int
+        How many it has.
+    settings : dict
+        Dask's, while it starts.
+    """
+
+    memory_limit: int | None
+    kills: bool
+    workers: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def small(self) -> bool:
+        """Whether there is little memory."""
+        return self.memory_limit is not None
+
+
+def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) -> Plan:
+    """Return what the engine of a program is like.
+
+    Parameters
+    ----------
+    seed
+        Of the program.
+    memory_limit, kills
+        What is not left to chance.
+    """
+    chance = random.Random(f"engine {seed // PROGRAMS}")
+    small, killed, workers = chance.random() < 0.4, chance.random() < 0.3, chance.choice([1, 2, 2, 2, 3])
+    settings: dict[str, Any] = {
+        "inline-limit": chance.choice([16 << 10, 16 << 10, 0, 1 << 10]),
+        "arena-threshold": chance.choice([16 << 10, 16 << 10, None, 0, 1 << 10]),
+        "fold-initial": chance.choice([32, 32, None, 1]),
+        "idle-trim": chance.choice(["10 s", "50 ms"]),
+        "dispatch-window": chance.choice(["20 ms", "20 ms", "1 ms"]),
+        "allowed-worker-losses": 1000,
+        "retry-delay": "5 ms",
+        "retry-delay-limit": "50 ms",
+    }
+    if memory_limit is None and small:
+        memory_limit = chance.choice([64, 96, 128]) * MIB
+    if memory_limit is not None:
+        settings["store-limit"] = chance.choice([2, 4, 8]) * MIB
+    named = {f"dask-mars.{name}": value for name, value in settings.items()}
+    return Plan(memory_limit, killed if kills is None else kills, workers, named)
+
+
+class Killer:
+    """Kills random workers while something is computed."""
+
+    def __init__(self, runtime: Runtime, seed: int) -> None:
+        self._runtime, self._chance = runtime, random.Random(seed)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fuzz-killer")
+        self._left = 0
+        self.count = 0
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._chance.expovariate(1 / _KILL_EVERY_S)):
+            # One that is not up yet is spared: where few get up the runtime gives up, and rightly.
+            if self._left <= 0:
+                continue
+            ready = [worker for worker in list(self._runtime.engine()._workers.values()) if worker.ready]
+            if ready:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._chance.choice(ready).process.pid, signal.SIGKILL)
+                    self.count += 1
+                    self._left -= 1
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Have it kill while the context is open, if its thread runs at all."""
+        self._left = _MOST_KILLS
+        try:
+            yield
+        finally:
+            self._left = 0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Killer]:
+        """Have its thread run while the context is open."""
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            self._thread.join()
+
+
+class LeftBehind(Exception):
+    """An engine has left something behind, or logged an error."""
+
+
+class Engine:
+    """A runtime as planned, and the proof that it leaves nothing behind."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self.plan, self.seed = plan, seed
+        self.spilled_bytes = 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Engine:
+        gc.collect()
+        self._before, self._shared = Surroundings(), _shared_memory()
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
+        self.errors = self._stack.enter_context(Errors().kept())
+        with dask.config.set({**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}):
+            self.runtime = Runtime(self.plan.workers, self.plan.memory_limit).start()
+        # The same engine is behind the name.
+        dask_mars.runtime._default._runtime = self.runtime
+        self.killer = Killer(self.runtime, self.seed)
+        if self.plan.kills:
+            self._stack.enter_context(self.killer.running())
+        return self
+
+    def check_idle(self) -> None:
+        """Raise if computations that are over have left something in the engine."""
+        gc.collect()
+        if left := left_in_engine(self.runtime):
+            raise LeftBehind(f"left in the engine: {left}")
+        state = self.runtime.state()
+        if state["graphs"]:
+            raise LeftBehind(f"the engine still computes: {state['graphs']}")
+        if self.errors:
+            raise LeftBehind(f"errors were logged: {self.errors}")
+
+    def __exit__(self, *error: Any) -> None:
+        dask_mars.runtime._default._runtime = None
+        if error[0] is None:
+            self.check_idle()
+            self.spilled_bytes = self.runtime.engine().spilled_bytes
+        self.runtime.close()
+        files = [str(path) for path in self._folder.rglob("*") if path.is_file()]
+        self._stack.close()
+        if error[0] is not None:
+            return
+        if files:
+            raise LeftBehind(f"files are left: {files}")
+        runtime, self.runtime = self.runtime, None
+        del runtime, self.killer
+        if added := self._before.left_over():
+            raise LeftBehind(f"left after the engine was closed: {added}")
+        if shared := _shared_memory() - self._shared:
+            raise LeftBehind(f"shared memory is left: {shared}")
+
+
+def _shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir() if "mars" in path.name} if folder.exists() else set()
+
+
+def settled(engine: Engine) -> float:
+    """Wait until all workers of an engine are up; return how many seconds that took."""
+    began_s = time.monotonic()
+    while not all(worker.ready for worker in list(engine.runtime.engine()._workers.values())):
+        if time.monotonic() > began_s + 30:
+            break
+        time.sleep(0.01)
+    return time.monotonic() - began_s

@@ -1,0 +1,215 @@
+"""Programs computed a second time, by the scheduler under test, and compared with what is expected."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+from dask._task_spec import convert_legacy_graph
+from dask.local import nested_get
+
+from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied
+from tests.fuzz import material
+from tests.fuzz.compare import difference
+from tests.fuzz.programs import Program, Raised, Step, new_namespace
+
+#: How much longer than the watchdog's thread the one without the interpreter's lock waits.
+_LAST_RESORT_S = 10.0
+_DELAYED = re.compile(r"\bd\d+\b|to_delayed")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is not as it should be.
+
+    Attributes
+    ----------
+    step : int
+        Which statement shows it.
+    text : str
+        What was found, and what was expected.
+    """
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Excused:
+    """A right answer to a worker's death or to a limit too small: the program ends there."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Excuses:
+    """Which errors are right answers."""
+
+    small: bool = False
+    kills: bool = False
+
+    def hold_for(self, error: BaseException) -> bool:
+        """Say whether an error is excused."""
+        if isinstance(error, WorkerDied):
+            # Only what appends to files is not begun again.
+            return self.kills and not error.repeatable
+        return self.small and isinstance(error, RequestTooLarge | StoreFull)
+
+
+def is_unsteady(program: Program) -> bool:
+    """Say whether Dask's own scheduler gives other results each time, so that nothing can be said of a program."""
+    return any(isinstance(run(program, "synchronous"), Difference) for _ in range(4))
+
+
+def run(
+    program: Program, scheduler: Any, shared: bool = False, excuses: Excuses | None = None
+) -> Difference | Excused | None:
+    """Carry out a program and compare.
+
+    Parameters
+    ----------
+    program
+        As it was made, with what is expected.
+    scheduler
+        What Dask takes as a scheduler.
+    shared
+        Whether to compute the collections that were made with the program, rather than to make them again.
+    excuses
+        Errors that are no differences.
+
+    Returns
+    -------
+    Difference, Excused or None
+        None if all is as expected.
+    """
+    excuses = excuses or Excuses()
+    namespace = new_namespace()
+    if shared:
+        namespace.update(program.kept)
+    with program.configured(scheduler):
+        for number, step in enumerate(program.steps):
+            if shared and not step.computes:
+                continue
+            try:
+                ours = step.run(namespace)
+            except Exception as error:
+                if excuses.hold_for(error):
+                    return Excused(type(error).__name__)
+                ours = Raised.by(error)
+            text = _judged(step, ours, program.cloned)
+            if text and isinstance(ours, Raised) and isinstance(step.expected, Raised):
+                # Where several tasks fail, any of them may be the first.
+                text = "" if ours in failures(step, namespace) else text
+            if text:
+                return Difference(number, f"{step.source}\n    {text}")
+            # What is delayed is the persisted value itself, under Dask's own schedulers too.
+            if step.computes and not _DELAYED.search(step.source):
+                spoil(ours)
+    return None
+
+
+def _judged(step: Step, ours: Any, cloned: bool) -> str:
+    if isinstance(step.expected, Raised) and step.expected.of_dask:
+        # Which of the tasks that are missing is missed first is left to chance.
+        return ""
+    if isinstance(ours, Raised) and ours.of_dask and cloned:
+        return ""
+    if isinstance(ours, Raised) or isinstance(step.expected, Raised):
+        return "" if ours == step.expected else f"{ours!r:.1500} instead of {step.expected!r:.1500}"
+    return difference(ours, step.expected, step.rounded)
+
+
+def failures(step: Step, namespace: dict[str, Any]) -> list[Raised]:
+    """Return the exceptions of all tasks that fail, whichever is the first."""
+    raised: list[Raised] = []
+
+    def get(dsk: Any, keys: Any, **options: Any) -> Any:
+        graph = convert_legacy_graph(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dict(dsk))
+        values: dict[Any, Any] = {}
+        for key in TopologicalSorter({key: node.dependencies for key, node in graph.items()}).static_order():
+            if all(needed in values for needed in graph[key].dependencies):
+                try:
+                    values[key] = graph[key](values)
+                except Exception as error:
+                    raised.append(Raised.by(error))
+        return nested_get(keys, values)
+
+    with dask.config.set(scheduler=get), contextlib.suppress(Exception):
+        step.run(namespace)
+    return raised
+
+
+def spoil(result: Any) -> None:
+    """Write into the arrays of a result: it is the user's, and nothing else may change by that."""
+    if isinstance(result, list | tuple):
+        for part in result:
+            spoil(part)
+    elif isinstance(result, dict):
+        spoil(list(result.values()))
+    elif isinstance(result, pd.DataFrame | pd.Series):
+        column = result.iloc[:, 0] if result.ndim == 2 and result.shape[1] else result
+        if len(result) and column.ndim == 1 and isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+            # With what is there already: it has to be possible.
+            result.iloc[(0, 0) if result.ndim == 2 else 0] = column.iloc[0]
+    elif result is np.ma.masked:
+        # There is one in the whole process.
+        pass
+    elif isinstance(result, np.ndarray) and result.flags.writeable and result.dtype.kind in "biufc":
+        # What the program was given itself is another matter: under any scheduler a result may be a view of it.
+        shared = any(np.may_share_memory(result, array) for array in material.given)
+        result[...] = result if shared else 77
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Have nothing said of divisions by zero and the like: random data are full of them."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def watchdog(limit_s: float, what: str, runtime: Any) -> Iterator[None]:
+    """End the process with all stacks and the runtime's state if the context is open for too long.
+
+    Parameters
+    ----------
+    limit_s
+        How long is too long.
+    what
+        What to say is hanging.
+    runtime
+        Whose state to print.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        if not done.wait(limit_s):
+            print(f"HANGS for {limit_s:g} s:\n{what}", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(all_threads=True)
+            # These ask the engine's thread, which may be what hangs; then the last resort ends it all.
+            print(runtime.state(), runtime.explain(), sep="\n", file=sys.stderr, flush=True)
+            os._exit(3)
+
+    thread = threading.Thread(target=watch, name="fuzz-watchdog", daemon=True)
+    thread.start()
+    # Where the interpreter's lock is never given up no thread of Python's gets a word in.
+    faulthandler.dump_traceback_later(limit_s + _LAST_RESORT_S, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        done.set()
+        thread.join()

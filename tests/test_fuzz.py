@@ -1,0 +1,208 @@
+"""The fuzzer: its programs differ in nothing, a seed makes the same one each time, and what is wrong is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("xarray")
+pytest.importorskip("dask.dataframe")
+
+from dask_mars.errors import RequestTooLarge, WorkerDied  # noqa: E402
+from tests.fuzz import catalogue, shrinking  # noqa: E402
+from tests.fuzz.compare import difference  # noqa: E402
+from tests.fuzz.drawing import Draw  # noqa: E402
+from tests.fuzz.engines import plan  # noqa: E402
+from tests.fuzz.making import make  # noqa: E402
+from tests.fuzz.operations import OPERATIONS, SOURCES  # noqa: E402
+from tests.fuzz.programs import Program  # noqa: E402
+from tests.fuzz.running import Difference, Excuses, run, silenced  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def operations() -> None:
+    catalogue.load()
+
+
+def made(seed: int, size: str = "small") -> Program:
+    with silenced():
+        return make(seed, size)
+
+
+def ran(program: Program, scheduler: Any, **options: Any) -> Any:
+    with silenced():
+        return run(program, scheduler, **options)
+
+
+# -- right results ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_some_programs_differ_in_nothing(get, first):
+    for seed in range(first, first + 10):
+        program = made(seed)
+        found = ran(program, get, shared=seed % 4 == 0)
+        assert found is None, f"{program}\n\n{found}"
+
+
+def test_the_command_runs_engines_with_troubles(scripts):
+    options = ("--programs", "6", "--seed", "7", "--memory-limit", "96 MiB", "--kill")
+    ended = scripts.run("-m", "tests.fuzz", *options, timeout_s=100)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.startswith("6 programs")
+    assert "0 programs differ" in ended.stdout
+
+
+# -- the same each time -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_seed_makes_the_same_program_each_time(seed):
+    first, second = made(seed), made(seed)
+    assert str(first) == str(second)
+    for one, other in zip(first.steps, second.steps, strict=True):
+        assert not difference(one.expected, other.expected)
+
+
+def test_programs_and_engines_are_of_many_kinds():
+    assert len({str(made(seed)) for seed in range(20)}) == 20
+    plans = [plan(seed) for seed in range(0, 2_000, 25)]
+    assert {it.small for it in plans} == {it.kills for it in plans} == {True, False}
+    assert plan(103) == plan(124) != plan(125)
+    assert plan(0, 1 << 26, True).small
+    assert plan(0, 1 << 26, True).kills
+
+
+def test_every_kind_has_sources_or_operations():
+    assert {"array", "xarray", "frame", "bag", "delayed"} <= set(SOURCES)
+    assert sum(map(len, OPERATIONS.values())) > 70
+
+
+def test_choices_follow_from_the_seed():
+    first, second = Draw(3), Draw(3)
+    assert [first.chunks((9, 4)) for _ in range(9)] == [second.chunks((9, 4)) for _ in range(9)]
+    for _ in range(200):
+        assert sum(first.cut(11)) == 11
+        length = first.integer(0, 9)
+        eval(f"np.arange(length)[{first.slice(length)}]", {"np": np, "length": length})
+
+
+# -- wrong results ------------------------------------------------------------------------------------------------
+
+
+def other_value(value: Any) -> Any:
+    return value + np.asarray(1).astype(value.dtype)
+
+
+def other_dtype(value: Any) -> Any:
+    return value.astype("f8" if value.dtype != "f8" else "f4")
+
+
+def other_order(value: Any) -> Any:
+    return value[..., ::-1] if value.ndim and value.shape[-1] else value
+
+
+def read_only(value: Any) -> Any:
+    value = value.copy()
+    value.flags.writeable = False
+    return value
+
+
+def getter(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return a scheduler that changes results: those that are arrays of numbers."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(changed, value))
+        plain = type(value) is np.ndarray and value.dtype.kind in "iuf"
+        return change(value) if plain else value
+
+    return lambda dsk, keys, **options: changed(dask.get(dsk, keys, **options))
+
+
+@pytest.mark.parametrize("change", [other_value, other_dtype, other_order, read_only])
+def test_wrong_results_are_found(change):
+    found = [ran(made(seed), getter(change)) for seed in range(30)]
+    assert sum(isinstance(it, Difference) for it in found) >= 4
+    assert not any(ran(made(seed), dask.get) for seed in range(5))
+
+
+def test_what_differs_is_made_short():
+    for seed in range(15):
+        program = made(seed)
+        if ran(program, getter(other_value)):
+            with silenced():
+                smaller, found = shrinking.shrink(program, getter(other_value), False)
+            assert len(smaller.steps) <= len(program.steps)
+            assert found.step == len(smaller.steps) - 1
+            return
+    pytest.fail("no program differs")
+
+
+def test_an_error_in_place_of_a_result_is_found():
+    def fail(dsk: Any, keys: Any, **options: Any) -> Any:
+        raise KeyError("wrong")
+
+    found = ran(made(0), fail)
+    assert "KeyError" in found.text
+
+
+def test_errors_are_excused_by_what_caused_them():
+    troubled = Excuses(small=True, kills=True)
+    assert troubled.hold_for(WorkerDied("x", -9, 1, repeatable=False))
+    assert not troubled.hold_for(WorkerDied("x", -9, 1))
+    assert not Excuses().hold_for(WorkerDied("x", -9, 1, repeatable=False))
+    assert troubled.hold_for(RequestTooLarge("x", 2, 1))
+    assert not Excuses(kills=True).hold_for(RequestTooLarge("x", 2, 1))
+    assert not troubled.hold_for(ValueError())
+
+
+X = np.arange(6.0)
+FRAME = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        (X, X.astype("f4")),
+        (X, X.astype(">f8")),
+        (X, X.reshape(2, 3)),
+        (X, X + 1e-12),
+        (X, list(X)),
+        (X * -0.0, X * 0.0),
+        (np.float64(1), 1.0),
+        (1, True),
+        ([X], (X,)),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (np.ma.masked_less(X, 2), np.ma.masked_less(X, 3)),
+        (np.ma.masked_less(X, 2), X),
+        (FRAME, FRAME[::-1]),
+        (FRAME, FRAME.rename(columns={"a": "c"})),
+        (FRAME, FRAME.astype({"b": "category"})),
+        (FRAME.a, FRAME.a.rename("c")),
+        (pd.Categorical(["x"], ["x", "y"]), pd.Categorical(["x"], ["y", "x"])),
+        (pd.RangeIndex(3), pd.Index([0, 1, 2])),
+    ],
+)
+def test_differences_are_found(ours, expected):
+    assert difference(ours, expected)
+    assert not difference(ours, ours)
+    assert not difference(expected, expected)
+
+
+def test_missing_values_are_the_same():
+    for value in (np.nan, np.array([np.nan, 1]), np.array("NaT", "M8[s]"), pd.NaT, pd.Series([None, "x"])):
+        assert not difference(value, value)
+
+
+def test_rounding_is_no_difference_where_it_is_allowed():
+    assert not difference(X * (1 + 1e-13), X, rounded=True)
+    assert difference(X * (1 + 1e-13), X)
+    assert difference(X * (1 + 1e-5), X, rounded=True)
