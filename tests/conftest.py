@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,10 @@ from dask_mars import Runtime  # noqa: E402
 from dask_mars.scheduler.engine import Engine  # noqa: E402
 from dask_mars.scheduler.spiller import Spiller  # noqa: E402
 from dask_mars.worker.locks import InterprocessLock  # noqa: E402
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: What left-overs get to go away on their own.
 GRACE_S = 2.0

@@ -21,12 +21,20 @@ _REASONS = {
         "test_checkpoint": _SIDE_EFFECT,
         "test_wait_on": _SIDE_EFFECT,
         "test_bind": _SIDE_EFFECT,
+        "test_traverse_false": _IDENTITY,
     },
     "dask-dataframe": {
         "test_fusion_executes_only_once": _SIDE_EFFECT,
         "test_use_of_weakref_proxy": _SIDE_EFFECT,
         "test_filter_isna": _IDENTITY,
         "test_register_extension_type": _IDENTITY + " (the decimal context of a type that pandas' tests define)",
+    },
+    "xarray": {
+        "test_to_zarr_no_redundant_computation": _SIDE_EFFECT,
+        "test_concat_loads_variables": _SIDE_EFFECT,
+        "test_dataarray_pickle": _SIDE_EFFECT,
+        "test_dataset_pickle": _SIDE_EFFECT,
+        "TestVariable::test_pickle": _SIDE_EFFECT,
     },
     "dask-geopandas": {
         "test_geoseries_properties[exterior]": "GeoPandas pickles rings as lines (as WKB, which has no rings)",

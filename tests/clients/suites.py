@@ -110,8 +110,18 @@ SUITES = [
         "xarray",
         "xarray==2026.9.0",
         ("xarray.tests",),
-        needs=("dask[array,dataframe]", "bottleneck", "cftime", "netcdf4", "h5netcdf", "numbagg", "pint", "scipy")
-        + ("flox", "sparse", "zarr>=3", "distributed"),
+        needs=(
+            "dask[array,dataframe]",
+            "bottleneck",
+            "cftime",
+            "netcdf4",
+            "h5netcdf",
+            "h5py",
+            "numbagg",
+            "pint",
+            "scipy",
+        )
+        + ("flox", "pytest-asyncio", "sparse", "zarr>=3", "distributed"),
         options=("-k", "dask or chunk or lazy or Dask or zarr", "-n", "2"),
     ),
     Suite(
