@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection
+from itertools import repeat
 
 from dask_mars.scheduler.bookkeeping import (
     CANCELLED,
@@ -160,8 +161,8 @@ class Machine:
 
     def holds(self, worker: int, graph: int, chunks: Collection[int]) -> bool:
         """Return whether a worker has chunks of a graph in hand, each of them named once."""
-        named = {(graph, chunk) for chunk in chunks}
-        return len(named) == len(chunks) and named <= self._dispatcher.workers[worker].in_hand.keys()
+        in_hand = self._dispatcher.workers[worker].in_hand
+        return len(set(chunks)) == len(chunks) and all(map(in_hand.__contains__, zip(repeat(graph), chunks)))
 
     def holder_of(self, graph: int, chunk: int) -> int | None:
         """Return the worker that has a chunk in hand, if one does."""

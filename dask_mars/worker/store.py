@@ -345,6 +345,8 @@ class Store:
     def load_copy(self, location: Location) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
         kind = location[0]
+        if kind == VALUE:
+            return location[1]
         if kind < ARRAY:
             return _owning(self.load(location))
         if kind == SPILLED:
