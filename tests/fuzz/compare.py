@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_DEFAULT_FILLS = {str(np.ma.default_fill_value(np.dtype(code))) for code in "?bhilBHILefdFDOSUM"} | {"999999.0"}
+_DEFAULT_FILLS = {str(np.ma.zeros(1, code).fill_value) for code in "?bhilBHILefdFDOSUM"} | {"999999.0"}
 #: Relative errors that sums in another order may have, by the bytes of a real number.
 TOLERANCES = {2: 3e-2, 4: 2e-4, 8: 1e-9, 16: 1e-9}
 
