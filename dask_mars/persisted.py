@@ -187,6 +187,10 @@ class PersistedNode(Task):  # type: ignore[misc]
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.result(), dtype)
 
+    def __dask_tokenize__(self) -> Any:
+        # As with a future: what has the same key is the same, however often it was computed.
+        return type(self).__name__, self.key
+
     def __repr__(self) -> str:
         return repr(self.args[0])
 

@@ -696,3 +696,16 @@ def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
     np.testing.assert_allclose(both.compute(scheduler=small.get), expected)
     assert on_disk(persisted)
     engine._machine.validate()
+
+
+def test_kept_chunks_of_the_same_key_are_the_same_to_dask():
+    pandas = pytest.importorskip("pandas")
+    frames = pytest.importorskip("dask.dataframe")
+    with dask.config.set({"dask-mars.inline-limit": 0}), dask_mars.Runtime(num_workers=1) as runtime:
+        frame = frames.from_pandas(pandas.DataFrame({"a": range(6)}), npartitions=2) + 1
+        array = da.arange(6, chunks=3)
+        first, one = dask.persist(frame, array, scheduler=runtime.get)
+        second, other = dask.persist(frame, array + 1, scheduler=runtime.get, optimize_graph=False)
+        assert first._name == second._name
+        results = dask.compute(first, one, second, other, scheduler=runtime.get)
+    assert [type(result).__name__ for result in results] == ["DataFrame", "ndarray"] * 2
