@@ -110,18 +110,8 @@ SUITES = [
         "xarray",
         "xarray==2026.9.0",
         ("xarray.tests",),
-        needs=(
-            "dask[array,dataframe]",
-            "bottleneck",
-            "cftime",
-            "netcdf4",
-            "h5netcdf",
-            "h5py",
-            "numbagg",
-            "pint",
-            "scipy",
-        )
-        + ("flox", "pytest-asyncio", "sparse", "zarr>=3", "distributed"),
+        needs=("dask[array,dataframe]", "bottleneck", "cftime", "netcdf4", "h5netcdf", "h5py", "numbagg", "pint")
+        + ("scipy", "flox", "pytest-asyncio", "sparse", "zarr>=3", "distributed"),
         options=("-k", "dask or chunk or lazy or Dask or zarr", "-n", "2"),
     ),
     Suite(
@@ -169,26 +159,10 @@ SUITES = [
         "anndata",
         "anndata[dask,lazy]==0.12.19",
         ("tests",),
-        needs=(
-            "pytest-mock",
-            "pytest-memray",
-            "pytest-randomly",
-            "scikit-learn",
-            "joblib",
-            "boltons",
-            "awkward>=2.3.2",
-        )
-        + ("filelock", "matplotlib", "openpyxl", "pyarrow", "pooch", "dask[distributed]", "loompy"),
+        needs=("pytest-mock", "pytest-memray", "scikit-learn", "joblib", "boltons", "awkward>=2.3.2", "filelock")
+        + ("matplotlib", "openpyxl", "pyarrow", "pooch", "dask[distributed]", "loompy"),
         from_source=True,
-        options=(
-            "-p",
-            "no:randomly",
-            "-p",
-            "testing.anndata._pytest",
-            "--import-mode=importlib",
-            "-k",
-            "dask or lazy",
-        ),
+        options=("-p", "testing.anndata._pytest", "--import-mode=importlib", "-k", "dask or lazy"),
     ),
     Suite(
         "sparse",
@@ -203,10 +177,7 @@ SUITES = [
         ("xrspatial",),
         needs=("dask[array,dataframe]", "scipy", "geopandas", "shapely", "spatialpandas", "noise", "pyarrow"),
         from_source=True,
-        options=(
-            "-k",
-            "dask",
-        ),
+        options=("-k", "dask"),
     ),
     Suite("xrft", "xrft==1.0.1", ("xrft",), needs=("dask[array]", "numpy_groupies", "cftime"), from_source=True),
     Suite(
