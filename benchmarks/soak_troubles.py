@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -160,7 +160,7 @@ class CancelAfter(Callback):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def watchdog(limit_s: float, what: str) -> Iterator[None]:
+def watchdog(limit_s: float, what: str, tell: Callable[[], object] = str) -> Iterator[None]:
     """End the process with the stacks of all threads if the context is open for too long.
 
     Parameters
@@ -169,6 +169,8 @@ def watchdog(limit_s: float, what: str) -> Iterator[None]:
         How long is too long.
     what
         What to say is hanging.
+    tell
+        Asked for more to print. It may hang itself: that does not keep the process.
     """
     done = threading.Event()
 
@@ -176,9 +178,10 @@ def watchdog(limit_s: float, what: str) -> Iterator[None]:
         if not done.wait(limit_s):
             print(f"HANGS for {limit_s:g} s: {what}", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(all_threads=True)
+            print(tell(), file=sys.stderr, flush=True)
             os._exit(3)
 
-    thread = threading.Thread(target=watch, name="soak-watchdog", daemon=True)
+    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
     thread.start()
     # Where the interpreter's lock is never given up no thread of Python's gets a word in.
     faulthandler.dump_traceback_later(limit_s + _LAST_RESORT_S, exit=True)

@@ -141,14 +141,13 @@ def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
     NumPy's own way copies data and mask, makes a mask where there is none, and fixes a fill value that follows the
     dtype to what it is at the moment.
     """
-    mask = None if array.mask is np.ma.nomask else np.ma.getmaskarray(array)
-    kept = ("_fill_value", "_hardmask", "_sharedmask", "_optinfo", "_basedict")
-    return _mask_again, (array.view(np.ndarray), mask, {name: getattr(array, name) for name in kept})
+    kept = ("_mask", "_fill_value", "_hardmask", "_sharedmask", "_optinfo", "_basedict")
+    return _mask_again, (array.view(np.ndarray), {name: getattr(array, name) for name in kept})
 
 
-def _mask_again(data: np.ndarray[Any, Any], mask: Any, attributes: dict[str, Any]) -> np.ma.MaskedArray[Any, Any]:
+def _mask_again(data: np.ndarray[Any, Any], attributes: dict[str, Any]) -> np.ma.MaskedArray[Any, Any]:
     array = data.view(np.ma.MaskedArray)
-    array.__dict__.update(attributes, _mask=np.ma.nomask if mask is None else mask)
+    array.__dict__.update(attributes)
     return array
 
 

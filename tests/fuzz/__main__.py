@@ -18,11 +18,12 @@ import click  # noqa: E402
 from dask.utils import parse_bytes  # noqa: E402
 
 from benchmarks.soak_leaks import share_allocator  # noqa: E402
+from benchmarks.soak_troubles import watchdog  # noqa: E402
 from tests.fuzz import catalogue, shrinking  # noqa: E402
 from tests.fuzz.engines import PROGRAMS, Engine, LeftBehind, Plan, plan, settled  # noqa: E402
 from tests.fuzz.making import make  # noqa: E402
 from tests.fuzz.programs import Program, Raised  # noqa: E402
-from tests.fuzz.running import Difference, Excused, Excuses, is_unsteady, run, silenced, watchdog  # noqa: E402
+from tests.fuzz.running import Difference, Excused, Excuses, is_unsteady, run, silenced  # noqa: E402
 
 #: Programs between two looks at what is left in the engine.
 _LOOK_EVERY = 10
@@ -109,7 +110,7 @@ def one(engine: Engine, seed: int, tally: Tally, options: Options) -> bool:
     scheduler = chance.choice([engine.runtime.get, "mars"])
     excuses = Excuses(engine.plan.small, engine.plan.kills)
     kills = engine.killer.count
-    with watchdog(options.limit_s, str(program), engine.runtime), engine.killer.at_work():
+    with watchdog(options.limit_s, str(program), engine.told), engine.killer.at_work():
         found = run(program, scheduler, shared, excuses)
     tally.kills += engine.killer.count - kills
     tally.seconds["running"] += time.monotonic() - made_s

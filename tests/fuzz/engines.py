@@ -155,6 +155,10 @@ class Engine:
             self._stack.enter_context(self.killer.running())
         return self
 
+    def told(self) -> str:
+        """Return what the runtime says of itself."""
+        return f"{self.runtime.state()}\n{self.runtime.explain()}"
+
     def check_idle(self) -> None:
         """Raise if computations that are over have left something in the engine."""
         gc.collect()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import os
 import re
-import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,8 +21,6 @@ from tests.fuzz import material
 from tests.fuzz.compare import difference
 from tests.fuzz.programs import Program, Raised, Step, new_namespace
 
-#: How much longer than the watchdog's thread the one without the interpreter's lock waits.
-_LAST_RESORT_S = 10.0
 _DELAYED = re.compile(r"\bd\d+\b|to_delayed")
 
 
@@ -178,38 +172,3 @@ def silenced() -> Iterator[None]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         yield
-
-
-@contextlib.contextmanager
-def watchdog(limit_s: float, what: str, runtime: Any) -> Iterator[None]:
-    """End the process with all stacks and the runtime's state if the context is open for too long.
-
-    Parameters
-    ----------
-    limit_s
-        How long is too long.
-    what
-        What to say is hanging.
-    runtime
-        Whose state to print.
-    """
-    done = threading.Event()
-
-    def watch() -> None:
-        if not done.wait(limit_s):
-            print(f"HANGS for {limit_s:g} s:\n{what}", file=sys.stderr, flush=True)
-            faulthandler.dump_traceback(all_threads=True)
-            # These ask the engine's thread, which may be what hangs; then the last resort ends it all.
-            print(runtime.state(), runtime.explain(), sep="\n", file=sys.stderr, flush=True)
-            os._exit(3)
-
-    thread = threading.Thread(target=watch, name="fuzz-watchdog", daemon=True)
-    thread.start()
-    # Where the interpreter's lock is never given up no thread of Python's gets a word in.
-    faulthandler.dump_traceback_later(limit_s + _LAST_RESORT_S, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        done.set()
-        thread.join()
