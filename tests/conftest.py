@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import importlib.util
 import logging
 import os
 import re
@@ -20,21 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import dask
+import numpy as np
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-if importlib.util.find_spec("dask_mars") is None:
-    sys.path.insert(0, str(ROOT))
-
-import dask  # noqa: E402
-import numpy as np  # noqa: E402
-
-import dask_mars  # noqa: E402
-from dask_mars import Runtime  # noqa: E402
-from dask_mars.scheduler.engine import Engine  # noqa: E402
-from dask_mars.scheduler.spiller import Spiller  # noqa: E402
-from dask_mars.worker.locks import InterprocessLock  # noqa: E402
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.scheduler.engine import Engine
+from dask_mars.scheduler.spiller import Spiller
+from dask_mars.worker.locks import InterprocessLock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.

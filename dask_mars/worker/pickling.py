@@ -294,7 +294,7 @@ class _Rebuilt:
         attributes = {name: value for name, value in vars(error).items() if _can_pickle(value)}
         slots = {name: value for name, value in _filled_slots(error).items() if _can_pickle(value)}
         arguments = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
-        return _rebuild, (type(error), arguments, attributes, *_chain_of(error), slots)
+        return _rebuild, (type(error), arguments, attributes, slots, *_chain_of(error))
 
 
 class _Described:
@@ -305,7 +305,7 @@ class _Described:
 
     def __reduce__(self) -> tuple[Any, ...]:
         text = f"{type(self.error).__name__}: {_text_of(self.error)}"
-        return _rebuild, (RuntimeError, (text,), {}, *_chain_of(self.error))
+        return _rebuild, (RuntimeError, (text,), {}, {}, *_chain_of(self.error))
 
 
 def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
@@ -322,16 +322,16 @@ def _rebuild(
     kind: type[BaseException],
     arguments: tuple[Any, ...],
     attributes: dict[str, Any],
+    slots: dict[str, Any],
     traceback: Any,
     cause: BaseException | None,
     context: BaseException | None,
     suppress_context: bool,
-    slots: dict[str, Any] | None = None,
 ) -> BaseException:
     error = kind.__new__(kind, *arguments)
     error.args = arguments
     error.__dict__.update(attributes)
-    _fill_slots(error, slots or {})
+    _fill_slots(error, slots)
     error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress_context
     return error.with_traceback(traceback)
 

@@ -34,23 +34,32 @@ def python(suite: Suite) -> Path:
 def source(suite: Suite) -> Path:
     """Return the folder of a suite's source distribution or repository, fetched where it is missing."""
     folder = CLIENTS / "sources" / f"{suite.distribution}-{suite.version}"
-    if suite.repository and not folder.exists():
-        address, _, tag = suite.repository.partition("@")
-        clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, address, str(folder)]
-        subprocess.run(clone, check=True)
-    elif not folder.exists():
-        name = suite.distribution
-        archives = CLIENTS / "archives" / name
-        shutil.rmtree(archives, ignore_errors=True)
-        pip = [str(python(suite)), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name]
-        subprocess.run([*pip, f"{name}=={suite.version}", "--dest", str(archives)], check=True)
-        (archive,) = archives.iterdir()
-        with tarfile.open(archive) as opened:
-            opened.extractall(archives, filter="data")
-        (unpacked,) = (path for path in archives.iterdir() if path.is_dir())
+    if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        unpacked.rename(folder)
+        fetch = _clone if suite.repository else _download
+        fetch(suite, folder)
     return folder
+
+
+def _clone(suite: Suite, folder: Path) -> None:
+    address, _, tag = suite.repository.partition("@")
+    # Its tests alone: beside the package they would not import the one that is installed.
+    clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--sparse", address, str(folder)]
+    subprocess.run(clone, check=True)
+    subprocess.run(["git", "-C", str(folder), "sparse-checkout", "set", *suite.targets], check=True)
+
+
+def _download(suite: Suite, folder: Path) -> None:
+    name = suite.distribution
+    archives = CLIENTS / "archives" / name
+    shutil.rmtree(archives, ignore_errors=True)
+    pip = [str(python(suite)), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", name]
+    subprocess.run([*pip, f"{name}=={suite.version}", "--dest", str(archives)], check=True)
+    (archive,) = archives.iterdir()
+    with tarfile.open(archive) as opened:
+        opened.extractall(archives, filter="data")
+    (unpacked,) = (path for path in archives.iterdir() if path.is_dir())
+    unpacked.rename(folder)
 
 
 def versions(suite: Suite) -> str:
