@@ -32,6 +32,7 @@ from benchmarks.graphs import handed_over
 from dask_mars.cluster import clients, demands, planning, submission
 from dask_mars.cluster.computation import Computation
 from dask_mars.cluster.demands import Demands
+from dask_mars.cluster.guards import workers_of
 from dask_mars.cluster.pieces import Packer
 from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
 from dask_mars.cluster.shuffles import Shuffles
@@ -584,6 +585,16 @@ def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
         monkeypatch.setattr("dask_mars.cluster.planning.MARK", "no-such-mark")
         with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
             dask_mars.get({"x": (pid_of,)}, "x", client=client)
+
+
+def test_agents_that_have_just_registered_take_work(cluster, monkeypatch):
+    def in_state(status: str) -> Any:
+        return lambda client: {address: {**told, "status": status} for address, told in workers_of(client).items()}
+
+    with Client(cluster, set_as_default=False) as client:
+        for status, hosts in (("init", 2), ("running", 2), ("closing_gracefully", 0)):
+            monkeypatch.setattr("dask_mars.cluster.planning.workers_of", in_state(status))
+            assert len(find_hosts(client)) == hosts
 
 
 # -- security -------------------------------------------------------------------------------------------------

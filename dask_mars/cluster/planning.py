@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from distributed import Client, Future
 from distributed.comm import get_address_host
+from distributed.core import Status
 
 from dask_mars import config
 from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.guards import workers_of
-from dask_mars.cluster.plugin import IDENTITY, MARK, has_resources, names_in_hashes
+from dask_mars.cluster.plugin import IDENTITY, LEAVING, MARK, has_resources, names_in_hashes
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph import ChunkGraph, Restriction
@@ -56,11 +57,14 @@ class Host:
 
 
 def find_hosts(client: Client) -> list[Host]:
-    """Return the agents of a cluster, in the order of their addresses."""
+    """Return the agents of a cluster, in the order of their addresses.
+
+    One that has just registered counts, though it does not run yet: the scheduler keeps its tasks until it does.
+    """
     return [
         Host(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
         for address, told in sorted(workers_of(client).items())
-        if MARK in told and told["status"] == "running"
+        if MARK in told and Status[told["status"]] not in LEAVING
     ]
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MARK = "dask-mars"
 #: How agents say which one they are: at the same address there may be another one later.
 IDENTITY = "dask-mars-id"
-#: Of agents that take no work.
-_LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed, Status.paused})
+#: States of agents that take no work.
+LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed, Status.paused})
 #: A host has at most so many times its share of a computation's subtasks that follow no data.
 _CROWDED = 1.25
 
@@ -167,7 +167,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         # One that is gone has left the scheduler's list before anybody is told.
         workers = self._scheduler.workers
         return [
-            address for address in self._agents if address in workers and workers[address].status not in _LEAVING
+            address for address in self._agents if address in workers and workers[address].status not in LEAVING
         ]
 
     def _is_planned(self, task: TaskState) -> bool:
@@ -279,4 +279,4 @@ def install(scheduler: Scheduler) -> None:
         scheduler.add_plugin(Placement(scheduler), name=Placement.name)
 
 
-__all__ = ["IDENTITY", "MARK", "Placement", "Plan", "has_resources", "install", "names_in_hashes"]
+__all__ = ["IDENTITY", "LEAVING", "MARK", "Placement", "Plan", "has_resources", "install", "names_in_hashes"]
