@@ -159,6 +159,11 @@ class PersistedNode(Task):  # type: ignore[misc]
     __slots__ = ()
 
     @property
+    def block_fusion(self) -> bool:
+        """Dask leaves the node as it is: `clone` puts it under other keys, which its fusion cannot know."""
+        return True
+
+    @property
     def persisted(self) -> Persisted:
         """The kept chunk."""
         persisted: Persisted = self.args[0]
@@ -193,6 +198,17 @@ class PersistedNode(Task):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return repr(self.args[0])
+
+
+class _Value(DataNode):  # type: ignore[misc]
+    """The node of a value in which Dask would look for keys and tasks."""
+
+    __slots__ = ()
+
+    @property
+    def block_fusion(self) -> bool:
+        """As with `PersistedNode`."""
+        return True
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -241,7 +257,7 @@ def as_node(key: Hashable, value: Any) -> Any:
         return value
     if type(value) is Persisted:
         return PersistedNode(key, value_of, value)
-    return DataNode(key, value) if isinstance(value, _READ_BY_DASK) or _is_dask_future(value) else value
+    return _Value(key, value) if isinstance(value, _READ_BY_DASK) or _is_dask_future(value) else value
 
 
 def as_data(key: Hashable, node: Any) -> Any:

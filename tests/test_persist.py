@@ -21,6 +21,7 @@ import pytest
 from conftest import eventually
 from dask.array.utils import assert_eq
 from dask.diagnostics import Profiler, ProgressBar
+from dask.graph_manipulation import clone
 
 import dask_mars
 from dask_mars import Runtime
@@ -709,3 +710,16 @@ def test_kept_chunks_of_the_same_key_are_the_same_to_dask():
         assert first._name == second._name
         results = dask.compute(first, one, second, other, scheduler=runtime.get)
     assert [type(result).__name__ for result in results] == ["DataFrame", "ndarray"] * 2
+
+
+@pytest.mark.parametrize("scheduler", ["threads", None])
+@pytest.mark.parametrize("inline_limit", [0, 10_000])
+def test_clones_have_other_keys(scheduler, inline_limit):
+    with dask.config.set({"dask-mars.inline-limit": inline_limit}), Runtime(num_workers=1) as runtime:
+        get = scheduler or runtime.get
+        array = clone(da.arange(12, chunks=4).persist(scheduler=runtime.get))
+        assert (array + 1).sum().compute(scheduler=get) == 78
+        assert dask.optimize(array[2:3] + 1)[0].compute(scheduler=get) == [3]
+        bag = clone(db.range(6, 2).map(lambda number: [number]).persist(scheduler=runtime.get))
+        assert bag.map(sum).compute(scheduler=get) == [*range(6)]
+        assert bag.max().to_delayed().compute(scheduler=get) == [5]
