@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 
-STRESS = tests/heap_stress.c dask_mars/worker/_heap.c
+STRESS = tests/heap_stress.c dask_mars/store/_heap.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 
 .PHONY: check lint test stress soak clients clients-short fuzz benchmarks

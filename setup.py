@@ -27,9 +27,9 @@ setup(
     cmdclass={"build_ext": BuildArena},
     ext_modules=[
         Extension(
-            "dask_mars.worker._arena",
-            ["dask_mars/worker/_arena.c", "dask_mars/worker/_heap.c"],
-            depends=["dask_mars/worker/_heap.h"],
+            "dask_mars.store._arena",
+            ["dask_mars/store/_arena.c", "dask_mars/store/_heap.c"],
+            depends=["dask_mars/store/_heap.h"],
             include_dirs=[numpy.get_include()],
             extra_compile_args=["-std=c11", "-pthread", "-fvisibility=hidden"],
             extra_link_args=["-pthread"],

@@ -14,7 +14,7 @@ from dask.order import order
 from dask.utils import parse_bytes
 
 from benchmarks.workloads import COLLECTIONS
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import GraphPlan

@@ -35,24 +35,24 @@ ATTEMPTS = 50
 #: What is timed: module, class (or the module itself), function, process and part.
 CLIENT_PARTS = (
     ("dask_mars.runtime", "", "compute", "client", "the rest of the call"),
-    ("dask_mars.client", "", "prepare", "client", "preparing the graph"),
-    ("dask_mars.client", "_Computation", "results", "client", "taking the results"),
-    ("dask_mars.scheduler.engine", "Engine", "_turn", "engine", "the rest"),
+    ("dask_mars.client.computation", "", "prepare", "client", "preparing the graph"),
+    ("dask_mars.client.computation", "_Computation", "results", "client", "taking the results"),
+    ("dask_mars.engine.loop", "Engine", "_turn", "engine", "the rest"),
     ("dask_mars.scheduler.machine", "Machine", "handle", "engine", "state machine"),
-    ("dask_mars.scheduler.sending", "Sender", "send", "engine", "sending"),
-    ("dask_mars.scheduler.workers", "WorkerHandle", "write", "engine", "sending"),
-    ("dask_mars.scheduler.workers", "WorkerHandle", "read", "engine", "taking reports"),
-    ("dask_mars.scheduler.reports", "Reports", "take", "engine", "taking reports"),
+    ("dask_mars.engine.sender", "Sender", "send", "engine", "sending"),
+    ("dask_mars.engine.processes", "WorkerHandle", "write", "engine", "sending"),
+    ("dask_mars.engine.processes", "WorkerHandle", "read", "engine", "taking reports"),
+    ("dask_mars.engine.receiver", "Reports", "take", "engine", "taking reports"),
 )
 WORKER_PARTS = (
-    ("dask_mars.worker.process", "WorkerProcess", "_look", "workers", "reading messages"),
-    ("dask_mars.worker.reporting", "Reporter", "flush", "workers", "reporting"),
+    ("dask_mars.worker.loop", "WorkerProcess", "_look", "workers", "reading messages"),
+    ("dask_mars.worker.outbox", "Reporter", "flush", "workers", "reporting"),
 )
 #: Called once for each operand.
 OPERAND_PARTS = (
-    ("dask_mars.worker.process", "WorkerProcess", "_load_inputs", "workers", "loading inputs"),
-    ("dask_mars.worker.process", "WorkerProcess", "_seal", "workers", "sealing results"),
-    ("dask_mars.graph", "Operand", "run", "workers", "computing"),
+    ("dask_mars.worker.loop", "WorkerProcess", "_load_inputs", "workers", "loading inputs"),
+    ("dask_mars.worker.loop", "WorkerProcess", "_seal", "workers", "sealing results"),
+    ("dask_mars.graph.chunks", "Operand", "run", "workers", "computing"),
 )
 WORKER_REST = ("workers", "the loop around operands")
 CALLER = ("client", "before and after: Dask, or the caller")

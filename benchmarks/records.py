@@ -25,11 +25,10 @@ from benchmarks import options
 from benchmarks.functions import noop
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.report import markdown_table, plain_console
-from dask_mars.graph import Chunk, ChunkGraph, Operand, Step
-from dask_mars.ids import subtask_id, write_subtask_id
-from dask_mars.operands import OperandMapping
-from dask_mars.worker.pickling import dumps, loads
-from dask_mars.worker.transport import (
+from dask_mars.graph.chunks import Chunk, ChunkGraph, Operand, Step
+from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.ids import subtask_id, write_subtask_id
+from dask_mars.protocol.columns import (
     pack_chunks,
     pack_numbers,
     pack_operand,
@@ -37,6 +36,7 @@ from dask_mars.worker.transport import (
     unpack_numbers,
     unpack_operand,
 )
+from dask_mars.protocol.pickling import dumps, loads
 
 #: Chunks whose message is packed, or whose keys are made, as one.
 CHUNKS = 2_000

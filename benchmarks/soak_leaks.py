@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from dask_mars import Runtime
-from dask_mars.scheduler.engine import Engine
+from dask_mars.engine.loop import Engine
 from dask_mars.scheduler.events import CLIENT
 
 #: What is left may take this long to go: a worker that is starting gives back what was cancelled when it is up,

@@ -26,12 +26,12 @@ from benchmarks.apart import call_apart
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.report import MIB, NONE, markdown_table, plain_console, print_tables
-from dask_mars.worker import arena as arenas
-from dask_mars.worker.adoption import make_heap
-from dask_mars.worker.arena import Arena
-from dask_mars.worker.context import WORKER_ENVIRONMENT
-from dask_mars.worker.locations import Location
-from dask_mars.worker.store import Store
+from dask_mars.protocol.context import WORKER_ENVIRONMENT
+from dask_mars.protocol.object_ref import Location
+from dask_mars.store import arena as arenas
+from dask_mars.store.arena import Arena
+from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.store import Store
 
 Array = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ class Maker:
     def numpys_own(self) -> Iterator[None]:
         """Have arrays built where NumPy builds them without us."""
         # It is compiled where it can be.
-        from dask_mars.worker import _arena
+        from dask_mars.store import _arena
 
         _arena.uninstall()
         try:
@@ -255,7 +255,7 @@ def store(rounds: int, repeat: int, chain_bytes: int, result_bytes: int) -> None
     them; the latter with the system's malloc and with the settings that our workers give it, which keep freed
     memory. Results that were made in shared memory are sealed there, and read by another process.
     """
-    if importlib.util.find_spec("dask_mars.worker._arena") is None:
+    if importlib.util.find_spec("dask_mars.store._arena") is None:
         raise click.ClickException("dask_mars was installed without its extension: there is nothing to see")
     sizes = chain_bytes, result_bytes
     found: dict[str, dict[str, list[float]]] = {}

@@ -21,7 +21,7 @@ from dask_mars.version import __version__
 
 if TYPE_CHECKING:
     from dask_mars.cluster.local import LocalMarsCluster
-    from dask_mars.drawing.visualize import visualize
+    from dask_mars.diagnostics.drawing.visualize import visualize
 
 __all__ = ["LocalMarsCluster", "Runtime", "__version__", "close", "get", "visualize"]
 
@@ -32,7 +32,7 @@ named_schedulers["mars"] = get
 def __getattr__(name: str) -> Any:
     # Most programs never draw nor leave their machine, and need not wait for the code that does.
     if name == "visualize":
-        from dask_mars.drawing.visualize import visualize
+        from dask_mars.diagnostics.drawing.visualize import visualize
 
         return visualize
     if name == "LocalMarsCluster":

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
-from dask_mars import config, mode
-from dask_mars.calling import compute, compute_on_the_spot
-from dask_mars.calling import persist as persist_with
+from dask_mars import config, process_role
 from dask_mars.errors import EngineStopped, refuse_unhashable
+from dask_mars.lazy_api import compute, compute_on_the_spot
+from dask_mars.lazy_api import persist as persist_with
 
 if TYPE_CHECKING:
-    from dask_mars.scheduler.engine import Engine
-    from dask_mars.scheduler.profile import LayerProfile
+    from dask_mars.engine.loop import Engine
+    from dask_mars.engine.profile import LayerProfile
 
 
 class Runtime:
@@ -131,7 +131,7 @@ class Runtime:
             ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
             `dask_mars.get` takes them.
         """
-        if mode.computes_on_the_spot():
+        if process_role.computes_on_the_spot():
             return compute_on_the_spot(dsk, keys, **options)
         return compute(self.engine, dsk, keys, **_known(options))
 
@@ -155,7 +155,7 @@ class Runtime:
         tuple
             Collections like those given.
         """
-        if mode.computes_on_the_spot():
+        if process_role.computes_on_the_spot():
             return persist_with(compute_on_the_spot, collections, optimize_graph, options)
         return persist_with(partial(compute, self.engine, keep=True), collections, optimize_graph, _known(options))
 
@@ -272,7 +272,7 @@ class Runtime:
 def _start_engine(settings: config.Settings) -> Engine:
     # Whoever imports dask_mars need not be about to compute.
     from dask_mars.diagnostics.event_log import open_configured
-    from dask_mars.scheduler.engine import Engine
+    from dask_mars.engine.loop import Engine
 
     if settings.event_log is not None:
         open_configured(settings.event_log)
@@ -406,7 +406,7 @@ def get(
     >>> dask_mars.get({"x": 1, "y": (add, "x", 10)}, ["x", "y"])
     (1, 11)
     """
-    if mode.computes_on_the_spot():
+    if process_role.computes_on_the_spot():
         return compute_on_the_spot(dsk, keys, **options)
     cluster = _cluster_for(options.pop("client", None))
     if cluster is not None:
@@ -423,7 +423,7 @@ def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: 
 
     On a cluster they stay there, and this does not wait until they are computed.
     """
-    if mode.computes_on_the_spot():
+    if process_role.computes_on_the_spot():
         return persist_with(compute_on_the_spot, collections, optimize_graph, options)
     cluster = _cluster_for(options.pop("client", None))
     if cluster is not None:

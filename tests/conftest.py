@@ -26,9 +26,9 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.scheduler.engine import Engine
-from dask_mars.scheduler.spiller import Spiller
-from dask_mars.worker.locks import InterprocessLock
+from dask_mars.engine.loop import Engine
+from dask_mars.engine.spill_writer import Spiller
+from dask_mars.protocol.locks import InterprocessLock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.

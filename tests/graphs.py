@@ -8,7 +8,7 @@ import dask
 import pytest
 from dask._task_spec import Alias
 
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import flatten, symbolic_graph
 

@@ -4,7 +4,7 @@
  */
 
 #define _GNU_SOURCE
-#include "../dask_mars/worker/_heap.h"
+#include "../dask_mars/store/_heap.h"
 
 #include <pthread.h>
 #include <stdint.h>

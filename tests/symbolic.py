@@ -14,7 +14,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.local import nested_get
 from dask.utils import ensure_dict
 
-from dask_mars.graph import DATA, ChunkGraph, Key, Operand
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, symbolic_graph

@@ -25,16 +25,16 @@ from distributed.protocol import deserialize, serialize
 from distributed.utils_test import async_poll_for, gen_cluster
 
 from dask_mars.cluster.agent import MarsWorker
-from dask_mars.cluster.arrivals import Budget
 from dask_mars.cluster.local import LocalMarsCluster
-from dask_mars.cluster.pieces import Packer, Unsendable
-from dask_mars.cluster.plugin import MARK
-from dask_mars.cluster.stored import Stored, give_back_ended
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.partition.subtasks import cut, place
+from dask_mars.cluster.stored_result import Stored, give_back_ended
+from dask_mars.cluster.subtask_spec import Packer, Unsendable
+from dask_mars.cluster.transfers import Budget
+from dask_mars.engine.reservations import Room
 from dask_mars.optimize.convert import convert
-from dask_mars.persisted import Persisted
 from dask_mars.scheduler.events import GraphPlan
-from dask_mars.scheduler.rooms import Room
-from dask_mars.scheduler.subtasks import cut, place
+from dask_mars.store.persisted import Persisted
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import die_first, fail_with, note, note_name, pid_of, wait_for
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dask_mars.worker import allocator as module
-from dask_mars.worker.allocator import PAGE_BYTES, Allocator
+from dask_mars.store import allocator as module
+from dask_mars.store.allocator import PAGE_BYTES, Allocator
 
 try:
-    from dask_mars.worker._arena import Heap
+    from dask_mars.store._arena import Heap
 except ImportError:
     Heap = None
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_mars.cluster.arrivals import Arrivals, Budget
-from dask_mars.cluster.stored import Stored
+from dask_mars.cluster.stored_result import Stored
+from dask_mars.cluster.transfers import Arrivals, Budget
+from dask_mars.engine.loop import Engine
+from dask_mars.engine.reservations import Room
 from dask_mars.errors import EngineStopped
 from dask_mars.runtime import Runtime
-from dask_mars.scheduler.engine import Engine
-from dask_mars.scheduler.rooms import Room
 from tests.conftest import eventually
 
 MIB = 1 << 20

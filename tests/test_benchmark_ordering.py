@@ -11,7 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.graphs import SizedGraph, handed_over, scaled_workload, sized_graph
 from benchmarks.ordering import GRAPHS, ORDERS, by_priority, peak_bytes
 from benchmarks.workloads import COLLECTIONS
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
 
 

@@ -12,7 +12,7 @@ from benchmarks.__main__ import main
 from benchmarks.store import MIB, chain
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("dask_mars.worker._arena") is None,
+    importlib.util.find_spec("dask_mars.store._arena") is None,
     reason="without the extension there is nothing to see",
 )
 

@@ -16,7 +16,7 @@ from dask.blockwise import Blockwise, BlockwiseDep, BlockwiseDepDict, blockwise,
 from dask.highlevelgraph import HighLevelGraph
 from symbolic import Here, assert_identical, dependencies, evaluate, function_names
 
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize import blockwise as module
 from dask_mars.optimize.blockwise import BlockwiseRecords, lazy_blockwise
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES, Compiler

@@ -29,17 +29,17 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from benchmarks.graphs import handed_over
-from dask_mars.cluster import clients, demands, planning, submission
+from dask_mars.cluster import clients, planning, requirements, submission
+from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.computation import Computation
-from dask_mars.cluster.demands import Demands
-from dask_mars.cluster.guards import workers_of
-from dask_mars.cluster.pieces import Packer
+from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
+from dask_mars.cluster.requirements import Demands
 from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.cluster.stored import Stored, give_back_ended
+from dask_mars.cluster.stored_result import Stored, give_back_ended
+from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
-from dask_mars.scheduler.subtasks import Subtask
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.conftest import Scripts, certificates, cluster_of_agents, eventually
 from tests.tasks import fail_first, fail_with, note, pid_of, wait_for
@@ -300,7 +300,7 @@ async def test_asynchronous_clients_are_refused(client, scheduler, worker):
 
 def test_more_than_the_memory_of_a_host(tmp_path, monkeypatch):
     # A single subtask makes all, and another one reads it.
-    monkeypatch.setattr("dask_mars.scheduler.subtasks.SUBTASKS_PER_SLOT", 1)
+    monkeypatch.setattr("dask_mars.cluster.partition.subtasks.SUBTASKS_PER_SLOT", 1)
     options = {"memory_limit": "512 MiB", "store_limit": "64 MiB", "local_directory": str(tmp_path)}
     with cluster_of_agents(**options) as cluster, Client(cluster, set_as_default=False) as client:
         # Dask's scheduler counts all that it reads, and not what is in memory at the same time.
@@ -563,7 +563,7 @@ def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
         return lambda *arguments: calls.append(name) or function(*arguments)
 
     monkeypatch.setattr(clients, "find_hosts", noting("hosts", clients.find_hosts))
-    monkeypatch.setattr(demands, "find_demands", noting("demands", demands.find_demands))
+    monkeypatch.setattr(requirements, "find_demands", noting("demands", requirements.find_demands))
     with Client(cluster):
         assert (da.ones(40, chunks=4) + 1).sum().compute(scheduler=dask_mars.get) == 80
     assert sorted(calls) == ["demands", "hosts"]

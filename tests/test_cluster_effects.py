@@ -25,11 +25,11 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from benchmarks.graphs import handed_over
+from dask_mars.cluster.admission import NotWanted, allow_no_more, allow_once, begin_once, holding
 from dask_mars.cluster.agent import MarsWorker
-from dask_mars.cluster.demands import Finder, find_demands
-from dask_mars.cluster.guards import NotWanted, allow_no_more, allow_once, begin_once, holding
+from dask_mars.cluster.requirements import Finder, find_demands
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
@@ -249,7 +249,7 @@ def short_leases() -> Iterator[None]:
 
 
 def test_a_lock_that_was_lost_is_told(client, short_leases, monkeypatch):
-    monkeypatch.setattr("dask_mars.cluster.guards._HostLock._refresh_leases", no_refresh)
+    monkeypatch.setattr("dask_mars.cluster.admission._HostLock._refresh_leases", no_refresh)
     with pytest.raises(LockLost, match="lease-timeout") as caught, holding(["lost"], client):
         time.sleep(0.6)
     assert caught.value.token == "lost"
@@ -269,7 +269,7 @@ async def no_refresh(self: Any) -> None:
     },
 )
 async def test_the_lock_of_a_host_that_is_gone_is_given_to_others(client, scheduler, first, second):
-    from dask_mars.cluster.guards import _HostLock
+    from dask_mars.cluster.admission import _HostLock
 
     lost, next_one = _HostLock("x", first), _HostLock("x", second)
     assert await lost.acquire(timeout=1)

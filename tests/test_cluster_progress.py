@@ -30,15 +30,15 @@ from distributed.utils_test import gen_test
 from tornado.httpclient import AsyncHTTPClient
 
 import dask_mars
-from dask_mars.cluster import overview, progress
+from dask_mars.cluster import dashboard, progress
+from dask_mars.cluster.dashboard import Overview
 from dask_mars.cluster.metrics import SUBTASKS
-from dask_mars.cluster.overview import Overview
+from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.progress import Watch
 from dask_mars.diagnostics import Progress
+from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
-from dask_mars.scheduler.listeners import listeners
-from dask_mars.scheduler.subtasks import cut, place
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import fail_first, large_array, note, noted, notes, wait_for
 from tests.test_cluster import nothing_is_left
@@ -155,7 +155,7 @@ def test_counting_callbacks_hear_while_it_is_computed(get, tmp_path, monkeypatch
                 path.touch()
 
     # A subclass may look at anything; this one is known not to.
-    monkeypatch.setattr("dask_mars.observer._COUNTING", {"dask.diagnostics.progress", __name__})
+    monkeypatch.setattr("dask_mars.client.callbacks._COUNTING", {"dask.diagnostics.progress", __name__})
     with Bar(out=out, dt=0.01):
         assert get(*waiting_for_news(path)) == 210
     assert out.getvalue().rstrip().rsplit("\r", 1)[-1].startswith("[" + 40 * "#" + "] | 100% Completed")
@@ -412,7 +412,7 @@ def test_messages_out_of_order_and_repeated(in_order):
 
 @pytest.fixture
 def installed(cluster: Any) -> Iterator[Overview]:
-    yield overview.install(cluster.scheduler)
+    yield dashboard.install(cluster.scheduler)
     cluster.scheduler.remove_plugin(Overview.name)
 
 
@@ -424,7 +424,7 @@ def fetched(client: Client) -> Any:
 
 def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     path = tmp_path / "go"
-    assert overview.install(cluster.scheduler) is installed
+    assert dashboard.install(cluster.scheduler) is installed
     graph, wanted = waiting_for_news(path)
     thread = threading.Thread(target=get, args=(graph, wanted))
     thread.start()
@@ -442,7 +442,7 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
         assert counted == {"running": 1, "finished": 20}
         assert set(one["hosts"]) <= {agent.address for agent in cluster.workers.values()}
         assert sorted(host["running"] for host in found["hosts"].values()) == [0, 1]
-        page = overview.page(installed.computations(), installed.hosts())
+        page = dashboard.page(installed.computations(), installed.hosts())
         assert '<progress value="20" max="22">' in page
     finally:
         path.touch()
@@ -464,10 +464,10 @@ def test_what_failed_and_what_is_kept_is_not_in_progress(client, get, installed,
 
 
 def test_names_of_hosts_are_text():
-    host = overview.Host(
+    host = dashboard.Host(
         name="<b>", processes=1, running=0, stored_bytes=0, store_limit_bytes=1 << 30, on_disk_bytes=0
     )
-    page = overview.page([], {"tcp://a": host})
+    page = dashboard.page([], {"tcp://a": host})
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
     assert "Nothing is being computed" in page
@@ -476,7 +476,7 @@ def test_names_of_hosts_are_text():
 @gen_test()
 async def test_pages_are_where_the_scheduler_has_its_own():
     async with Scheduler(dashboard_address="127.0.0.1:0", http_prefix="/some/where", port=0) as scheduler:
-        overview.install(scheduler)
+        dashboard.install(scheduler)
         port = scheduler.http_server.port
         for path in ("mars", "mars/operands.json", "health"):
             answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/some/where/{path}")
@@ -488,7 +488,7 @@ def test_a_scheduler_without_pages():
     plugins: dict[str, Any] = {}
     scheduler = SimpleNamespace(plugins=plugins, workers={}, tasks={})
     scheduler.add_plugin = lambda plugin: plugins.setdefault(plugin.name, plugin)
-    installed = overview.install(scheduler)
+    installed = dashboard.install(scheduler)
     mark = {"computation": "c", "subtask": 0, "operands": 3}
     tasks = {"x": mark, "part": {**mark, "operands": 0}, "old": True}
     installed.update_graph(scheduler, client="me", annotations={"dask-mars": tasks})

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from symbolic import Here, evaluate, function_names
 
-from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.optimize.compose import LONGEST, compose, join
 from dask_mars.optimize.convert import convert
 

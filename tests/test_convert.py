@@ -31,7 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from symbolic import evaluate
 
-from dask_mars.graph import DATA, Held, Operand, Step, Subprogram
+from dask_mars.graph.chunks import DATA, Held, Operand, Step, Subprogram
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
 from dask_mars.optimize.convert import convert
 

@@ -21,7 +21,7 @@ from distributed import Client
 
 import dask_mars
 from dask_mars.cluster import cli
-from dask_mars.cluster.agent import MARK
+from dask_mars.cluster.marks import MARK
 from tests.conftest import Scripts, environment_for_scripts, eventually
 
 #: They keep the time that a job gets, and how it is asked for; a script is run as it is.

@@ -272,7 +272,7 @@ class Bare(ProgressBar):
 
 def graphs_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many tasks Dask has made, each time a graph is converted."""
-    from dask_mars import client
+    from dask_mars.client import computation as client
     from dask_mars.optimize import prepare
 
     made: list[int] = []

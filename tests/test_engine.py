@@ -32,11 +32,11 @@ from tasks import large_array, pid_after, pid_of, wait_for
 
 import dask_mars
 from dask_mars import Runtime, config
+from dask_mars.engine.processes import WorkerHandle
 from dask_mars.errors import EngineStopped
+from dask_mars.protocol import channel
+from dask_mars.protocol.context import WORKER_ENVIRONMENT
 from dask_mars.runtime import _Default
-from dask_mars.scheduler.workers import WorkerHandle
-from dask_mars.worker import channel
-from dask_mars.worker.context import WORKER_ENVIRONMENT
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -44,7 +44,7 @@ Get = Callable[..., Any]
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("dask_mars.worker._arena") is None, reason="the extension is not built"
+    importlib.util.find_spec("dask_mars.store._arena") is None, reason="the extension is not built"
 )
 
 
@@ -914,11 +914,11 @@ def test_chunks_that_a_task_keeps_stay_as_they_are(single: Runtime) -> None:
 
 def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     def sizes() -> tuple[int, int]:
-        from dask_mars.worker import process
+        from dask_mars.worker.loop import WorkerProcess
 
         gc.collect()
-        loop = next(thing for thing in gc.get_objects() if isinstance(thing, process.WorkerProcess))
-        return len(loop._graphs), len(loop._contexts)
+        worker = next(thing for thing in gc.get_objects() if isinstance(thing, WorkerProcess))
+        return len(worker._graphs), len(worker._contexts)
 
     for number in range(40):
         with dask.config.set({"a-setting-of-ours": number}):

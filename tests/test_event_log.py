@@ -23,8 +23,8 @@ import dask_mars
 from dask_mars import Runtime, errors
 from dask_mars.diagnostics import EventLog, Listener, add_listener, event_log, remove_listener
 from dask_mars.diagnostics.trace_file import TraceFile
+from dask_mars.engine.listeners import listeners
 from dask_mars.scheduler.events import OperandsFinished
-from dask_mars.scheduler.listeners import listeners
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,10 +16,10 @@ from machines import CheckedMachine
 from tasks import wait_for
 
 import dask_mars
+from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.scheduler.events import CLIENT, OperandFailed, OperandsFinished, TimePassed
-from dask_mars.scheduler.explain import RunningStep, explain, explain_chunk
-from dask_mars.scheduler.run import GraphRun
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -240,7 +240,7 @@ def test_results_that_nobody_takes_are_no_stall():
 
 
 def test_stalled_computations_fail_and_say_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dask_mars.scheduler.engine._LIVENESS_S", 0.05)
+    monkeypatch.setattr("dask_mars.engine.loop._LIVENESS_S", 0.05)
     with dask_mars.Runtime(num_workers=1) as runtime:
         machine = runtime.engine()._machine
         monkeypatch.setattr(machine, "stalled", lambda: [graph for graph in machine.graphs if not found])

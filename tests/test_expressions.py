@@ -25,8 +25,8 @@ from dask_mars.expressions.functions import elementwise
 from dask_mars.expressions.regions import Kind, find_regions
 from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.expressions.tiling import GRID, on_grid, part, tiles
-from dask_mars.graph import Operand, Step
-from dask_mars.worker.process import WorkerProcess
+from dask_mars.graph.chunks import Operand, Step
+from dask_mars.worker.loop import WorkerProcess
 
 EVALUATORS = ["auto", "tiled", "numexpr"]
 DTYPES = ["?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c16"]

@@ -35,7 +35,7 @@ from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
-from dask_mars.worker import channel
+from dask_mars.protocol import channel
 
 pytestmark = pytest.mark.timeout(40)
 

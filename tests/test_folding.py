@@ -12,8 +12,8 @@ import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef
 from symbolic import evaluate, function_names
 
-from dask_mars import client
-from dask_mars.graph import ChunkGraph
+from dask_mars.client import computation as client
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.prepare import prepare

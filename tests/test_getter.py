@@ -26,9 +26,9 @@ from tasks import fail_first, large_array, note, note_name, noted, notes, pid_af
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.client import _Computation
+from dask_mars.client.computation import _Computation
+from dask_mars.engine import computation as messages
 from dask_mars.runtime import _default
-from dask_mars.scheduler import run as messages
 
 pytestmark = pytest.mark.timeout(40)
 

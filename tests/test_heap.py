@@ -23,10 +23,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dask_mars.worker.adoption import make_heap
-from dask_mars.worker.arena import Arena, create
+from dask_mars.store.arena import Arena, create
+from dask_mars.store.in_place_sealing import make_heap
 
-_arena = pytest.importorskip("dask_mars.worker._arena")
+_arena = pytest.importorskip("dask_mars.store._arena")
 
 PAGE_BYTES = 4096
 CAPACITY_BYTES = 64 * PAGE_BYTES
@@ -446,8 +446,8 @@ def test_arrays_that_live_until_the_interpreter_ends(scripts):
         "-c",
         textwrap.dedent("""
             import numpy as np
-            from dask_mars.worker.adoption import make_heap
-            from dask_mars.worker.arena import Arena, create
+            from dask_mars.store.in_place_sealing import make_heap
+            from dask_mars.store.arena import Arena, create
             arena = Arena(create("test", 1 << 24), 1 << 24)
             heap = make_heap(arena, [], 1024)
             class Late:
@@ -627,7 +627,7 @@ def compiled(directory: Path, *flags: str) -> Path:
     if compiler is None:
         pytest.skip("no C compiler")
     program = directory / "heap_stress"
-    sources = [ROOT / "tests" / "heap_stress.c", ROOT / "dask_mars" / "worker" / "_heap.c"]
+    sources = [ROOT / "tests" / "heap_stress.c", ROOT / "dask_mars" / "store" / "_heap.c"]
     built = subprocess.run(
         [compiler, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-pthread", *flags, *sources, "-o", program],
         capture_output=True,

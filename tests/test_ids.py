@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars import ids
-from dask_mars.ids import (
+from dask_mars.graph import ids
+from dask_mars.graph.ids import (
     NO_SUBTASK,
     STAGE_LIMIT,
     SUBTASK_ID_BYTES,
@@ -20,7 +20,7 @@ from dask_mars.ids import (
     subtask_id,
     write_subtask_id,
 )
-from dask_mars.worker.control import PART_BYTES, ControlPage, page_bytes
+from dask_mars.protocol.control import PART_BYTES, ControlPage, page_bytes
 
 TASKS = st.integers(0, TASK_LIMIT - 1)
 STAGES = st.integers(0, STAGE_LIMIT - 1)

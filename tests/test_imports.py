@@ -45,7 +45,10 @@ def test_who_imports_dask_mars_waits_for_what_computes_only_when_it_does(scripts
 
 @pytest.mark.parametrize(
     "imports",
-    ["dask_mars.cluster.cli, dask_mars.cluster.starting", "dask_mars.cluster.plugin, dask_mars.cluster.overview"],
+    [
+        "dask_mars.cluster.cli, dask_mars.cluster.agent_process",
+        "dask_mars.cluster.scheduler_plugin, dask_mars.cluster.dashboard",
+    ],
 )
 def test_nannies_and_dasks_scheduler_do_not_load_what_computes(scripts: Any, imports: str) -> None:
     pytest.importorskip("distributed")
@@ -53,7 +56,7 @@ def test_nannies_and_dasks_scheduler_do_not_load_what_computes(scripts: Any, imp
 
 
 WITHOUT_XARRAY = """
-from dask_mars.worker.loading import load_dask_array
+from dask_mars.worker.preload import load_dask_array
 
 load_dask_array()
 import numpy as np, dask.array as da
@@ -78,5 +81,5 @@ def test_arrays_without_xarray_know_it_when_it_comes(scripts: Any) -> None:
 
 def test_xarray_that_is_there_stays(scripts: Any) -> None:
     pytest.importorskip("xarray")
-    program = "import xarray\nfrom dask_mars.worker.loading import load_dask_array\nload_dask_array()\n"
+    program = "import xarray\nfrom dask_mars.worker.preload import load_dask_array\nload_dask_array()\n"
     assert printed(scripts, program + "import dask.array\nprint(dask.array.core.xr is xarray)") == ["True"]

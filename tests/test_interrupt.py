@@ -27,15 +27,15 @@ from conftest import eventually, shared_runtime
 from tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 from dask_mars import Runtime
-from dask_mars.client import _Computation
+from dask_mars.client.computation import _Computation
+from dask_mars.engine.cancellation import Deadlines
+from dask_mars.engine.computation import GraphRun
 from dask_mars.errors import Cancelled, ExecutionInterrupted, MarsError
-from dask_mars.graph import Operand, Step
-from dask_mars.ids import write_subtask_id
-from dask_mars.scheduler.deadlines import Deadlines
-from dask_mars.scheduler.run import GraphRun
-from dask_mars.worker.control import COMPUTE, NO_CHUNK, STEP_AT, ControlPage, page_bytes, to_stop
-from dask_mars.worker.interruption import SIGNAL, may_interrupt
-from dask_mars.worker.locks import InterprocessLock
+from dask_mars.graph.chunks import Operand, Step
+from dask_mars.graph.ids import write_subtask_id
+from dask_mars.protocol.control import COMPUTE, NO_CHUNK, STEP_AT, ControlPage, page_bytes, to_stop
+from dask_mars.protocol.locks import InterprocessLock
+from dask_mars.worker.interrupts import SIGNAL, may_interrupt
 
 pytestmark = pytest.mark.timeout(40)
 

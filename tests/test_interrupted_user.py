@@ -18,7 +18,7 @@ import pytest
 from dask.callbacks import Callback
 
 import dask_mars
-from dask_mars import Runtime, collector
+from dask_mars import Runtime, gc_control
 from dask_mars.optimize.prepare import prepare
 
 pytestmark = pytest.mark.timeout(60)
@@ -61,7 +61,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("way", [collector.paused, partial(collector.patient, 1_000_000)])
+@pytest.mark.parametrize("way", [gc_control.paused, partial(gc_control.patient, 1_000_000)])
 def test_the_garbage_collector_is_left_as_it_was(way: Any, interrupted: Any) -> None:
     before = gc.isenabled(), gc.get_threshold()
 

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from conftest import files
 
+from dask_mars.engine.receiver import Reports
 from dask_mars.errors import SpillError, StoreFull
-from dask_mars.scheduler.reports import Reports
-from dask_mars.worker import channel
-from dask_mars.worker.arena import Arena, create
-from dask_mars.worker.locations import ARRAY, SPILLED, Location, blocks_of, needed_bytes, spilled_file
-from dask_mars.worker.process import WorkerProcess, _Graph
-from dask_mars.worker.spill import SpillFiles
-from dask_mars.worker.store import Store
+from dask_mars.protocol import channel
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, Location, blocks_of, needed_bytes, spilled_file
+from dask_mars.store.arena import Arena, create
+from dask_mars.store.spill_files import SpillFiles
+from dask_mars.store.store import Store
+from dask_mars.worker.loop import WorkerProcess, _Graph
 
 MIB = 1 << 20
 CAPACITY_BYTES = 16 * MIB

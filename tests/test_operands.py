@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from dask.array.core import getter
 
-from dask_mars import operands
-from dask_mars.operands import OperandMapping, op_id_of, path_of
-from dask_mars.scheduler.workers import WorkerHandle
-from dask_mars.worker import channel
+from dask_mars.engine.processes import WorkerHandle
+from dask_mars.graph import functions
+from dask_mars.graph.functions import OperandMapping, op_id_of, path_of
+from dask_mars.protocol import channel
 from tests import tasks
 from tests.conftest import without_addresses
 
@@ -88,7 +88,7 @@ def module(tmp_path, monkeypatch) -> Iterator[Callable[[str], types.ModuleType]]
 
 
 def test_examples_in_the_documentation():
-    results = doctest.testmod(operands)
+    results = doctest.testmod(functions)
     assert results.attempted
     assert not results.failed
 
@@ -261,7 +261,7 @@ def test_path_that_leads_nowhere_is_an_error_at_each_use(mapping, path, error):
 
 
 def test_second_path_with_the_same_hash_has_no_op_id(mapping, monkeypatch):
-    monkeypatch.setattr(operands, "op_id_of", lambda path: 7)
+    monkeypatch.setattr(functions, "op_id_of", lambda path: 7)
     assert mapping.op_id(twice) == 7
     assert mapping.op_id(thrice) is None
     assert mapping.op_id(twice) == 7
@@ -320,7 +320,7 @@ def test_functions_without_a_path_travel_by_value_beside_those_with_one(runtime,
 
 
 def test_functions_whose_hashes_are_equal_are_not_confused(runtime, monkeypatch):
-    monkeypatch.setattr(operands, "op_id_of", lambda path: 12345)
+    monkeypatch.setattr(functions, "op_id_of", lambda path: 12345)
     dsk = {"x": (twice, 5), "y": (thrice, 5), "z": (operator.neg, 5), "all": (list, ["x", "y", "z"])}
     assert runtime.get(dsk, "all") == [10, 15, -5]
 

@@ -25,14 +25,14 @@ from dask.graph_manipulation import clone
 
 import dask_mars
 from dask_mars import Runtime
-from dask_mars.drawing.picture import KNOWN, make_picture
+from dask_mars.diagnostics.drawing.picture import KNOWN, make_picture
+from dask_mars.engine.spill_writer import Spiller
 from dask_mars.errors import PersistedLost
-from dask_mars.graph import DATA
+from dask_mars.graph.chunks import DATA
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
-from dask_mars.persisted import Persisted, value_of
-from dask_mars.scheduler.spiller import Spiller
-from dask_mars.worker.locations import SPILLED
+from dask_mars.protocol.object_ref import SPILLED
+from dask_mars.store.persisted import Persisted, value_of
 from tests.tasks import large_array, linger
 
 Get = Callable[..., Any]

@@ -15,9 +15,9 @@ import pytest
 from dask.utils import SerializableLock
 
 from dask_mars import errors
-from dask_mars.worker.arena import create
-from dask_mars.worker.locks import InterprocessLock, interprocess
-from dask_mars.worker.pickling import FailureRecord, dumps, loads, pack_error, unpack_error
+from dask_mars.protocol.locks import InterprocessLock, interprocess
+from dask_mars.protocol.pickling import FailureRecord, dumps, loads, pack_error, unpack_error
+from dask_mars.store.arena import create
 
 # -- exceptions -------------------------------------------------------------------------------------------------
 

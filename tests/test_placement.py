@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_mars.cluster.partition.hashing import share_out
+from dask_mars.cluster.partition.hosts import Hosts, place_in_collection, place_on_hosts
+from dask_mars.cluster.partition.subtasks import NO_HOST, cut, estimate_bytes, moved_bytes, place
 from dask_mars.scheduler.events import CLIENT, GraphPlan
-from dask_mars.scheduler.hashing import share_out
-from dask_mars.scheduler.hosts import Hosts, place_in_collection, place_on_hosts
-from dask_mars.scheduler.subtasks import NO_HOST, cut, estimate_bytes, moved_bytes, place
 from tests.machines import plan, tree
 from tests.test_subtasks import cases
 

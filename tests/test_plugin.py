@@ -13,8 +13,9 @@ from dask._task_spec import Task, TaskRef
 from distributed import Worker
 from distributed.utils_test import async_poll_for, gen_cluster
 
-from dask_mars.cluster.plugin import MARK, Placement, Plan, names_in_hashes
-from dask_mars.scheduler.hashing import share_out
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.partition.hashing import share_out
+from dask_mars.cluster.scheduler_plugin import Placement, Plan, names_in_hashes
 
 PLUGIN = {"preload": ["dask_mars.scheduler"]}
 #: Workers that say that they are agents; what runs on them does not need an engine.

@@ -19,12 +19,12 @@ from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
 from tasks import die_first, fail_first, wait_for
 
-import dask_mars.client
+import dask_mars.client.computation
 from dask_mars import Runtime, errors
 from dask_mars.diagnostics import Progress
 from dask_mars.diagnostics.tally import Row, Tally
-from dask_mars.scheduler import run as messages
-from dask_mars.scheduler.listeners import listeners
+from dask_mars.engine import computation as messages
+from dask_mars.engine.listeners import listeners
 
 Console = pytest.importorskip("rich.console").Console
 
@@ -229,7 +229,7 @@ def test_it_is_told_of_no_single_task_and_needs_no_tasks_of_dask_s(get: Get, mon
         raise AssertionError("the slow path")
 
     for name in ("low_level_graph", "as_tasks"):
-        monkeypatch.setattr(dask_mars.client, name, refuse)
+        monkeypatch.setattr(dask_mars.client.computation, name, refuse)
     monkeypatch.setattr(messages, "Started", refuse)
     monkeypatch.setattr(messages, "Done", refuse)
     with Progress(console=Screen().console):

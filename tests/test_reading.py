@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.graphs import handed_over
-from dask_mars.graph import DATA, ChunkGraph
+from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.optimize.prepare import prepare
-from dask_mars.optimize.reading import with_reads
+from dask_mars.optimize.read_sizes import with_reads
 
 
 class Source:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.graphs import handed_over
-from dask_mars.cluster.demands import Finder
+from dask_mars.cluster.requirements import Finder
 from dask_mars.optimize.prepare import prepare
 
 #: Shape, chunks before, chunks after.

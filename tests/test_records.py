@@ -18,8 +18,8 @@ import pytest
 from dask.diagnostics import ProgressBar
 from symbolic import values_of
 
-from dask_mars import client
-from dask_mars.graph import Chunk, ChunkGraph, Declared, Held, Operand, Step, Subprogram
+from dask_mars.client import computation as client
+from dask_mars.graph.chunks import Chunk, ChunkGraph, Declared, Held, Operand, Step, Subprogram
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
@@ -140,7 +140,7 @@ def test_functions_without_a_path_are_told_apart_by_their_code():
 
 def test_logic_key_is_the_same_in_every_process():
     program = (
-        "import operator; from dask_mars.graph import Operand, Step; "
+        "import operator; from dask_mars.graph.chunks import Operand, Step; "
         "print(Operand('add', (operator.add,), (Step(0, (0, 1), ()),), 1, 1).logic_key)"
     )
     expected = Operand("add", (operator.add,), (Step(0, (0, 1), ()),), 1, 1).logic_key
@@ -152,7 +152,7 @@ def test_logic_key_is_the_same_in_every_process():
 
 def test_logic_key_is_made_once_for_each_operand(monkeypatch):
     graph = prepared(da.ones(100, chunks=1) + 1)
-    monkeypatch.setattr("dask_mars.graph.hash_of", hashed := Counted())
+    monkeypatch.setattr("dask_mars.graph.chunks.hash_of", hashed := Counted())
     for chunk in range(len(graph)):
         graph.chunk(chunk)
     assert hashed.calls == len(graph.operands)

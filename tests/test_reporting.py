@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dask_mars.worker import channel
-from dask_mars.worker.reporting import Output, Reporter
+from dask_mars.protocol import channel
+from dask_mars.worker.outbox import Output, Reporter
 
 
 @pytest.fixture

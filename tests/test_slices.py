@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from symbolic import Here, assert_identical, evaluate, function_names
 
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.slices import join_slices

@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_mars.errors import MarsError, SpillDiskFailed, SpillDiskFull, SpilledValueLost
-from dask_mars.worker import owners, spill
-from dask_mars.worker.encoding import Codec, lz4_codec
-from dask_mars.worker.owners import PREFIX, Owner, clear_abandoned, own_directory, start_time
-from dask_mars.worker.spill import SpillDirectory, SpilledFile, SpillFiles
+from dask_mars.store import spill_files, spill_ownership
+from dask_mars.store.codec import Codec, lz4_codec
+from dask_mars.store.spill_files import SpillDirectory, SpilledFile, SpillFiles
+from dask_mars.store.spill_ownership import PREFIX, Owner, clear_abandoned, own_directory, start_time
 from tests.conftest import environment_for_scripts
 
 #: Disks for which compressing always pays, and never.
@@ -81,8 +81,8 @@ def test_buffers_are_read_back_writable(directory, buffers):
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_however_the_calls_are_cut(directory, buffers, chunk, most):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(spill, "_CHUNK_BYTES", chunk)
-        monkeypatch.setattr(spill, "_CHUNK_BUFFERS", most)
+        monkeypatch.setattr(spill_files, "_CHUNK_BYTES", chunk)
+        monkeypatch.setattr(spill_files, "_CHUNK_BUFFERS", most)
         # Systems may write and read less than they are asked for.
         lengths = []
         writev, readv = os.writev, os.readv
@@ -105,8 +105,8 @@ def test_however_the_calls_are_cut(directory, buffers, chunk, most):
 
 def test_no_call_gets_more_than_a_system_takes():
     # Linux stops at 2 GiB less a page, macOS refuses 2 GiB; POSIX promises 1024 buffers on both.
-    assert spill._CHUNK_BYTES < (1 << 31) - 4096
-    assert min(os.sysconf("SC_IOV_MAX"), 1024) >= spill._CHUNK_BUFFERS
+    assert spill_files._CHUNK_BYTES < (1 << 31) - 4096
+    assert min(os.sysconf("SC_IOV_MAX"), 1024) >= spill_files._CHUNK_BUFFERS
 
 
 def test_arrays_are_written_as_they_lie(directory):
@@ -238,7 +238,7 @@ def test_disk_is_as_fast_as_it_was_seen_to_be(directory, monkeypatch):
         now_s[0] += sum(map(len, pieces)) / 1e6
         return writev(descriptor, pieces)
 
-    monkeypatch.setattr(spill.time, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(spill_files.time, "perf_counter", lambda: now_s[0])
     monkeypatch.setattr(os, "writev", slow)
     directory.disk_bytes_per_s = 2e6
     directory.write("small", [noise(1000)])
@@ -379,7 +379,7 @@ def test_own_directory_is_used_again_and_no_other(tmp_path):
 
 def test_own_directory_of_somebody_else_is_refused(tmp_path, monkeypatch):
     path = own_directory(tmp_path / "own")
-    monkeypatch.setattr(owners, "_owner_of_new_files", lambda path: os.geteuid() + 1)
+    monkeypatch.setattr(spill_ownership, "_owner_of_new_files", lambda path: os.geteuid() + 1)
     with pytest.raises(PermissionError, match="somebody else's"):
         own_directory(path)
 
@@ -409,7 +409,7 @@ def test_disk_that_refuses_in_the_middle(directory, monkeypatch, after, code, ki
             raise OSError(code, os.strerror(code))
         return writev(descriptor, pieces)
 
-    monkeypatch.setattr(spill, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(spill_files, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(os, "writev", failing)
     with pytest.raises(kind) as raised:
         directory.write("value", [noise(500)])
@@ -476,7 +476,7 @@ def test_root_that_cannot_be_made(tmp_path):
 FULL_DISK = """
 import os, sys
 from dask_mars.errors import SpillDiskFull
-from dask_mars.worker.spill import SpillDirectory
+from dask_mars.store.spill_files import SpillDirectory
 with SpillDirectory(sys.argv[1]) as directory:
     kept = directory.write("kept", [b"x" * 300_000])
     for _ in range(3):
@@ -606,7 +606,7 @@ def test_directory_that_stays_full_is_reported(tmp_path, monkeypatch):
 
 KILLED = """
 import os, signal, sys
-from dask_mars.worker.spill import SpillDirectory
+from dask_mars.store.spill_files import SpillDirectory
 directory = SpillDirectory(sys.argv[1])
 directory.write("value", [b"abc"])
 writev = os.writev
@@ -637,7 +637,7 @@ def test_next_start_clears_what_a_killed_owner_has_left_and_nothing_before(tmp_p
 @pytest.fixture
 def left(tmp_path, monkeypatch):
     """Make a directory as if a process like this one had left it, and tell whether it is cleared."""
-    monkeypatch.setattr(owners, "_is_local", lambda path: False)
+    monkeypatch.setattr(spill_ownership, "_is_local", lambda path: False)
 
     def cleared(**changes: object) -> bool:
         owner = replace(Owner.of(os.getpid()), **changes)
@@ -672,7 +672,7 @@ def test_ended_owner_is_cleared_after_only_by_who_can_know(left, monkeypatch):
     assert not left(pid=NOBODY, namespace="1")
     assert not left(pid=NOBODY, boot="other")
     # A disk that no other host has mounted: what is from another boot is from before this one.
-    monkeypatch.setattr(owners, "_is_local", lambda path: True)
+    monkeypatch.setattr(spill_ownership, "_is_local", lambda path: True)
     assert left(boot="other")
     assert not left(host="other")
     assert not left()
@@ -734,7 +734,7 @@ def test_directory_that_others_have_put_there_is_not_used(tmp_path):
 
 @pytest.mark.parametrize("host", ["plain", "with.dots", "odd/näme", ""])
 def test_name_leads_back_to_its_owner(monkeypatch, host):
-    monkeypatch.setattr(owners.socket, "gethostname", lambda: host)
+    monkeypatch.setattr(spill_ownership.socket, "gethostname", lambda: host)
     owner = Owner.of(os.getpid())
     assert Owner.parse(owner.directory_name(3)) == owner
 
@@ -742,5 +742,5 @@ def test_name_leads_back_to_its_owner(monkeypatch, host):
 @needs_proc
 def test_kinds_of_file_systems_are_told_apart():
     # A file system that other hosts, or nobody, can have mounted.
-    assert not owners._is_local(Path("/proc"))
-    assert not owners._is_local(Path("/dev/shm"))
+    assert not spill_ownership._is_local(Path("/proc"))
+    assert not spill_ownership._is_local(Path("/dev/shm"))

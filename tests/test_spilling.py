@@ -33,7 +33,7 @@ def values(side: int = 2000) -> da.Array:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
 def test_temporaries_count(small):
-    pytest.importorskip("dask_mars.worker._arena")
+    pytest.importorskip("dask_mars.store._arena")
     needs = []
 
     def total(seed: int) -> float:
@@ -191,7 +191,7 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path, scripts):
         textwrap.dedent(
             """
             import os, signal, time, dask.array as da, dask_mars
-            from dask_mars.scheduler.spiller import Spiller
+            from dask_mars.engine.spill_writer import Spiller
 
             write = Spiller._write
 

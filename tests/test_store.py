@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dask_mars.errors import StoreFull
-from dask_mars.worker.adoption import make_heap
-from dask_mars.worker.arena import Arena, create
-from dask_mars.worker.locations import ARRAY, OBJECT, PICKLE, SMALL, VALUE, Block, Location, blocks_of, size_of
-from dask_mars.worker.pickling import dumps
-from dask_mars.worker.store import Store, still_used
+from dask_mars.protocol.object_ref import ARRAY, OBJECT, PICKLE, SMALL, VALUE, Block, Location, blocks_of, size_of
+from dask_mars.protocol.pickling import dumps
+from dask_mars.store.arena import Arena, create
+from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.store import Store, still_used
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -687,7 +687,7 @@ def test_copies_refer_to_no_block(pair):
 @pytest.fixture
 def born() -> Iterator[Pair]:
     """A pair of stores; until the end of the test large arrays are built in the arena of the first."""
-    arena_module = pytest.importorskip("dask_mars.worker._arena")
+    arena_module = pytest.importorskip("dask_mars.store._arena")
     pair = make_pair()
     heap = make_heap(pair.make.arenas[0], [], INLINE_BYTES)
     pair.make = Store(pair.make.arenas, 0, inline_bytes=INLINE_BYTES, heap=heap)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_mars.ids import decode_subtask_id
-from dask_mars.scheduler import subtasks
+from dask_mars.cluster.partition import subtasks
+from dask_mars.cluster.partition.subtasks import NO_HOST, Room, Subtask, cut, place
+from dask_mars.graph.ids import decode_subtask_id
 from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
-from dask_mars.scheduler.subtasks import NO_HOST, Room, Subtask, cut, place
 from tests.machines import plan, tree
 
 few = settings(max_examples=50)

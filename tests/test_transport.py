@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars.graph import Operand, Step
-from dask_mars.operands import OperandMapping
-from dask_mars.worker import transport
-from dask_mars.worker.pickling import dumps, loads
-from dask_mars.worker.transport import (
+from dask_mars.graph.chunks import Operand, Step
+from dask_mars.graph.functions import OperandMapping
+from dask_mars.protocol import columns
+from dask_mars.protocol.columns import (
     pack_chunks,
     pack_numbers,
     pack_operand,
@@ -24,10 +23,11 @@ from dask_mars.worker.transport import (
     unpack_numbers,
     unpack_operand,
 )
+from dask_mars.protocol.pickling import dumps, loads
 
 
 def test_examples_in_the_documentation():
-    results = doctest.testmod(transport)
+    results = doctest.testmod(columns)
     assert results.attempted
     assert not results.failed
 

@@ -21,8 +21,8 @@ from machines import plan
 from symbolic import evaluate
 
 import dask_mars
-from dask_mars.drawing.layout import place
-from dask_mars.drawing.picture import (
+from dask_mars.diagnostics.drawing.layout import place
+from dask_mars.diagnostics.drawing.picture import (
     FUSED,
     KNOWN,
     SINGLE,
@@ -34,12 +34,12 @@ from dask_mars.drawing.picture import (
     plan_workers,
     worker_colours,
 )
-from dask_mars.graph import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, GraphSubmitted, OperandsFinished, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine
-from dask_mars.scheduler.rehearsal import NOBODY, rehearse
+from dask_mars.scheduler.simulate import NOBODY, rehearse
 
 needs_graphviz = pytest.mark.skipif(not importlib.util.find_spec("graphviz"), reason="graphviz is not installed")
 needs_matplotlib = pytest.mark.skipif(
@@ -343,7 +343,7 @@ def prepared(monkeypatch) -> list[ChunkGraph]:
         seen.append(prepare(*arguments, **options))
         return seen[-1]
 
-    monkeypatch.setattr("dask_mars.client.prepare", note)
+    monkeypatch.setattr("dask_mars.client.computation.prepare", note)
     return seen
 
 
@@ -636,9 +636,10 @@ def test_only_those_who_draw_load_the_code_for_it(scripts):
     script = """
 import sys, dask_mars
 assert "visualize" in dir(dask_mars)
-assert not [name for name in sys.modules if name.startswith(("dask_mars.drawing", "graphviz", "matplotlib"))]
+drawing = "dask_mars.diagnostics.drawing", "graphviz", "matplotlib"
+assert not [name for name in sys.modules if name.startswith(drawing)]
 assert callable(dask_mars.visualize) and callable(dask_mars.visualize)
-assert "dask_mars.drawing" in sys.modules
+assert "dask_mars.diagnostics.drawing" in sys.modules
 assert not [name for name in sys.modules if name in ("graphviz", "matplotlib")]
 """
     result = scripts.run("-c", script)

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.graphs import handed_over, measured, scaled_workload
 from benchmarks.simulation.cluster import Job
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
 
 #: How much each graph grows so that it begins with some thousands of chunks, and 1,000 workers have work.

@@ -19,23 +19,22 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from distributed import Reschedule, Status, Worker, WorkerPlugin, get_worker
+from distributed import Reschedule, Status, Worker, WorkerPlugin
 from distributed.worker import thread_state
 from distributed.worker_state_machine import GatherDepSuccessEvent
 from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
-from dask_mars.client import run_graph
-from dask_mars.cluster.arrivals import Arrivals, Budget
-from dask_mars.cluster.guards import NotWanted
+from dask_mars.client.computation import run_graph
+from dask_mars.cluster.admission import NotWanted
+from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
-from dask_mars.cluster.pieces import Piece, admitted
-from dask_mars.cluster.plugin import IDENTITY, MARK
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
-from dask_mars.cluster.starting import LEAVE_S
-from dask_mars.cluster.stored import Stored, give_back_ended, plain
+from dask_mars.cluster.stored_result import Stored, give_back_ended, plain
+from dask_mars.cluster.subtask_spec import Agent, Piece, admitted
+from dask_mars.cluster.transfers import Arrivals, Budget
+from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
-from dask_mars.scheduler.engine import Engine
 from dask_mars.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ _REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
 _SENT_SHARE = 0.1
 
 
-class MarsWorker(Worker):  # type: ignore[misc]
+class MarsWorker(Worker, Agent):  # type: ignore[misc]
     """A worker of `dask.distributed` that computes dask_mars's subtasks on an engine of its own.
 
     Parameters
@@ -363,13 +362,4 @@ class _WithPlainValues:
         return self._task({key: plain(value) for key, value in data.items()})
 
 
-def current_agent() -> MarsWorker | None:
-    """Return the agent that this thread computes a task of, None if it does not."""
-    try:
-        worker = get_worker()
-    except ValueError:
-        return None
-    return worker if isinstance(worker, MarsWorker) else None
-
-
-__all__ = ["MarsWorker", "current_agent"]
+__all__ = ["MarsWorker"]

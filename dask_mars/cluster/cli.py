@@ -22,9 +22,10 @@ from distributed.comm import get_address_host_port
 from distributed.preloading import validate_preload_argv
 
 from dask_mars import config
-from dask_mars.cluster.starting import LEAVE_S, start_agent
+from dask_mars.cluster.agent_process import start_agent
+from dask_mars.cluster.marks import LEAVE_S
+from dask_mars.store.spill_ownership import own_directory
 from dask_mars.version import __version__
-from dask_mars.worker.owners import own_directory
 
 logger = logging.getLogger("distributed.dask_mars")
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from distributed import Client, Future, get_worker
 
-from dask_mars.client import compute_with, fold_from
-from dask_mars.cluster.demands import Finder
+from dask_mars.client.callbacks import Observer
+from dask_mars.client.computation import compute_with, fold_from
 from dask_mars.cluster.planning import Host, find_hosts
+from dask_mars.cluster.requirements import Finder
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import NoAgents
-from dask_mars.graph import ChunkGraph, Key
-from dask_mars.observer import Observer
+from dask_mars.graph.chunks import ChunkGraph, Key
 
 _lock = threading.Lock()
 #: Clients that were made because the configuration names a scheduler, by its address.

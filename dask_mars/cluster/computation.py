@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from distributed import Client, Future
 
-from dask_mars.cluster.demands import Demands
 from dask_mars.cluster.planning import Host
+from dask_mars.cluster.requirements import Demands
 from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 
 #: Key of a task of Dask's, ours or the user's.
 DaskKey = Hashable

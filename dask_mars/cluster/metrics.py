@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 # Dask's scheduler has no engine.
 if TYPE_CHECKING:
-    from dask_mars.scheduler.engine import Engine
+    from dask_mars.engine.loop import Engine
 
 #: Under which the overview finds how far subtasks are.
 SUBTASKS = "dask-mars-subtasks"

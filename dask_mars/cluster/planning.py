@@ -11,15 +11,16 @@ from distributed.comm import get_address_host
 from distributed.core import Status
 
 from dask_mars import config
-from dask_mars.cluster.demands import Demands
-from dask_mars.cluster.guards import workers_of
-from dask_mars.cluster.plugin import IDENTITY, LEAVING, MARK, has_resources, names_in_hashes
+from dask_mars.cluster.admission import workers_of
+from dask_mars.cluster.marks import IDENTITY, MARK
+from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
+from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
+from dask_mars.cluster.requirements import Demands
+from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources, names_in_hashes
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
-from dask_mars.graph import ChunkGraph, Restriction
+from dask_mars.graph.chunks import ChunkGraph, Restriction
 from dask_mars.scheduler.events import GraphPlan
-from dask_mars.scheduler.hosts import Hosts, place_on_hosts
-from dask_mars.scheduler.subtasks import Subtask, cut, estimate_bytes
 
 
 @dataclass(frozen=True, slots=True)

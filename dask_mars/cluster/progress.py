@@ -19,9 +19,9 @@ from typing import Any
 
 from distributed import Client, Worker
 
-from dask_mars.graph import DATA, ChunkGraph
-from dask_mars.observer import Observer
-from dask_mars.scheduler.subtasks import Subtask
+from dask_mars.client.callbacks import Observer
+from dask_mars.cluster.partition.subtasks import Subtask
+from dask_mars.graph.chunks import DATA, ChunkGraph
 
 #: How long what happens is collected before it is sent.
 _COLLECT_S = 0.1

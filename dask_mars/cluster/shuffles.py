@@ -13,7 +13,7 @@ from typing import Any
 from dask._task_spec import Task
 from distributed.shuffle._core import P2PBarrierTask, ShuffleId, barrier_key
 
-from dask_mars.graph import ChunkGraph
+from dask_mars.graph.chunks import ChunkGraph
 
 
 @dataclass(slots=True)

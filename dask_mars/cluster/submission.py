@@ -19,20 +19,20 @@ from dask._task_spec import Task, TaskRef
 from distributed import Client, Future
 
 from dask_mars import config
+from dask_mars.client.callbacks import Observer
+from dask_mars.cluster.admission import allow_no_more, allow_once
+from dask_mars.cluster.annotations import Wishes
 from dask_mars.cluster.computation import Computation, DaskKey
-from dask_mars.cluster.demands import Demands
-from dask_mars.cluster.guards import allow_no_more, allow_once
-from dask_mars.cluster.here import Here
-from dask_mars.cluster.pieces import Packer, Terms, Unsendable, task_of_large
+from dask_mars.cluster.local_tasks import Here
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import Cut, Host, cut_for, futures_of, held_by
-from dask_mars.cluster.plugin import MARK
 from dask_mars.cluster.progress import Watch
+from dask_mars.cluster.requirements import Demands
 from dask_mars.cluster.shuffles import barrier_task, find_shuffles
-from dask_mars.cluster.wishes import Wishes
-from dask_mars.graph import ChunkGraph
-from dask_mars.observer import Observer
+from dask_mars.cluster.subtask_spec import Packer, Terms, Unsendable, task_of_large
+from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.scheduler.events import CLIENT
-from dask_mars.scheduler.subtasks import Subtask
 
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
 #: another takes over what reads them.

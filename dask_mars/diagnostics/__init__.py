@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dask_mars.diagnostics.event_log import EventLog
-from dask_mars.scheduler.listeners import EngineView, Listener, listeners
+from dask_mars.engine.listeners import EngineView, Listener, listeners
 
 if TYPE_CHECKING:
     from dask_mars.diagnostics.progress import Progress

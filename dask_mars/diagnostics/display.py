@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_mars.diagnostics.tally import Row, Tally
-from dask_mars.scheduler.listeners import EngineView
+from dask_mars.engine.listeners import EngineView
 
 #: How often it is renewed.
 _RENEWALS_PER_S = 10

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from dask_mars.diagnostics.trace_file import TraceFile
+from dask_mars.engine.listeners import EngineView, Happening, Listener, listeners
+from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksSpilled,
@@ -25,8 +27,6 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.listeners import EngineView, Happening, Listener, listeners
-from dask_mars.worker.pickling import FailureRecord
 
 #: How much time lies at least between two looks at what the store holds.
 _COUNT_S = 0.001

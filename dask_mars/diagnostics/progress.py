@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dask.callbacks import Callback
 
 from dask_mars.diagnostics.tally import Tally
-from dask_mars.graph import Key
+from dask_mars.engine.listeners import EngineView, Happening, Listener, listeners
+from dask_mars.graph.chunks import Key
 from dask_mars.scheduler.events import (
     FailGraph,
     FinishGraph,
@@ -20,7 +21,6 @@ from dask_mars.scheduler.events import (
     OperandFailed,
     OperandsFinished,
 )
-from dask_mars.scheduler.listeners import EngineView, Happening, Listener, listeners
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dask_mars.graph import Key, layer_of
+from dask_mars.graph.chunks import Key, layer_of
 
 
 class Row(NamedTuple):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dask_mars.diagnostics import trace
-from dask_mars.graph import Key, layer_of
-from dask_mars.worker.locations import Location, size_of
+from dask_mars.graph.chunks import Key, layer_of
+from dask_mars.protocol.object_ref import Location, size_of
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 from dask_mars.expressions.functions import Elementwise, Reduction, Unsupported
 from dask_mars.expressions.planning import DTYPES, Plan
 from dask_mars.expressions.running import run
-from dask_mars.graph import Operand
+from dask_mars.graph.chunks import Operand
 
 #: Arrays below this many elements are in the cache as they are.
 SMALL = 1 << 15

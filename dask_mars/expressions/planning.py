@@ -12,7 +12,7 @@ import numpy as np
 from dask_mars.expressions import numexprs
 from dask_mars.expressions.functions import Bound, Elementwise, Reduction, Unsupported
 from dask_mars.expressions.tiling import on_grid, part, tiles
-from dask_mars.graph import Operand
+from dask_mars.graph.chunks import Operand
 
 #: Bytes of a tile: with three of them, what an operation reads and writes stays in a second-level cache.
 TILE_BYTES = 1 << 18

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from dask_mars.graph import Operand
+from dask_mars.graph.chunks import Operand
 
 
 class Kind(Enum):

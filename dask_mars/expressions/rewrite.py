@@ -14,7 +14,7 @@ from dask_mars.expressions import functions
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
-from dask_mars.graph import Operand, Step
+from dask_mars.graph.chunks import Operand, Step
 
 
 def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool = True) -> Operand:

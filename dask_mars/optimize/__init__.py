@@ -1,1 +1,5 @@
-"""From Dask's graphs to chunk graphs."""
+"""From what Dask hands a scheduler to chunk graphs: all that reads Dask's graphs.
+
+Layers are compiled to programs without Dask's task objects, chains are composed, small steps are folded into what
+needs them. It knows nothing of how or where a chunk graph is run. Begin with `prepare`.
+"""

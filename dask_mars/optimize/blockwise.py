@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dask._task_spec import GraphNode, Task, TaskRef, parse_input
 from dask.array.core import concatenate_axes
 from dask.blockwise import Blockwise, _get_coord_mapping, blockwise_token
 from dask.layers import ArrayChunkShapeDep
 
-from dask_mars.graph import Key
-from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record
+from dask_mars.graph.chunks import Key
+from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
 from dask_mars.optimize.placement import stores_chunk
-
-if TYPE_CHECKING:
-    from dask_mars.optimize.compiler import Compiler
 
 # What placeholders begin with, so that no key of the user's is taken for one.
 _BLOCK, _CONTRACTED = object(), object()
@@ -39,7 +36,7 @@ class BlockwiseRecords:
     ----------
     layer : Blockwise
         The layer, optimised or as the user made it.
-    compiler : Compiler
+    compiler : TaskCompiler
         Compiles the layer's task and numbers its operand.
 
     Raises
@@ -48,7 +45,7 @@ class BlockwiseRecords:
         The layer has something that cannot be compiled once for all blocks.
     """
 
-    def __init__(self, layer: Blockwise, compiler: Compiler) -> None:
+    def __init__(self, layer: Blockwise, compiler: TaskCompiler) -> None:
         dims = layer.dims
         #: Number of blocks along each dimension of the output.
         self.numblocks: tuple[int, ...] = tuple(dims[index] for index in layer.output_indices)
@@ -230,7 +227,7 @@ def _contracted_key_maker(name: str, fixed: tuple[Any, ...]) -> Callable[[tuple[
     return lambda at: (name, *[value if where is None else at[where] for where, value in fixed])
 
 
-def _emit_nested(compiler: Compiler, program: Any, nested: Any) -> int:
+def _emit_nested(compiler: TaskCompiler, program: Any, nested: Any) -> int:
     if isinstance(nested, list):
         return compiler.emit_list(program, [_emit_nested(compiler, program, item) for item in nested])
     return int(program.input(nested))

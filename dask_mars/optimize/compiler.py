@@ -29,8 +29,8 @@ from dask._task_spec import (
     convert_legacy_task,
 )
 
-from dask_mars.graph import Held, Key, Operand, Subprogram
-from dask_mars.operands import path_of
+from dask_mars.graph.chunks import Held, Key, Operand, Subprogram
+from dask_mars.graph.functions import path_of
 from dask_mars.optimize.layers import LazyLayer, LazyLayers
 from dask_mars.optimize.placement import (
     assembles_result,
@@ -52,7 +52,7 @@ from dask_mars.optimize.programs import (
     make_tuple,
     name_of,
 )
-from dask_mars.persisted import Persisted, PersistedNode, as_data, holds_persisted
+from dask_mars.store.persisted import Persisted, PersistedNode, as_data, holds_persisted
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16

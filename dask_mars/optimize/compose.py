@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from itertools import accumulate, compress
 from typing import Any, NamedTuple
 
-from dask_mars.graph import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 
 #: Most steps of a composed operand. A chain of ten thousand would be joined ten thousand times, each time longer.
 LONGEST = 100

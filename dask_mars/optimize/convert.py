@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from dask._task_spec import Alias, DataNode, TaskRef
 
 from dask_mars.errors import refuse_unhashable
-from dask_mars.graph import DATA, ChunkGraph, Key
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler
 from dask_mars.optimize.layers import LazyLayer, Record
 from dask_mars.optimize.programs import Program

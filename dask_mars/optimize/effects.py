@@ -16,7 +16,7 @@ from typing import Any
 
 from dask.utils import SerializableLock
 
-from dask_mars.graph import Held, Operand, Subprogram
+from dask_mars.graph.chunks import Held, Operand, Subprogram
 
 #: Functions of Dask's that append: to the files of a shuffle, to a table of a database.
 _APPENDING = frozenset(

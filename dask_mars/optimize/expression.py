@@ -18,7 +18,7 @@ from dask.delayed import optimize as optimize_delayed
 from dask.highlevelgraph import HighLevelGraph, Layer
 from dask.layers import ArrayOverlapLayer
 
-from dask_mars.graph import ChunkGraph, Declared, Key, Restriction
+from dask_mars.graph.chunks import ChunkGraph, Declared, Key, Restriction
 from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.frames import fused, lazy_expression
 from dask_mars.optimize.layers import LazyLayer

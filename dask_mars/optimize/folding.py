@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from dask_mars.graph import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks, without
 
 #: The operands of the inputs that are folded in, by position; None for inputs that stay.

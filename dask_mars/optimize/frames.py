@@ -15,11 +15,10 @@ import dask
 from dask._expr import Expr
 from dask._task_spec import Task, _execute_subgraph
 
-from dask_mars.graph import Key
-from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record
+from dask_mars.graph.chunks import Key
+from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
 
 if TYPE_CHECKING:
-    from dask_mars.optimize.compiler import Compiler
     from dask_mars.optimize.programs import Program
 
 
@@ -102,7 +101,7 @@ class PartitionRecords:
     ----------
     expression : Expr
         One whose tasks are known to be alike.
-    compiler : Compiler
+    compiler : TaskCompiler
         Compiles a task and numbers its operand.
 
     Raises
@@ -111,7 +110,7 @@ class PartitionRecords:
         The tasks of the first and of the last partition are not alike after all.
     """
 
-    def __init__(self, expression: Expr, compiler: Compiler) -> None:
+    def __init__(self, expression: Expr, compiler: TaskCompiler) -> None:
         self._count: int = expression.npartitions
         # A callable that is met again belongs to the operand: after this both that are compared have met theirs.
         _compiled(expression, 0, compiler)
@@ -144,7 +143,7 @@ class PartitionRecords:
         return Record(self._operand, self._literals, input_keys)
 
 
-def _compiled(expression: Expr, partition: int, compiler: Compiler) -> Program:
+def _compiled(expression: Expr, partition: int, compiler: TaskCompiler) -> Program:
     key = (expression._name, partition)
     task = _fused_task(expression, key) if _is_fused(expression) else expression._task(key, partition)
     if type(task) is not Task:

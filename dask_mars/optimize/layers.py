@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dask._task_spec import Alias
+from dask._task_spec import Alias, GraphNode
 
-from dask_mars.graph import Key
-
-if TYPE_CHECKING:
-    from dask_mars.optimize.compiler import Compiler
+from dask_mars.graph.chunks import Key
+from dask_mars.optimize.programs import Program
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +51,32 @@ class LayerRecords(Protocol):
         """
 
 
+class TaskCompiler(Protocol):
+    """Compiles the tasks of layers, as `compiler.Compiler` does."""
+
+    def new_program(self) -> Program:
+        """Return an empty program."""
+
+    def emit_argument(self, program: Program, argument: Any, local: dict[Key, int]) -> int:
+        """Return the code of an argument's value, with the steps that it takes; `local` knows codes of keys."""
+
+    def emit_list(self, program: Program, codes: list[int]) -> int:
+        """Add a step that makes a list of values."""
+
+    def emit_result(self, program: Program, node: GraphNode, local: dict[Key, int]) -> None:
+        """Add the steps of a node whose value is the program's result."""
+
+    def operand_of(self, key: Key, program: Program) -> int:
+        """Return the number of the operand of all chunks with the same program."""
+
+
 class LazyLayer(NamedTuple):
     """A layer that nobody has materialised yet."""
 
     #: What its keys begin with.
     names: tuple[str, ...]
     #: Makes its records, or raises `NotSymbolic`.
-    compile: Callable[[Compiler], LayerRecords]
+    compile: Callable[[TaskCompiler], LayerRecords]
     #: Has Dask make its tasks.
     materialise: Callable[[], Mapping[Key, Any]]
 
@@ -71,7 +88,7 @@ class LazyLayers:
     ----------
     layers : iterable of LazyLayer
         No name may belong to two of them.
-    compiler : Compiler
+    compiler : TaskCompiler
         Compiles their tasks.
 
     Attributes
@@ -80,7 +97,7 @@ class LazyLayers:
         Tasks of the layers that Dask had to materialise after all.
     """
 
-    def __init__(self, layers: Iterable[LazyLayer], compiler: Compiler) -> None:
+    def __init__(self, layers: Iterable[LazyLayer], compiler: TaskCompiler) -> None:
         self._compiler = compiler
         self._layers = {name: layer for layer in layers for name in layer.names}
         self._compiled: dict[Any, LayerRecords] = {}

@@ -9,17 +9,14 @@ from __future__ import annotations
 import itertools
 import operator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dask._task_spec import Alias
 from dask.array.core import concatenate_shaped
 from dask.layers import ArrayOverlapLayer
 
-from dask_mars.graph import Key
-from dask_mars.optimize.layers import LazyLayer, Record
-
-if TYPE_CHECKING:
-    from dask_mars.optimize.compiler import Compiler
+from dask_mars.graph.chunks import Key
+from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
 
 # Where what is cut will stand.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
@@ -38,11 +35,11 @@ class OverlapRecords:
     ----------
     layer : ArrayOverlapLayer
         As `dask.array.overlap.overlap_internal` makes it.
-    compiler : Compiler
+    compiler : TaskCompiler
         Numbers the layer's operands.
     """
 
-    def __init__(self, layer: ArrayOverlapLayer, compiler: Compiler) -> None:
+    def __init__(self, layer: ArrayOverlapLayer, compiler: TaskCompiler) -> None:
         self._compiler = compiler
         self._source: str = layer.name
         self._edge_name, self._name = f"getitem-{layer.token}", f"overlap-{layer.token}"

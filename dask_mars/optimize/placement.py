@@ -13,7 +13,7 @@ from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.core import load_chunk, load_store_chunk
 from dask.utils import SerializableLock
 
-from dask_mars.graph import Subprogram
+from dask_mars.graph.chunks import Subprogram
 
 #: Name of the task by which Dask assembles a collection's result from its chunks.
 _FINALIZE = "finalize-hlgfinalizecompute"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from dask_mars import collector
-from dask_mars.graph import ChunkGraph, Key
+from dask_mars import gc_control
+from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import Symbolic, annotate, declarations, low_level_graph, symbolic_graph
 from dask_mars.optimize.folding import fold_initial
-from dask_mars.optimize.reading import with_reads
+from dask_mars.optimize.read_sizes import with_reads
 from dask_mars.optimize.slices import join_slices
 
 #: Returns the chunks of a graph that are to stay as they are.
@@ -50,7 +50,7 @@ def prepare(
     KeyError, ValueError, RuntimeError
         As `convert`.
     """
-    with collector.paused():
+    with gc_control.paused():
         return _prepare(dsk, list(wanted), composed, fold_from, elsewhere, apart)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dask._task_spec import GraphNode
 from dask.utils import funcname
 
-from dask_mars.graph import Held, Key, Operand, Step, Subprogram
+from dask_mars.graph.chunks import Held, Key, Operand, Step, Subprogram
 
 
 def make_list(*items: Any) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
-from dask_mars.graph import Key
+from dask_mars.graph.chunks import Key
 
 #: What is taken for the type of an array's items if nobody says: the plan of a rechunk depends on their size.
 _UNKNOWN = np.dtype(float)

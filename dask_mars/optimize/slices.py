@@ -17,7 +17,7 @@ from dask.array.chunk import getitem
 from dask.array.core import getter, getter_inline, getter_nofancy
 from dask.array.optimization import fuse_slice
 
-from dask_mars.graph import Operand, Step
+from dask_mars.graph.chunks import Operand, Step
 from dask_mars.optimize.compose import Slicer, join
 
 _GETTERS: tuple[Callable[..., Any], ...] = (getter, getter_nofancy, getter_inline)

@@ -1,0 +1,56 @@
+"""Assembling arrays in the user's process: chunks in memory are read in place, those on disk one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from dask.array.core import finalize
+
+from dask_mars.graph.chunks import Operand
+from dask_mars.optimize.programs import make_list
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, Location
+from dask_mars.store.store import Store
+
+
+def is_assembly(operand: Operand) -> bool:
+    """Say whether an operand only puts chunks together: it copies its inputs and keeps none of them."""
+    return operand.functions[-1] is finalize
+
+
+def part(store: Store, location: Location, operand: Operand) -> Any:
+    """Return a value that is to be assembled, or, if it is on disk, what reads it when it is copied.
+
+    Parameters
+    ----------
+    store : Store
+        The process's own.
+    location : Location
+        Of the value.
+    operand : Operand
+        What assembles it.
+    """
+    # A single chunk is asked for a copy of itself, and other functions may ask for anything.
+    plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
+    if plain and location[0] == SPILLED and location[3][0] == ARRAY:
+        return _OnDisk(store, location)
+    return store.load(location)
+
+
+class _OnDisk:
+    """As much of an array as Dask asks of one before it copies it into its result."""
+
+    def __init__(self, store: Store, location: Location) -> None:
+        _, _, dtype, shape, *_ = location[3]
+        self.dtype = np.dtype(dtype)
+        self.shape: tuple[int, ...] = shape
+        self.ndim = len(shape)
+        self._store = store
+        self._location = location
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self._store.load(self._location)
+        return np.asarray(array, dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.__array__()[index]

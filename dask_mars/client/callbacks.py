@@ -1,0 +1,259 @@
+"""Dask's callbacks, fed from what the engine reports: progress bars, profilers, caches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from dask.callbacks import unpack_callbacks
+from dask.local import start_state_from_dask
+
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.optimize.expression import alias_targets
+from dask_mars.store.persisted import as_data
+
+Callbacks = tuple[Callable[..., None] | None, ...]
+
+# Callbacks that hear from the engine itself what becomes of tasks.
+_LISTENING = {"dask_mars.diagnostics.progress"}
+
+# Callbacks that look at nothing but how many tasks there are in each state.
+_COUNTING = _LISTENING | {"dask.diagnostics.progress", "tqdm.dask"}
+
+# Callbacks whose posttask is known to ignore the value, which then need not be copied for them.
+_IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
+
+# Callbacks that would be wrong without values.
+_NEED_VALUES = {("dask.cache", "Cache"), ("dask.diagnostics.profile", "CacheProfiler")}
+
+
+class Watcher(Protocol):
+    """Is told what becomes of chunks."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it is to be told that a chunk was handed out only once the chunk's inputs are there."""
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether it wants to be told of anything at all."""
+
+    @property
+    def values_wanted(self) -> bool:
+        """Whether it looks at the values of chunks that have ended."""
+
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out, some perhaps not for the first time."""
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
+        """Note that chunks have been computed; `values` has those of them that are wanted."""
+
+
+class Observer:
+    """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use.
+
+    Parameters
+    ----------
+    callbacks : iterable of tuple
+        ``(start, start_state, pretask, posttask, finish)`` of each callback.
+    dsk : dict
+        The low-level graph, in Dask's task objects; callbacks may change it in `start`.
+    remote : bool, optional
+        No engine of this process computes it, so that nobody hears of tasks from there.
+    """
+
+    in_order: ClassVar[bool] = True
+
+    def __init__(self, callbacks: Any, dsk: MutableMapping[Key, Any], remote: bool = False) -> None:
+        self._callbacks: list[Callbacks] = [
+            callback if remote else _without_tasks(callback) for callback in callbacks
+        ]
+        self._dsk = dsk
+        self._started: list[Callbacks] = []
+        _, _, self._pretask, self._posttask, _ = unpack_callbacks(self._callbacks)
+        #: State as Dask's schedulers show it to callbacks; sets where theirs has lists.
+        self.state: dict[str, Any] = {}
+        self._aliases: dict[Key, list[Key]] = {}
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether some callback is to be told of single tasks."""
+        return any(hook for callback in self._callbacks for hook in callback[1:4])
+
+    @property
+    def values_wanted(self) -> bool:
+        """Whether some callback looks at the values of finished tasks."""
+        return any(_looks_at_values(callback) for callback in self._posttask)
+
+    def start(self) -> None:
+        """Call `start` of each callback."""
+        for callback in self._callbacks:
+            if callback[0]:
+                callback[0](self._dsk)
+            self._started.append(callback)
+
+    def start_state(self, wanted: set[Key]) -> None:
+        """Work out the state and call `start_state` of each callback."""
+        state = start_state_from_dask(dict(self._dsk), keys=wanted, cache={}, sortkey=lambda _: 0)
+        state["ready"] = set(state["ready"])
+        self.state.update(state)
+        for alias, target in alias_targets(self._dsk).items():
+            self._aliases.setdefault(target, []).append(alias)
+        for callback in self._callbacks:
+            if callback[1]:
+                callback[1](self._dsk, self.state)
+
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out."""
+        for chunk in chunks:
+            self.running(graph.keys[chunk])
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
+        """Note that chunks have been computed."""
+        for chunk in chunks:
+            self.done(graph.keys[chunk], values.get(chunk), worker)
+
+    def running(self, key: Key) -> None:
+        """Note that a task was handed out.
+
+        Tasks that are no part of Dask's graph are passed over, and those that were handed out before: to a worker
+        that has died or given them back, or to one where they failed and may be tried again.
+        """
+        if key not in self._dsk or key in self.state["running"]:
+            return
+        self.state["ready"].discard(key)
+        self.state["running"].add(key)
+        for callback in self._pretask:
+            callback(key, self._dsk, self.state)
+
+    def done(self, key: Key, value: Any, worker: Any) -> None:
+        """Note that a task has finished, and with it the aliases of its key."""
+        if key not in self._dsk:
+            return
+        state = self.state
+        state["running"].discard(key)
+        state["finished"].add(key)
+        for successor in state["dependents"].get(key, ()):
+            waiting = state["waiting"].get(successor)
+            if waiting is not None:
+                waiting.discard(key)
+                if not waiting:
+                    del state["waiting"][successor]
+                    state["ready"].add(successor)
+        for source in state["dependencies"].get(key, ()):
+            users = state["waiting_data"].get(source)
+            if users is not None:
+                users.discard(key)
+                if not users:
+                    del state["waiting_data"][source]
+                    state["released"].add(source)
+        for callback in self._posttask:
+            callback(key, value, self._dsk, state, worker)
+        for alias in self._aliases.get(key, ()):
+            if alias in state["dependencies"]:
+                self.running(alias)
+                self.done(alias, value, worker)
+
+    def finish(self, failed: bool) -> None:
+        """Call `finish` of each callback that was started."""
+        for callback in self._started:
+            if callback[4]:
+                callback[4](self._dsk, self.state, failed)
+
+
+class CountingObserver(Observer):
+    """Calls callbacks that only count, which need neither Dask's tasks nor to know which of them is ready.
+
+    Parameters
+    ----------
+    callbacks : iterable of tuple
+        For which `only_count` holds.
+    remote : bool, optional
+        As for `Observer`.
+    """
+
+    in_order = False
+
+    def __init__(self, callbacks: Any, remote: bool = False) -> None:
+        super().__init__(callbacks, {}, remote)
+
+    def start_counting(self, graph: ChunkGraph) -> None:
+        """Call `start_state` of each callback with all of a graph's tasks before them."""
+        keys = zip(graph.keys, graph.operand_of, strict=True)
+        # In the graph's order, which displays show.
+        waiting = dict.fromkeys([key for key, operand in keys if operand != DATA])
+        self.state.update(ready=set(), waiting=waiting, running=set(), finished=set())
+        for callback in self._callbacks:
+            if callback[1]:
+                callback[1](self._dsk, self.state)
+
+    def running(self, key: Key) -> None:
+        """Note that a task was handed out, for the first time."""
+        if key in self.state["waiting"]:
+            del self.state["waiting"][key]
+            self.state["running"].add(key)
+            for callback in self._pretask:
+                callback(key, self._dsk, self.state)
+
+    def done(self, key: Key, value: Any, worker: Any) -> None:
+        """Note that a task has finished, for the first time."""
+        if key in self.state["running"]:
+            self.state["running"].remove(key)
+            self.state["finished"].add(key)
+            for callback in self._posttask:
+                callback(key, value, self._dsk, self.state, worker)
+
+
+def only_count(callbacks: Iterable[Callbacks]) -> bool:
+    """Say whether callbacks are known to look at nothing but how many tasks there are in each state."""
+    return all(_counts(hook) for callback in callbacks for hook in callback if hook)
+
+
+def without_values(callbacks: Iterable[Callbacks]) -> list[Callbacks]:
+    """Leave out callbacks that would be wrong if they were shown no values of tasks, with a warning."""
+    usable = []
+    for callback in callbacks:
+        if needing := next(filter(_needs_values, callback), None):
+            name = type(needing.__self__).__name__  # type: ignore[attr-defined]
+            warnings.warn(
+                f"{name} is left out: it looks at the values of tasks, which stay on the cluster", stacklevel=2
+            )
+        else:
+            usable.append(callback)
+    return usable
+
+
+def _needs_values(hook: Any) -> bool:
+    classes = type(getattr(hook, "__self__", None)).__mro__
+    return not _NEED_VALUES.isdisjoint([(base.__module__, base.__qualname__) for base in classes])
+
+
+def _without_tasks(callback: Callbacks) -> Callbacks:
+    """Leave out hooks for what the callback hears from the engine; those of subclasses stay."""
+    start, *of_tasks, finish = callback
+    return start, *[None if getattr(hook, "__module__", None) in _LISTENING else hook for hook in of_tasks], finish
+
+
+def _counts(hook: Any) -> bool:
+    # A subclass may look at more, in methods that are no hooks.
+    modules = (getattr(hook, "__module__", None), type(getattr(hook, "__self__", None)).__module__)
+    return _COUNTING.issuperset(modules)
+
+
+def _looks_at_values(posttask: Any) -> bool:
+    function = getattr(posttask, "__func__", posttask)
+    module = getattr(function, "__module__", "")
+    if module == "dask.diagnostics.profile":
+        return "CacheProfiler" in getattr(function, "__qualname__", "")
+    return module not in _IGNORE_VALUES
+
+
+def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
+    """Return a graph of Dask's task objects that callbacks may change."""
+    from dask._task_spec import convert_legacy_graph
+
+    return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
+
+
+__all__ = ["CountingObserver", "Observer", "Watcher", "as_tasks", "only_count", "without_values"]

@@ -1,0 +1,152 @@
+"""What Dask's scheduler is told of each task for a subtask: where it is to run, and when."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dask._task_spec import Task
+
+from dask_mars.cluster.computation import Computation
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.partition.hosts import place_in_collection
+from dask_mars.cluster.partition.subtasks import Subtask
+from dask_mars.cluster.planning import allowed_by
+from dask_mars.cluster.scheduler_plugin import Plan
+from dask_mars.graph.chunks import Restriction
+
+#: What is said of chunks of which the user has said nothing.
+_ANYWHERE = Restriction((), True, ())
+
+
+class _Where(NamedTuple):
+    """Where a task should run.
+
+    Attributes
+    ----------
+    hosts : sequence of int
+        By their numbers.
+    others : bool
+        Whether others will do.
+    bound : bool
+        Whether that is all there is to say. What is not bound was placed by us alone, and if its host is gone, or
+        another comes, the scheduler's plugin may find it a better place.
+    """
+
+    hosts: Sequence[int]
+    others: bool = True
+    bound: bool = True
+
+
+_LEFT_TO_DASK = _Where(())
+
+
+class Wishes:
+    """Makes the annotations of a computation's tasks.
+
+    Parameters
+    ----------
+    computation : Computation
+        What is computed.
+    subtasks : sequence of Subtask
+        That its graph is cut into.
+    """
+
+    def __init__(self, computation: Computation, subtasks: Sequence[Subtask]) -> None:
+        self._name = computation.name
+        self._graph = computation.graph
+        self._hosts = computation.hosts
+        self._retries = computation.retries
+        self._demands = computation.demands
+        self._subtasks = subtasks
+        self._shuffled = computation.shuffles.members()
+        #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
+        self._unplaced = self._find_unplaced()
+
+    def of_task(self, task: Task, number: int, computes: bool) -> dict[str, Any]:
+        """Return the annotations of one of Dask's tasks.
+
+        Parameters
+        ----------
+        task : Task
+            The task.
+        number : int
+            Of the subtask that it is for.
+        computes : bool
+            Whether it computes the subtask: others take its result apart, or are values of the user's.
+        """
+        first, graph = self._subtasks[number].chunks[0], self._graph
+        restriction = graph.restrictions.get(first, _ANYWHERE)
+        highest = self._priority(number)
+        # What takes a result apart runs where that is: not where it was planned, if somebody has stolen it.
+        where = _LEFT_TO_DASK if task.func is operator.getitem else self._where(number, restriction)
+        plan = Plan(
+            computation=self._name,
+            subtask=number,
+            operands=len(self._subtasks[number].chunks) if computes else 0,
+            place=place_in_collection(graph.keys[first]),
+            # What comes early in the graph frees what is there.
+            priority=(-highest, first),
+            bound=where.bound,
+        )
+        return {
+            "workers": [self._hosts[host].address for host in where.hosts],
+            "allow_other_workers": where.others,
+            "resources": self._resources(restriction) if computes else {},
+            "priority": highest * len(graph) - first,
+            "retries": self._retries_of(number),
+            MARK: plan._asdict() | {"in_thread": self.in_thread(number)},
+        }
+
+    def in_thread(self, number: int) -> bool:
+        """Say whether a thread of Dask's has to compute a subtask."""
+        return self._subtasks[number].chunks[0] in self._demands.threads
+
+    def needs_files(self, number: int) -> bool:
+        """Say whether a subtask needs files that are at its host."""
+        return self._subtasks[number].chunks[0] in self._demands.files
+
+    def _resources(self, restriction: Restriction) -> dict[str, float]:
+        """Return what a subtask takes of a host's resources; nothing if no host has them and others will do."""
+        if restriction.loose and not any(host.has(restriction.resources) for host in self._hosts):
+            return {}
+        return dict(restriction.resources)
+
+    def _priority(self, number: int) -> float:
+        of_user = self._graph.priorities
+        return max([of_user.get(chunk, 0.0) for chunk in self._subtasks[number].chunks]) if of_user else 0.0
+
+    def _where(self, number: int, restriction: Restriction) -> _Where:
+        """Return where a subtask should run."""
+        host = self._subtasks[number].host
+        if self.needs_files(number):
+            return _Where((host,), others=False)
+        if self._subtasks[number].chunks[0] in self._shuffled:
+            # Dask would deal out what is shuffled to those named here, even if they are gone.
+            return _LEFT_TO_DASK
+        if not restriction.loose:
+            return _Where(allowed_by(restriction, self._hosts), others=False)
+        if number in self._unplaced:
+            return _Where(range(len(self._hosts)))
+        return _Where((host,), bound=False)
+
+    def _find_unplaced(self) -> set[int]:
+        made: set[int] = set()
+        unplaced = set()
+        for number, subtask in enumerate(self._subtasks):
+            if self.in_thread(number) or not made.isdisjoint(subtask.inputs):
+                made.update(subtask.outputs)
+                if not self.needs_files(number):
+                    unplaced.add(number)
+        return unplaced
+
+    def _retries_of(self, number: int) -> int:
+        """Return how often Dask is to try again what raises; engines do so themselves."""
+        chunk = self._subtasks[number].chunks[0]
+        if not self.in_thread(number) or chunk in self._demands.once:
+            return 0
+        return self._graph.retries.get(chunk, self._retries)
+
+
+__all__ = ["Wishes"]

@@ -1,0 +1,191 @@
+"""Which host computes which chunks of a graph.
+
+Within a host any worker will do, but between hosts data travel. Chunks whose inputs lie at hosts follow these. All
+others are divided into parts whose chunks meet again soon, and parts go to hosts by consistent hashing: so the
+same data are at the same host when a computation is repeated, and little moves when a host has come or gone. Where
+neighbouring parts exchange much, as in a rechunk, that would cost more than it is worth: there each host gets one
+large part.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dask_mars.cluster.partition.hashing import share_out
+from dask_mars.cluster.partition.subtasks import (
+    BYTES_PER_S,
+    NO_HOST,
+    estimate_bytes,
+    estimate_seconds,
+    moved_bytes,
+    place,
+)
+from dask_mars.scheduler.assigner import Progress, Traversal, assign
+from dask_mars.scheduler.events import CLIENT, GraphPlan
+
+#: There are at least so many parts, so that small clusters of any size have the same ones, and for larger clusters
+#: so many for the slowest host, so that shares can be in proportion to slots.
+MIN_PARTS = 64
+PARTS_PER_HOST = 8
+#: At most so many are there at all: each is scored by each host.
+MAX_PARTS = 4096
+#: Hashing may move so many times the bytes that one large part for each host would, and as many more as are moved
+#: in this share of the time that the graph takes one slot.
+_MORE_BYTES = 1.1
+_SHARE_OF_TIME = 0.005
+#: More bytes are moved if that makes a computation at least so much shorter, to this share of its time.
+_FASTER = 0.8
+#: So many pieces of a chunk of unknown size are thought to be more than the chunk.
+_MANY_PIECES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Where chunks can be computed.
+
+    Attributes
+    ----------
+    slots : mapping
+        How many subtasks each host computes at the same time, by host.
+    names : mapping
+        By host, what stands for it in hashes: the same each time that the host joins a cluster.
+    """
+
+    slots: Mapping[int, int]
+    names: Mapping[int, str]
+
+
+def place_on_hosts(
+    plan: GraphPlan,
+    hosts: Hosts,
+    key_of: Callable[[int], Hashable],
+    traversal: Traversal = "breadth-first",
+    allowed: Mapping[int, Collection[int]] | None = None,
+    held_bytes: Mapping[int, Mapping[int, int]] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> list[int]:
+    """Choose a host for each chunk.
+
+    Parameters
+    ----------
+    plan : GraphPlan
+        The graph; each chunk's inputs have smaller ids than the chunk itself.
+    hosts : Hosts
+        At least one.
+    key_of : callable
+        Returns the key of a chunk.
+    traversal : {"breadth-first", "depth-first"}, optional
+        In which order chunks are searched that meet again soon.
+    allowed : mapping, optional
+        Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
+    held_bytes : mapping, optional
+        Of known chunks: the bytes that hosts hold of them, by host.
+    sizes : sequence of int, optional
+        Bytes of each chunk; by default what `estimate_bytes` says.
+
+    Returns
+    -------
+    list of int
+        By chunk, as `place` returns them.
+
+    Notes
+    -----
+    The number of parts is mostly the same before and after a host comes or goes. Parts are known by the place of
+    their first chunk in its collection, and not by its name: so the blocks of one array go to the same hosts in
+    all computations that begin with them, whatever is made of them.
+    """
+    sizes = estimate_bytes(plan) if sizes is None else sizes
+    slots = hosts.slots
+    at_large = assign(plan, slots, traversal, allowed, Progress(held_bytes=held_bytes or {}))
+    placed = place(plan, at_large, slots, sizes, allowed, held_bytes)
+    if held_bytes or len(slots) == 1:
+        return placed
+    by_hash = place(plan, _hashed(plan, hosts, key_of, traversal, at_large, allowed or {}), slots, sizes, allowed)
+    placed, by_hash = (_with_pieces_near(plan, found, sizes, allowed or {}) for found in (placed, by_hash))
+    seconds = estimate_seconds(plan, sizes)
+    moved, moved_by_hash = moved_bytes(plan, placed, sizes), moved_bytes(plan, by_hash, sizes)
+    fair = _MORE_BYTES * moved + _SHARE_OF_TIME * sum(seconds) * BYTES_PER_S
+    if moved_by_hash <= fair:
+        return by_hash
+    # Parts that have as many chunks to begin with may have unlike amounts of work behind them.
+    faster = _slowest_s(by_hash, seconds, slots) + moved_by_hash / BYTES_PER_S
+    return by_hash if faster < _FASTER * (_slowest_s(placed, seconds, slots) + moved / BYTES_PER_S) else placed
+
+
+def _slowest_s(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int]) -> float:
+    """Return how long the host takes that has most to do for its slots."""
+    loads = dict.fromkeys(slots, 0.0)
+    for host, spent in zip(placed, seconds, strict=True):
+        if host >= 0:
+            loads[host] += spent
+    return max([load / slots[host] for host, load in loads.items()])
+
+
+def _hashed(
+    plan: GraphPlan,
+    hosts: Hosts,
+    key_of: Callable[[int], Hashable],
+    traversal: Traversal,
+    at_large: Mapping[int, int],
+    allowed: Mapping[int, Collection[int]],
+) -> dict[int, int]:
+    """Give initial chunks to hosts by the hash of their part; where the user has said something, as at large."""
+    assigned = {chunk: host for chunk, host in at_large.items() if chunk in allowed}
+    count = _part_count(hosts.slots)
+    parts: dict[int, list[int]] = {}
+    for chunk, part in assign(plan, dict.fromkeys(range(count), 1), traversal, dict.fromkeys(allowed, ())).items():
+        parts.setdefault(part, []).append(chunk)
+    keys = [place_in_collection(key_of(chunks[0])) for chunks in parts.values()]
+    for chunks, host in zip(parts.values(), share_out(keys, hosts.names, hosts.slots), strict=True):
+        assigned.update(dict.fromkeys(chunks, host))
+    return assigned
+
+
+def _with_pieces_near(
+    plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int], allowed: Collection[int]
+) -> list[int]:
+    """Have what is taken out of one chunk made where it is needed, if sending the chunk there is thought cheaper.
+
+    Of a chunk of unknown size each piece may be as large as the chunk itself: so is the mean of a month, which is
+    taken out for each day of it. Many pieces are thought to be more than all of such a chunk.
+    """
+    declared = plan.declared_bytes
+    wanted_at = [NO_HOST] * len(placed)
+    for chunk in plan.outputs:
+        wanted_at[chunk] = CLIENT
+    for reader, host in enumerate(placed):
+        for source in plan.inputs[reader]:
+            if wanted_at[source] != host:
+                wanted_at[source] = host if wanted_at[source] == NO_HOST else CLIENT
+    pieces: dict[tuple[int, int], list[int]] = {}
+    for chunk, host in enumerate(wanted_at):
+        if host >= 0 and placed[chunk] >= 0 and host != placed[chunk] and chunk not in allowed:
+            sources = set(plan.inputs[chunk])
+            if len(sources) == 1 and placed[source := sources.pop()] >= 0:
+                pieces.setdefault((source, host), []).append(chunk)
+    found = list(placed)
+    for (source, host), chunks in pieces.items():
+        known = declared is not None and declared(source) is not None
+        if sum([sizes[chunk] for chunk in chunks]) > sizes[source] or (not known and len(chunks) >= _MANY_PIECES):
+            for chunk in chunks:
+                found[chunk] = host
+    return found
+
+
+def _part_count(slots: Mapping[int, int]) -> int:
+    wanted = PARTS_PER_HOST * sum(slots.values()) / min(slots.values())
+    count = MIN_PARTS
+    while count < min(wanted, MAX_PARTS):
+        count *= 2
+    return count
+
+
+def place_in_collection(key: Hashable) -> str:
+    """Return what a key says besides the name of its collection; all of it where there is nothing else."""
+    return repr(key[1:] if isinstance(key, tuple) and len(key) > 1 else key)
+
+
+__all__ = ["Hosts", "place_in_collection", "place_on_hosts"]

@@ -1,0 +1,414 @@
+"""What goes to which host in one piece: a chunk graph cut into subtasks.
+
+A host computes a subtask on its own, without a word to anybody: it gets the subtask's inputs and hands out its
+outputs. So subtasks must never wait for each other in circles. Each chunk has a *level*: that of its inputs, plus
+one where an input is at another host or its subtask has no room for the chunk. What depends on a subtask is
+therefore at the same level only if it is part of it, and whatever shares host and level may be put together.
+
+Pure, and linear in the graph, but for the ways within disjoint sets, which are as good as constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from dask_mars.graph.ids import STAGE_LIMIT, subtask_id
+from dask_mars.scheduler.events import CLIENT, GraphPlan
+
+#: Stands for the host of chunks whose value is known.
+NO_HOST = -2
+
+#: Into how many subtasks the work of each slot is cut at least, if there are chunks enough: so there is something
+#: to do when some take longer than expected, and while data travel. There may be twice as many, since a subtask is
+#: rarely filled to the brim.
+SUBTASKS_PER_SLOT = 4
+#: Stands for what a chunk costs besides moving its bytes, and for how fast these are read and written. Only ratios
+#: matter where no time is the limit.
+_CHUNK_S = 0.0005
+BYTES_PER_S = 1e9
+#: What is taken for the size of a chunk of which nothing is declared.
+_UNKNOWN_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Subtask:
+    """A region of a chunk graph that one host computes in one go.
+
+    Attributes
+    ----------
+    id : bytes
+        Twelve bytes: the computation, the level as its stage, and the number of the subtask in the computation.
+    host : int
+        Where it is to run; `CLIENT` for the user's own process.
+    chunks : tuple of int
+        Those that it computes, in the order of the graph.
+    inputs : tuple of int
+        Those that it reads and does not compute, known ones included, in the order of the graph.
+    outputs : tuple of int
+        Those of its chunks that others read or that the user asked for, in the order of the graph.
+    """
+
+    id: bytes
+    host: int
+    chunks: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much one subtask may hold.
+
+    Attributes
+    ----------
+    seconds : float
+        Estimated time of its chunks, added up.
+    bytes : float
+        Bytes of their results, added up.
+    """
+
+    seconds: float
+    bytes: float
+
+
+def place(
+    plan: GraphPlan,
+    initial: Mapping[int, int],
+    hosts: Collection[int],
+    sizes: Sequence[int] | None = None,
+    allowed: Mapping[int, Collection[int]] | None = None,
+    held_bytes: Mapping[int, Mapping[int, int]] | None = None,
+) -> list[int]:
+    """Choose a host for each chunk.
+
+    Parameters
+    ----------
+    plan : GraphPlan
+        The graph; each chunk's inputs have smaller ids than the chunk itself.
+    initial : mapping
+        Hosts of chunks that were assigned before.
+    hosts : collection of int
+        All hosts.
+    sizes : sequence of int, optional
+        Bytes of each chunk; by default what `estimate_bytes` says.
+    allowed : mapping, optional
+        Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
+    held_bytes : mapping, optional
+        Of known chunks: the bytes that hosts hold of them, by host.
+
+    Returns
+    -------
+    list of int
+        By chunk. `CLIENT` for those that must run in the user's process, `NO_HOST` for those whose value is known.
+    """
+    if not hosts:
+        raise ValueError("chunks can be placed only if there are hosts")
+    sizes = estimate_bytes(plan) if sizes is None else sizes
+    # Chunks that might have gone elsewhere. What follows from them goes where they are, and counts with them.
+    loads = dict.fromkeys(sorted(hosts), 0)
+    allowed, held_bytes = allowed or {}, held_bytes or {}
+    placed: list[int] = []
+    for chunk, inputs in enumerate(plan.inputs):
+        if plan.operand_of[chunk] < 0:
+            placed.append(NO_HOST)
+        elif chunk in plan.in_client:
+            placed.append(CLIENT)
+        else:
+            host = initial.get(chunk)
+            if host is None:
+                held = _held(inputs, placed, sizes, held_bytes)
+                host = _most_bytes(held, loads, allowed.get(chunk, loads))
+                if len(held) != 1:
+                    loads[host] += 1
+            placed.append(host)
+    return placed
+
+
+def _held(
+    inputs: Sequence[int], placed: list[int], sizes: Sequence[int], held_bytes: Mapping[int, Mapping[int, int]]
+) -> dict[int, int]:
+    """Return the bytes that each host has of a chunk's inputs."""
+    held: dict[int, int] = {}
+    for source in inputs if len(inputs) < 2 else dict.fromkeys(inputs):
+        host = placed[source]
+        if host >= 0:
+            held[host] = held.get(host, 0) + sizes[source]
+        elif source in held_bytes:
+            for host, size in held_bytes[source].items():
+                held[host] = held.get(host, 0) + size
+    return held
+
+
+def _most_bytes(held: Mapping[int, int], loads: Mapping[int, int], allowed: Collection[int]) -> int:
+    """Return the host that has most bytes of a chunk's inputs, among equals the one chosen least."""
+    if len(held) == 1:
+        host = next(iter(held))
+        if host in allowed:
+            return host
+    candidates = [host for host in held if host in allowed] or allowed
+    # The id comes last so that equal hosts always give the same answer.
+    return min(candidates, key=lambda host: (-held.get(host, 0), loads[host], host))
+
+
+def moved_bytes(plan: GraphPlan, placed: Sequence[int], sizes: Sequence[int]) -> int:
+    """Return the bytes that travel between hosts, each chunk once to each host that reads it.
+
+    Parameters
+    ----------
+    plan : GraphPlan
+        The graph.
+    placed : sequence of int
+        Host of each chunk, as `place` returns it.
+    sizes : sequence of int
+        Bytes of each chunk.
+    """
+    journeys = {
+        (source, host)
+        for host, inputs in zip(placed, plan.inputs, strict=True)
+        if host >= 0
+        for source in inputs
+        if placed[source] >= 0 and placed[source] != host
+    }
+    return sum([sizes[source] for source, _ in journeys])
+
+
+def estimate_bytes(plan: GraphPlan) -> list[int]:
+    """Return what each chunk is declared to take.
+
+    Where nothing is said, as of the pieces that a rechunk makes, it is what a chunk reads, divided among all that
+    read the same; a small number if that is not known either.
+    """
+    declared = plan.declared_bytes
+    if declared is None:
+        return [_UNKNOWN_BYTES] * len(plan.inputs)
+    readers = [0] * len(plan.inputs)
+    for inputs in plan.inputs:
+        for source in inputs:
+            readers[source] += 1
+    found: list[int] = []
+    for chunk, inputs in enumerate(plan.inputs):
+        size = declared(chunk)
+        if size is None:
+            size = max(sum([found[source] // readers[source] for source in inputs]), _UNKNOWN_BYTES)
+        found.append(size)
+    return found
+
+
+def estimate_seconds(plan: GraphPlan, sizes: Sequence[int]) -> list[float]:
+    """Return how long each chunk may take, by the bytes that it reads and writes; 0 for those that are known."""
+    return [
+        0.0 if operand < 0 else _CHUNK_S + (size + sum([sizes[source] for source in inputs])) / BYTES_PER_S
+        for operand, size, inputs in zip(plan.operand_of, sizes, plan.inputs, strict=True)
+    ]
+
+
+def cut(
+    plan: GraphPlan,
+    placed: Sequence[int],
+    slots: Mapping[int, int],
+    task: int = 0,
+    sizes: Sequence[int] | None = None,
+    seconds: Sequence[float] | None = None,
+    limit: Room | None = None,
+    kinds: Mapping[int, int] | None = None,
+) -> list[Subtask]:
+    """Cut a graph into subtasks, none of which waits for itself by way of others.
+
+    Parameters
+    ----------
+    plan : GraphPlan
+        The graph; each chunk's inputs have smaller ids than the chunk itself.
+    placed : sequence of int
+        Host of each chunk, as `place` returns it.
+    slots : mapping
+        How many subtasks each host runs at the same time, by host.
+    task : int, optional
+        Number of the computation.
+    sizes, seconds : sequence, optional
+        Bytes of each chunk, and the time it takes; by default what `estimate_bytes` and `estimate_seconds` say.
+    limit : Room, optional
+        The most that a subtask may hold in any case, unless a single chunk is more.
+    kinds : mapping, optional
+        Of chunks that share a subtask with others of their kind only: the kind, which is not 0.
+
+    Returns
+    -------
+    list of Subtask
+        In an order in which each comes after all that it needs.
+
+    Notes
+    -----
+    Regions are connected: a chunk is put to its inputs, as far as there is room. Small regions share a subtask
+    with their neighbours in the graph's order, since a subtask costs the central scheduler about as much as a
+    hundred chunks cost a host.
+    """
+    sizes = estimate_bytes(plan) if sizes is None else sizes
+    seconds = estimate_seconds(plan, sizes) if seconds is None else seconds
+    room = _room(placed, seconds, slots, limit)
+    regions = _Regions(plan, placed, sizes, seconds, room, kinds or {})
+    regions.grow()
+    return _describe(plan, regions.bundle(), placed, regions.levels, task)
+
+
+def _room(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int], limit: Room | None) -> Room:
+    total = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
+    count = SUBTASKS_PER_SLOT * max(sum(slots.values()), 1)
+    # A little more than the share, lest rounding leave out the last of so many equal chunks.
+    share = total / count * (1 + 1e-9)
+    if limit is None:
+        return Room(share, float("inf"))
+    return Room(min(share, limit.seconds), limit.bytes)
+
+
+class _Regions:
+    """Disjoint sets of chunks of the same host, kind and level."""
+
+    def __init__(
+        self,
+        plan: GraphPlan,
+        placed: Sequence[int],
+        sizes: Sequence[int],
+        seconds: Sequence[float],
+        room: Room,
+        kinds: Mapping[int, int],
+    ) -> None:
+        self._inputs = plan.inputs
+        self._placed = placed
+        self._kinds = kinds
+        self._room = room
+        #: A chunk's way to the one that stands for its region.
+        self._parents = list(range(len(plan.inputs)))
+        #: What regions hold, by the chunk that stands for each.
+        self._counts = [1] * len(plan.inputs)
+        self._seconds = list(seconds)
+        self._bytes: list[float] = list(sizes)
+        self.levels = [0] * len(plan.inputs)
+
+    def grow(self) -> None:
+        """Put each chunk to those of its inputs that are at its host and have the highest level, if all fit."""
+        placed, levels, inputs_of, found = self._placed, self.levels, self._inputs, self._find
+        kinds = self._kinds
+        for chunk, host in enumerate(placed):
+            if host == NO_HOST:
+                continue
+            level = 0
+            near: list[int] = []
+            kind = kinds.get(chunk, 0) if kinds else 0
+            for source in inputs_of[chunk]:
+                other = placed[source]
+                if other == NO_HOST:
+                    continue
+                apart = other != host or (bool(kinds) and kinds.get(source, 0) != kind)
+                reached = levels[source] + apart
+                if reached > level:
+                    level = reached
+                    near.clear()
+                if reached == level and not apart:
+                    near.append(source)
+            if near:
+                regions = {found(source) for source in near}
+                if self._fits(chunk, regions, host):
+                    self._join({chunk, *regions})
+                else:
+                    level += 1
+            levels[chunk] = level
+
+    def _find(self, chunk: int) -> int:
+        parents = self._parents
+        while parents[chunk] != chunk:
+            parents[chunk] = chunk = parents[parents[chunk]]
+        return chunk
+
+    def _fits(self, chunk: int, regions: Collection[int], host: int) -> bool:
+        # The user's process is one, and has no others to divide work with.
+        if host == CLIENT:
+            return True
+        room = self._room
+        seconds, size = self._seconds[chunk], self._bytes[chunk]
+        for region in regions:
+            seconds += self._seconds[region]
+            size += self._bytes[region]
+        return seconds <= room.seconds and size <= room.bytes
+
+    def _join(self, regions: Collection[int]) -> None:
+        # The smaller go to the largest, which keeps all ways short.
+        largest = max(regions, key=lambda region: (self._counts[region], -region))
+        for region in sorted(regions):
+            if region != largest:
+                self._parents[region] = largest
+                self._counts[largest] += self._counts[region]
+                self._seconds[largest] += self._seconds[region]
+                self._bytes[largest] += self._bytes[region]
+
+    def bundle(self) -> list[list[int]]:
+        """Return the chunks of each subtask: small regions of a host, level and kind together, in order."""
+        placed, levels, room = self._placed, self.levels, self._room
+        #: By host, level and kind, what the newest subtask holds, and which it is.
+        open_ones: dict[tuple[int, int, int], tuple[float, float, int]] = {}
+        number_of: dict[int, int] = {}
+        bundles: list[list[int]] = []
+        for chunk, host in enumerate(placed):
+            if host == NO_HOST:
+                continue
+            region = self._find(chunk)
+            number = number_of.get(region)
+            if number is None:
+                kind = host, levels[chunk], self._kinds.get(chunk, 0)
+                seconds, size = self._seconds[region], self._bytes[region]
+                newest = open_ones.get(kind)
+                if newest is not None:
+                    seconds, size = seconds + newest[0], size + newest[1]
+                    if host == CLIENT or (seconds <= room.seconds and size <= room.bytes):
+                        number = newest[2]
+                if number is None:
+                    number = len(bundles)
+                    bundles.append([])
+                    seconds, size = self._seconds[region], self._bytes[region]
+                open_ones[kind] = seconds, size, number
+                number_of[region] = number
+            bundles[number].append(chunk)
+        return bundles
+
+
+def _describe(
+    plan: GraphPlan, bundles: list[list[int]], placed: Sequence[int], levels: Sequence[int], task: int
+) -> list[Subtask]:
+    bundles.sort(key=lambda chunks: (levels[chunks[0]], chunks[0]))
+    place_of = [-1] * len(plan.inputs)
+    for number, chunks in enumerate(bundles):
+        for chunk in chunks:
+            place_of[chunk] = number
+    needed = bytearray(len(plan.inputs))
+    for chunk in plan.outputs:
+        needed[chunk] = 1
+    inputs_of: list[tuple[int, ...]] = []
+    for number, chunks in enumerate(bundles):
+        read = {source for chunk in chunks for source in plan.inputs[chunk] if place_of[source] != number}
+        for source in read:
+            needed[source] = 1
+        inputs_of.append(tuple(sorted(read)))
+    return [
+        Subtask(
+            # Two bytes are enough for any graph but one that goes to and fro between hosts for ever.
+            subtask_id(task, min(levels[chunks[0]], STAGE_LIMIT - 1), number),
+            placed[chunks[0]],
+            tuple(chunks),
+            inputs_of[number],
+            tuple([chunk for chunk in chunks if needed[chunk]]),
+        )
+        for number, chunks in enumerate(bundles)
+    ]
+
+
+__all__ = [
+    "BYTES_PER_S",
+    "NO_HOST",
+    "Room",
+    "Subtask",
+    "cut",
+    "estimate_bytes",
+    "estimate_seconds",
+    "moved_bytes",
+    "place",
+]

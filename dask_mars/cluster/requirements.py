@@ -1,0 +1,122 @@
+"""What single chunks of a graph demand of a cluster, besides being computed somewhere.
+
+Each of them is then in a subtask of its own, or with its kind alone: what holds for it must not hold for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.optimize.effects import Literals, appends, locks_of, makes_files, need_dask, parts_of
+
+
+@dataclass(slots=True)
+class Demands:
+    """Of the chunks of a graph that demand something, what it is.
+
+    Attributes
+    ----------
+    locks : dict
+        Tokens of the locks that have to lock on all hosts.
+    once : set of int
+        Chunks that must not be begun twice.
+    files : dict
+        Chunks that read or write files which are on one host only: the chunk that makes the directory.
+    threads : set of int
+        Chunks that need a worker of Dask's around them: a thread of it computes them, not a worker process.
+    """
+
+    locks: dict[int, frozenset[str]] = field(default_factory=dict)
+    once: set[int] = field(default_factory=set)
+    files: dict[int, int] = field(default_factory=dict)
+    threads: set[int] = field(default_factory=set)
+
+    def chunks(self) -> set[int]:
+        """Return the chunks that demand anything."""
+        return {*self.locks, *self.once, *self.files, *self.threads}
+
+    def kinds(self) -> dict[int, Hashable]:
+        """Return of which kind chunks are that may share a subtask with their kind only."""
+        found: dict[int, Hashable] = {}
+        for chunk in self.chunks():
+            alone = chunk if chunk in self.once or chunk in self.threads else None
+            found[chunk] = alone, self.files.get(chunk), self.locks.get(chunk)
+        return found
+
+    def renumbered(self, new: Mapping[int, int]) -> Demands:
+        """Return the same of chunks that have new numbers."""
+        return Demands(
+            {new[chunk]: tokens for chunk, tokens in self.locks.items()},
+            {new[chunk] for chunk in self.once},
+            {new[chunk]: new[maker] for chunk, maker in self.files.items()},
+            {new[chunk] for chunk in self.threads},
+        )
+
+
+def find_demands(graph: ChunkGraph) -> Demands:
+    """Return what the chunks of a graph demand."""
+    demands, remarkable = Demands(), Literals().remarkable
+    parts = [parts_of(operand) for operand in graph.operands]
+    of_dask = [need_dask(values) for values in parts]
+    locking = [locks_of(values) for values in parts]
+    making = [makes_files(values) for values in parts]
+    appending = [appends(operand) for operand in graph.operands]
+    values = {chunk: locks for chunk, value in graph.values.items() if (locks := locks_of(remarkable((value,))))}
+    quiet = [
+        not (of_dask[number] or locking[number] or making[number] or appending[number])
+        for number in range(len(graph.operands))
+    ]
+    for chunk, number in enumerate(graph.operand_of):
+        if number == DATA:
+            continue
+        inputs, literals = graph.inputs[chunk], remarkable(graph.literals[chunk])
+        if quiet[number] and not (literals or values or demands.files):
+            continue
+        if of_dask[number] or need_dask(literals):
+            demands.threads.add(chunk)
+        if appending[number]:
+            demands.once.add(chunk)
+        locks = locking[number].union(locks_of(literals), *[values[at] for at in inputs if at in values])
+        if locks:
+            demands.locks[chunk] = locks
+        if not inputs and (making[number] or makes_files(literals)):
+            demands.files[chunk] = chunk
+            # Made again, it would be empty, and others would take it for full.
+            demands.once.add(chunk)
+        made = [source for source in inputs if demands.files.get(source) == source]
+        if made:
+            demands.files[chunk] = made[0]
+    return demands
+
+
+class Finder:
+    """Finds what the chunks of a graph demand once, where it is wanted before and after chunks are merged."""
+
+    def __init__(self) -> None:
+        self._found: Demands | None = None
+        #: Keys of the chunks that demand something: other than their numbers, they do not change.
+        self._keys: dict[int, Key] = {}
+
+    def apart(self, graph: ChunkGraph) -> Collection[int]:
+        """Return the chunks that demand something: they are not to be merged with others."""
+        self._found = find_demands(graph)
+        self._keys = {chunk: graph.keys[chunk] for chunk in self._found.chunks()}
+        return self._keys
+
+    def of(self, graph: ChunkGraph) -> Demands:
+        """Return what chunks demand.
+
+        Parameters
+        ----------
+        graph : ChunkGraph
+            What merging has made of the graph that `apart` was last asked about, if it was.
+        """
+        if self._found is None:
+            return find_demands(graph)
+        # What demands nothing does so merged, too.
+        return self._found.renumbered({chunk: graph.ids[key] for chunk, key in self._keys.items()})
+
+
+__all__ = ["Demands", "Finder", "find_demands"]

@@ -1,0 +1,194 @@
+"""Results of subtasks, as Dask's workers hold them: they stay in the store of the agent that computed them.
+
+On its way to anybody else a result is what Dask makes of plain values, so that clients and workers that know
+nothing of us can read it. Its frames are views of the shared memory itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from dask.sizeof import sizeof
+from distributed.protocol.serialize import Serialized, serialize
+
+from dask_mars.protocol.deferred import resolved
+from dask_mars.protocol.object_ref import ARRAY, OBJECT, SPILLED, Location
+from dask_mars.store.persisted import Persisted, value_of
+from dask_mars.store.store import Store
+
+
+class Stored(Serialized):  # type: ignore[misc]
+    """Values, some of which are in an engine's store; in the eyes of everybody else a list of them.
+
+    Parameters
+    ----------
+    items : sequence
+        Kept chunks, others of this class, and plain values.
+    bare : bool, optional
+        It stands for its only item, and not for a list.
+
+    Attributes
+    ----------
+    items : tuple
+        As given.
+    """
+
+    def __init__(self, items: Sequence[Any], bare: bool = False) -> None:
+        # That of the base class would want what is only made once somebody asks for it.
+        self.items = tuple(items)
+        self._bare = bare
+        self._opened = threading.local()
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """What says how to read the frames; whoever asks asks for these next."""
+        header, self._opened.frames = self.serialized()
+        return header
+
+    @property
+    def frames(self) -> list[Any]:
+        """The bytes of the values, where they are."""
+        frames: list[Any] | None = self._opened.__dict__.pop("frames", None)
+        return self.serialized()[1] if frames is None else frames
+
+    def serialized(self) -> tuple[dict[str, Any], list[Any]]:
+        """Return what Dask would make of the plain values."""
+        if self._bare:
+            return _serialized(self.items[0])
+        found: tuple[dict[str, Any], list[Any]] = serialize(
+            [Serialized(*_serialized(item)) for item in self.items], iterate_collection=True
+        )
+        return found
+
+    def value(self) -> Any:
+        """Return the plain values: copies, which may be written to."""
+        values = [plain(item) for item in self.items]
+        return values[0] if self._bare else values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, roughly."""
+        return sum([item.nbytes if type(item) is Persisted else sizeof(item) for item in self.items])
+
+    @property
+    def on_disk_bytes(self) -> int:
+        """Bytes of those values that are on disk at the moment, roughly: reading them takes as much memory."""
+        return sum([_on_disk_bytes(item) for item in self.items])
+
+    def __getitem__(self, number: int) -> Any:
+        # What a task returns has to be one of these.
+        item = self.items[number]
+        return Stored([item], bare=True) if type(item) is Persisted else item
+
+    def item(self, number: int | None) -> Any:
+        """Return an item as it is, or, given None, what it stands for if that is not a list."""
+        return self.items[number or 0] if self._bare or number is not None else self
+
+    # Two of the base class that would read all values.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return plain, (self.value(),)
+
+    def __repr__(self) -> str:
+        return f"<Stored {len(self.items)} values, {self.nbytes:,} bytes>"
+
+
+def item_of(value: Any, number: int | None) -> Any:
+    """Return an item of a result, or, given None, the result."""
+    if isinstance(value, Stored):
+        return value.item(number)
+    return value if number is None else value[number]
+
+
+def plain(value: Any) -> Any:
+    """Return what a result stands for, any other value as it is."""
+    return value.value() if isinstance(value, Stored) else resolved(value_of(value))
+
+
+@sizeof.register(Stored)  # type: ignore[untyped-decorator]
+def _size_of_stored(stored: Stored) -> int:
+    return stored.nbytes
+
+
+def _on_disk_bytes(item: Any) -> int:
+    if isinstance(item, Stored):
+        return item.on_disk_bytes
+    location = item.location if type(item) is Persisted else None
+    return item.nbytes if location is not None and location[0] == SPILLED else 0
+
+
+def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
+    if isinstance(item, Stored):
+        return item.serialized()
+    found: tuple[dict[str, Any], list[Any]]
+    if type(item) is not Persisted:
+        found = serialize(item)
+        return found
+    give_back_ended()
+    location = item.engine.borrow(item.graph, item.chunk)
+    owners: list[Any] = []
+    try:
+        return _frames_of(item.engine.store, location, owners)
+    finally:
+        loan = _Loan(item, location, len(owners) + 1)
+        for _, base in owners:
+            weakref.finalize(base, _ended.append, loan).atexit = False
+        _ended.append(loan)
+
+
+def _frames_of(store: Store, location: Location, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Serialise a value; whoever gets it may write to it, though it lies in shared memory here."""
+    header: dict[str, Any]
+    if location[0] == OBJECT:
+        # It is pickled already.
+        pickled, buffers = store.load_pickle(location, owners)
+        return {"serializer": "pickle", "writeable": (True,) * len(buffers)}, [pickled, *buffers]
+    header, frames = serialize(store.load(location, owners))
+    if location[0] == ARRAY and "writeable" in header.get("sub-header", ()):
+        header["sub-header"]["writeable"] = [location[6]]
+    return header, frames
+
+
+# -- chunks that must stay where they are while somebody reads their frames -----------------------------------
+
+
+class _Loan:
+    """A borrowed chunk, and how many are still to say that they need it no more."""
+
+    __slots__ = ("left", "location", "persisted")
+
+    def __init__(self, persisted: Persisted, location: Location, left: int) -> None:
+        self.persisted = persisted
+        self.location = location
+        self.left = left
+
+
+#: Filled where memory is let go of, which may be in the middle of anything: no more than this may happen there.
+_ended: deque[_Loan] = deque()
+_guard = threading.Lock()
+
+
+def give_back_ended() -> None:
+    """Let go of chunks whose frames nobody reads any more. To be called from time to time."""
+    while _ended:
+        with _guard:
+            try:
+                loan = _ended.popleft()
+            except IndexError:
+                return
+            loan.left -= 1
+            left = loan.left
+        engine = loan.persisted.engine
+        if not left and engine.alive:
+            engine.give_back(loan.location)
+
+
+__all__ = ["Stored", "give_back_ended", "item_of", "plain"]

@@ -1,0 +1,355 @@
+"""Subtasks on their way to an agent: each a piece of the chunk graph that stands on its own."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask._task_spec import Task
+from dask.sizeof import sizeof
+from distributed import Worker, get_worker
+
+from dask_mars.cluster.admission import begin_once, holding
+from dask_mars.cluster.partition.subtasks import Subtask
+from dask_mars.cluster.stored_result import item_of, plain
+from dask_mars.errors import FilesLost
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
+from dask_mars.protocol.pickling import dumps, loads
+
+#: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
+_LARGE_BYTES = 1 << 16
+
+
+class Agent(ABC):
+    """A worker that has an engine for subtasks."""
+
+    @abstractmethod
+    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Any:
+        """Compute a subtask, and return its outputs or what stands for them.
+
+        Parameters
+        ----------
+        piece : Piece
+            The subtask.
+        arguments : sequence
+            What it reads.
+        """
+
+
+@dataclass(slots=True)
+class PieceGraph(ChunkGraph):
+    """A chunk graph whose sizes were declared elsewhere."""
+
+    sizes: Sequence[int | None] = ()
+
+    def declared_bytes(self, chunk: int) -> int | None:
+        """Return the bytes that a chunk was declared to take, or None where nothing was said."""
+        return self.sizes[chunk]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms an agent may compute a subtask.
+
+    Attributes
+    ----------
+    locks : frozenset of str
+        Tokens of the locks that it has to hold on all hosts meanwhile.
+    once : str or None
+        Name under which the scheduler notes that it was begun, if it must not be begun twice.
+    home : str or None
+        The only agent that may compute it, because files that it needs are there.
+    in_thread : bool
+        Whether a thread of Dask's worker has to compute it.
+    """
+
+    locks: frozenset[str] = frozenset()
+    once: str | None = None
+    home: str | None = None
+    in_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What an agent gets to know of a subtask. Chunks are numbered anew, those that it reads first.
+
+    Attributes
+    ----------
+    id : bytes
+        Of the subtask.
+    keys : list
+        Of all chunks.
+    sources : list
+        Of each chunk that others compute: in which argument it comes, and as which item of that; None if it is all
+        of it.
+    values : dict
+        Of chunks that are known.
+    operands : list of bytes
+        Pickles.
+    operand_of, inputs, literals, sizes : list
+        Of the chunks that it computes; the sizes are declared ones.
+    parcels : list of list of int
+        Its outputs, those together that go to the same places.
+    retries, priorities : dict
+        As in a `ChunkGraph`.
+    default_retries : int
+        For all other chunks.
+    terms : Terms
+        On which it may be computed.
+    """
+
+    id: bytes
+    keys: list[Key]
+    sources: list[tuple[int, int | None]]
+    values: dict[int, Any]
+    operands: list[bytes]
+    operand_of: list[int]
+    inputs: list[tuple[int, ...]]
+    literals: list[tuple[Any, ...]]
+    sizes: list[int | None]
+    parcels: list[list[int]]
+    retries: dict[int, int]
+    priorities: dict[int, float]
+    default_retries: int
+    terms: Terms = Terms()
+
+    def graph(self, arguments: Sequence[Any]) -> PieceGraph:
+        """Return the chunk graph, given what the subtask reads.
+
+        Parameters
+        ----------
+        arguments : sequence
+            Values, or lists of them.
+        """
+        known = len(self.keys) - len(self.operand_of)
+        values = dict(self.values)
+        read = iter(self.sources)
+        for chunk in range(known):
+            if chunk not in values:
+                argument, item = next(read)
+                values[chunk] = item_of(arguments[argument], item)
+        return PieceGraph(
+            keys=self.keys,
+            operand_of=[DATA] * known + self.operand_of,
+            literals=[()] * known + self.literals,
+            inputs=[()] * known + self.inputs,
+            operands=list(map(_operand, self.operands)),
+            values=values,
+            outputs=sorted({chunk for parcel in self.parcels for chunk in parcel}),
+            ids={key: chunk for chunk, key in enumerate(self.keys)},
+            retries=self.retries,
+            priorities=self.priorities,
+            sizes=[None] * known + self.sizes,
+        )
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Compute the subtask: with an agent by its engine, elsewhere one chunk after the other.
+
+        Returns
+        -------
+        list
+            The outputs, as a list for each parcel; if there is one parcel only, just that. An agent returns
+            what stands for them.
+        """
+        worker = get_worker()
+        if isinstance(worker, Agent):
+            return worker.compute(self, arguments)
+        with admitted(self, worker):
+            return self.compute_here(arguments)
+
+    def compute_here(self, arguments: Sequence[Any]) -> Any:
+        """Compute the subtask in this thread, and return what calling it returns."""
+        found = _run(self.graph(arguments))
+        parcels = [[found[chunk] for chunk in parcel] for parcel in self.parcels]
+        return parcels[0] if len(parcels) == 1 else parcels
+
+    @property
+    def name(self) -> str:
+        """The key of its last chunk, for people."""
+        return str(self.keys[-1])
+
+
+@contextlib.contextmanager
+def admitted(piece: Piece, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Hold to a piece's terms while it is computed.
+
+    Parameters
+    ----------
+    piece : Piece
+        Is to be computed.
+    worker : Worker
+        By whom.
+    is_wanted : callable, optional
+        As `holding` takes it.
+
+    Raises
+    ------
+    FilesLost, BegunBefore, LockLost, NotWanted
+        It must not be computed, or not any more.
+    """
+    terms = piece.terms
+    if terms.home is not None and terms.home != worker.id:
+        raise FilesLost(piece.name)
+    with holding(terms.locks, worker, is_wanted):
+        if terms.once is not None:
+            begin_once(worker, terms.once, piece.name)
+        yield
+
+
+def _run(graph: ChunkGraph) -> dict[int, Any]:
+    # What has just been put into a store may come as what stands for it.
+    found = {chunk: plain(value) for chunk, value in graph.values.items()}
+    for chunk, operand in enumerate(graph.operand_of):
+        if operand != DATA:
+            inputs = [found[source] for source in graph.inputs[chunk]]
+            found[chunk] = graph.operands[operand].run(inputs, graph.literals[chunk])
+    return found
+
+
+@functools.lru_cache(256)
+def _operand(data: bytes) -> Operand:
+    """Return an operand; those that are the same are unpickled once."""
+    operand: Operand = loads(data)
+    return operand
+
+
+class Unsendable(Exception):
+    """Some chunks cannot be pickled. Never reaches the user."""
+
+    def __init__(self, chunks: list[int]) -> None:
+        super().__init__(chunks)
+        self.chunks = chunks
+
+
+class Packer:
+    """Makes pieces of one chunk graph.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        The graph.
+    default_retries : int
+        Allowed failures of chunks of which the user has not said anything else.
+    """
+
+    def __init__(self, graph: ChunkGraph, default_retries: int) -> None:
+        self._graph = graph
+        self._default_retries = default_retries
+        self._operands: list[bytes | None] = [_dump_operand(operand) for operand in graph.operands]
+
+    def unsendable(self) -> set[int]:
+        """Return chunks whose operand cannot be pickled."""
+        bad = {number for number, data in enumerate(self._operands) if data is None}
+        return {chunk for chunk, number in enumerate(self._graph.operand_of) if number in bad} if bad else set()
+
+    def pack(
+        self,
+        subtask: Subtask,
+        parcels: list[list[int]],
+        sources: Mapping[int, tuple[int, int | None]],
+        values: Mapping[int, Any],
+        terms: Terms = Terms(),
+    ) -> bytes:
+        """Return the pickle of a piece.
+
+        Parameters
+        ----------
+        subtask : Subtask
+            Which.
+        parcels : list of list of int
+            Its outputs, those together that go to the same places.
+        sources : mapping
+            Of the inputs that others compute, where in the arguments they are.
+        values : mapping
+            Of inputs that are known.
+        terms : Terms, optional
+            On which it may be computed.
+
+        Raises
+        ------
+        Unsendable
+            Chunks of it cannot be pickled.
+        """
+        graph, chunks = self._graph, subtask.chunks
+        members = [*subtask.inputs, *chunks]
+        new = {chunk: number for number, chunk in enumerate(members)}
+        numbers = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
+        places = {number: place for place, number in enumerate(numbers)}
+        piece = Piece(
+            id=subtask.id,
+            keys=[graph.keys[chunk] for chunk in members],
+            sources=[sources[chunk] for chunk in subtask.inputs if chunk not in values],
+            values={new[chunk]: values[chunk] for chunk in subtask.inputs if chunk in values},
+            operands=[data for number in numbers if (data := self._operands[number]) is not None],
+            operand_of=[places[graph.operand_of[chunk]] for chunk in chunks],
+            inputs=[tuple([new[source] for source in graph.inputs[chunk]]) for chunk in chunks],
+            literals=[graph.literals[chunk] for chunk in chunks],
+            sizes=[graph.declared_bytes(chunk) for chunk in chunks],
+            parcels=[[new[chunk] for chunk in parcel] for parcel in parcels],
+            retries={new[chunk]: graph.retries[chunk] for chunk in chunks if chunk in graph.retries},
+            priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
+            default_retries=self._default_retries,
+            terms=terms,
+        )
+        try:
+            return dumps(piece)
+        except Exception as error:
+            bad = [chunk for chunk in chunks if not _can_dump(graph.literals[chunk])]
+            bad += [chunk for chunk in chunks if not _can_dump([values.get(at) for at in graph.inputs[chunk]])]
+            if not bad:
+                raise
+            raise Unsendable(bad) from error
+
+
+def task_of_large(key: Hashable, value: Any) -> Task | None:
+    """Return the task that is a value of the user's, None if that is small or cannot be pickled.
+
+    A value that is scattered would be lost with its host, and all that needs it; Dask's scheduler keeps tasks.
+
+    Parameters
+    ----------
+    key : hashable
+        Of the task.
+    value : object
+        Small ones are better sent with each subtask that reads them.
+    """
+    if sizeof(value) < _LARGE_BYTES:
+        return None
+    if isinstance(value, np.memmap):
+        # Its file need not be there on other hosts.
+        value = np.asarray(value)
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        data = dumps(value, buffers.append)
+    except Exception:
+        # What reads it cannot be packed with it either, and runs in the user's process.
+        return None
+    # Bytes would be copied at each step on their way, these are not.
+    arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+    return Task(key, pickle.loads, data, buffers=arrays)
+
+
+def _dump_operand(operand: Operand) -> bytes | None:
+    if operand.in_client:
+        return None
+    try:
+        return dumps(operand)
+    except Exception:
+        return None
+
+
+def _can_dump(value: Any) -> bool:
+    try:
+        pickle.loads(dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+__all__ = ["Packer", "Piece", "PieceGraph", "Terms", "Unsendable", "admitted", "task_of_large"]

@@ -1,0 +1,161 @@
+"""What comes to an agent from elsewhere, and what it sends from disk: both within the host's memory.
+
+Dask fetches what a subtask reads as soon as it knows of the subtask. Here it waits until the store has room, as
+operands do for their results, and goes into the store before Dask hears that it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, MutableMapping
+from typing import Any
+
+from dask.sizeof import sizeof
+
+from dask_mars.cluster.stored_result import Stored
+from dask_mars.engine.loop import Engine
+from dask_mars.engine.reservations import Room
+
+logger = logging.getLogger(__name__)
+
+#: Results from elsewhere of at least this many bytes are put into the store.
+_LEAST_BYTES = 1 << 16
+
+
+class Arrivals:
+    """Puts what has come from elsewhere into the store of an agent.
+
+    Parameters
+    ----------
+    data : mapping
+        Results that the agent has, by key.
+
+    Attributes
+    ----------
+    engine : Engine or None
+        Of the agent. Without one all stays as it comes.
+    """
+
+    def __init__(self, data: MutableMapping[Any, Any]) -> None:
+        self.engine: Engine | None = None
+        self._data = data
+        #: Results that are on their way into the store, by key and identity.
+        self._arriving: dict[Any, asyncio.Future[None]] = {}
+
+    @contextlib.asynccontextmanager
+    async def room(self, name: str, size_bytes: int) -> AsyncIterator[None]:
+        """Wait until so many bytes may go into the store, and keep them free meanwhile.
+
+        Where there never can be so much room it goes on without: whoever reads what comes will say so.
+        """
+        if self.engine is None or size_bytes < _LEAST_BYTES:
+            yield
+            return
+        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        room = None
+        try:
+            room = Room(self.engine, name, size_bytes, _settler(answer))
+            error = await answer
+        except Exception as stopped:
+            error = stopped
+        except BaseException:
+            if room is not None:
+                room.give_back()
+            raise
+        if error is not None:
+            logger.debug("no room for %s: %s", name, error)
+        try:
+            yield
+        finally:
+            if room is not None:
+                room.give_back()
+
+    async def put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
+        """Put those values of a mapping into the store that have one of the keys and are large."""
+        await asyncio.to_thread(self._put, values, keys)
+
+    def _put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
+        engine = self.engine
+        for key in keys:
+            value = values.get(key)
+            if engine is None or isinstance(value, Stored) or sizeof(value) < _LEAST_BYTES:
+                continue
+            items = value if type(value) is list else [value]
+            try:
+                values[key] = Stored(engine.put("arrived", items), bare=items is not value)
+            except Exception as error:
+                # It can be used as it is, too.
+                logger.debug("%r stays where it is: %s", key, error)
+
+    async def take_in(self, key: Any) -> None:
+        """Put a result that the agent has, in its own memory, into the store, if it is large."""
+        value = self._data.get(key)
+        if value is None or isinstance(value, Stored):
+            return
+        # The key may be given up and asked for again meanwhile.
+        which = key, id(value)
+        taking = self._arriving.get(which)
+        if taking is None:
+            taking = self._arriving[which] = asyncio.ensure_future(self._take_in(key, value))
+            taking.add_done_callback(lambda _: self._arriving.pop(which))
+        await taking
+
+    async def _take_in(self, key: Any, value: Any) -> None:
+        values = {key: value}
+        async with self.room(str(key), sizeof(value)):
+            await self.put(values, values.keys())
+        if self._data.get(key) is value:
+            self._data[key] = values[key]
+
+
+def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | None], None]:
+    """Return what another thread may call to give an answer."""
+    loop = asyncio.get_running_loop()
+
+    def settle(error: Exception | None) -> None:
+        if not answer.done():
+            answer.set_result(error)
+
+    def tell(error: Exception | None) -> None:
+        # The loop may have ended, and whoever waits with it.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, error)
+
+    return tell
+
+
+class Budget:
+    """Bytes of which several may take a share at a time, and one always any amount.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        How much may be taken together.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._taken_bytes = 0
+        #: Set when some bytes have been left to others.
+        self._freed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def share(self, size_bytes: int) -> AsyncIterator[None]:
+        """Wait for so many bytes, and have them meanwhile."""
+        if not size_bytes:
+            yield
+            return
+        while self._taken_bytes and self._taken_bytes + size_bytes > self._limit_bytes:
+            self._freed.clear()
+            await self._freed.wait()
+        self._taken_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._taken_bytes -= size_bytes
+            self._freed.set()
+
+
+__all__ = ["Arrivals", "Budget"]

@@ -1,0 +1,221 @@
+"""What a picture of a chunk graph shows, as plain data: nodes, edges, texts and colours."""
+
+from __future__ import annotations
+
+import colorsys
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.scheduler.events import CLIENT, GraphPlan
+from dask_mars.scheduler.simulate import NOBODY, rehearse
+
+#: Kinds of nodes: a chunk that is computed on its own, several computed as one, a value that is known.
+SINGLE, FUSED, KNOWN = "single", "fused", "known"
+
+_GREY, _WHITE = "#d0d0d0", "#ffffff"
+# What the names begin with that the conversion makes up; the numbers behind them mean nothing.
+_OURS = "mars-"
+# A name of more parts than this is not read but looked at: the middle goes.
+_MOST_PARTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One chunk.
+
+    Attributes
+    ----------
+    kind : str
+        `SINGLE`, `FUSED` or `KNOWN`.
+    heading : str
+        Its number in the order of priority and, if it is fused, of how many chunks; empty if it is known.
+    name : str
+        What is computed.
+    index : str
+        Its place in its collection; empty if it has none.
+    worker : int
+        Who would run it, as in `Rehearsal.workers`.
+    colour : str
+        The worker's, as ``#rrggbb``.
+    wanted : bool
+        It is one of those that the user asked for.
+    details : str
+        Its key and all its parts, for those who point at it.
+    """
+
+    kind: str
+    heading: str
+    name: str
+    index: str
+    worker: int
+    colour: str
+    wanted: bool
+    details: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of its text."""
+        return [line for line in (self.heading, self.name, self.index) if line]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One graph.
+
+    Attributes
+    ----------
+    title : str
+        What it shows.
+    nodes : list of Node
+        The graph's chunks, in its order.
+    edges : list of tuple of int
+        Pairs of positions in `nodes`: an input, and the chunk that it goes into.
+    """
+
+    title: str
+    nodes: list[Node]
+    edges: list[tuple[int, int]]
+
+
+def make_legend(pictures: Iterable[Picture]) -> list[tuple[str, str]]:
+    """Return name and colour of each worker that has something to run in one of the pictures."""
+    colours = {node.worker: node.colour for picture in pictures for node in picture.nodes}
+    return [(worker_name(worker), colours[worker]) for worker in sorted(colours) if worker != NOBODY]
+
+
+def make_picture(
+    title: str,
+    graph: ChunkGraph,
+    before: ChunkGraph,
+    num_workers: int,
+    name_of: Callable[[str], str],
+) -> Picture:
+    """Describe a graph.
+
+    Parameters
+    ----------
+    title : str
+        Its title.
+    graph, before : ChunkGraph
+        The graph, and the same before composing, which says what its chunks are made of.
+    num_workers : int
+        How many workers would run it.
+    name_of : callable
+        Returns the short name of a Dask layer.
+    """
+    workers, priorities = plan_workers(graph, num_workers), plan_priorities(graph)
+    colours = worker_colours(num_workers)
+    wanted = set(graph.outputs)
+    nodes = []
+    for chunk, (key, made_of) in enumerate(zip(graph.keys, composed_of(before, graph), strict=True)):
+        layers = [before.layer_of(part) for part in made_of] or [graph.layer_of(chunk)]
+        parts = [name_of(layer).removeprefix(_OURS) for layer in layers]
+        known = graph.operand_of[chunk] == DATA
+        heading = "" if known else f"#{priorities[chunk]}"
+        if len(parts) > 1:
+            heading += f" · FUSE of {len(parts)}"
+        nodes.append(
+            Node(
+                kind=KNOWN if known else FUSED if len(parts) > 1 else SINGLE,
+                heading=heading,
+                name=_joined(parts),
+                index=_index(key),
+                worker=workers[chunk],
+                colour=colours[workers[chunk]],
+                wanted=chunk in wanted,
+                details=f"{key!r}: {', '.join(parts)}; {worker_name(workers[chunk])}",
+            )
+        )
+    edges = [(source, chunk) for chunk, sources in enumerate(graph.inputs) for source in dict.fromkeys(sources)]
+    return Picture(title, nodes, edges)
+
+
+# -- plans ----------------------------------------------------------------------------------------------------
+
+
+def plan_workers(graph: ChunkGraph, num_workers: int) -> list[int]:
+    """Return who would run each chunk if all took equally long, as in `Rehearsal.workers`."""
+    return rehearse(_plan(graph), num_workers).workers
+
+
+def plan_priorities(graph: ChunkGraph) -> dict[int, int]:
+    """Return the chunks' numbers by priority: in the order in which a single worker would start them."""
+    return {chunk: number for number, chunk in enumerate(rehearse(_plan(graph), 1).order)}
+
+
+def _plan(graph: ChunkGraph) -> GraphPlan:
+    return GraphPlan(
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        operand_of=graph.operand_of,
+        in_client=frozenset(graph.chunks_for_client() | graph.in_client),
+        priorities=graph.priorities,
+    )
+
+
+def composed_of(before: ChunkGraph, after: ChunkGraph) -> list[list[int]]:
+    """Return, for each chunk after composing, the chunks before composing that it computes.
+
+    These are the chunk of the same key and all that it needs down to the next chunks that are still there. A chunk
+    with a new key has been cut off from its consumer, and computes what that one does not do itself.
+    """
+    kept = {before.ids[key] for key in after.keys if key in before.ids}
+    found: list[list[int]] = []
+    for chunk, key in enumerate(after.keys):
+        own = before.ids.get(key)
+        found.append([] if own is None else _needed(before, own, kept))
+        for source in after.inputs[chunk]:
+            if own is not None and after.keys[source] not in before.ids and not found[source]:
+                found[source] = [part for part in found[chunk] if part != own]
+                found[chunk] = [own]
+    return found
+
+
+def _needed(graph: ChunkGraph, chunk: int, kept: set[int]) -> list[int]:
+    """Return a chunk and what it needs that is not kept, in the graph's order."""
+    needed: set[int] = set()
+    stack = [chunk]
+    while stack:
+        part = stack.pop()
+        if part not in needed:
+            needed.add(part)
+            stack += [source for source in graph.inputs[part] if source not in kept]
+    return sorted(needed)
+
+
+# -- texts and colours ----------------------------------------------------------------------------------------
+
+
+def worker_name(worker: int) -> str:
+    """Return what the legend calls a worker."""
+    if worker == NOBODY:
+        return "known beforehand"
+    return "your process" if worker == CLIENT else f"worker {worker}"
+
+
+def worker_colours(num_workers: int) -> dict[int, str]:
+    """Return the colour of each worker: light, so that black text can be read on all of them."""
+    colours = {NOBODY: _WHITE, CLIENT: _GREY}
+    for worker in range(num_workers):
+        # Neighbours among many workers have similar hues; they differ in lightness.
+        rgb = colorsys.hls_to_rgb((0.58 + worker / num_workers) % 1.0, 0.72 if worker % 2 else 0.82, 0.75)
+        colours[worker] = "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
+    return colours
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """Join the names of what a chunk computes; those that follow each other are counted."""
+    counted = [(name, len(list(group))) for name, group in itertools.groupby(parts)]
+    names = [f"{count} {name}" if count > 1 else name for name, count in counted]
+    if len(names) > _MOST_PARTS:
+        names[2:-2] = ["…"]
+    return " · ".join(names)
+
+
+def _index(key: Key) -> str:
+    """Return a chunk's place in its collection."""
+    if not isinstance(key, tuple) or len(key) < 2 or str(key[0]).startswith(_OURS):
+        return ""
+    return f"({', '.join(map(str, key[1:]))})"

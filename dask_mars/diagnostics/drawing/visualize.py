@@ -1,0 +1,131 @@
+"""`visualize`: from Dask's collections to a picture of the chunk graphs that compute them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+from dask.base import collections_to_expr, unpack_collections
+from dask.dot import graphviz_to_file
+from dask.utils import key_split
+
+from dask_mars import config
+from dask_mars.diagnostics.drawing.engines import choose_engine
+from dask_mars.diagnostics.drawing.picture import make_picture
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import prepare
+
+#: So many chunks take both engines some ten seconds, and more chunks far more; nor can anybody read the result.
+LIMIT = 5000
+
+
+def visualize(
+    *collections: Any,
+    filename: str | os.PathLike[str] | None = "mars",
+    format: str | None = None,
+    traverse: bool = True,
+    optimize_graph: bool = True,
+    composed: bool | Literal["both"] = "both",
+    num_workers: int | None = None,
+    engine: Literal["graphviz", "matplotlib"] | None = None,
+    limit: int | None = LIMIT,
+    **attributes: Any,
+) -> Any:
+    """Draw the graph of chunks that computes collections, before and after composing.
+
+    Chunks are coloured by the worker that would run them if all took equally long, and numbered by priority: in
+    the order in which a single worker would run them. An ellipse is a chunk of one of Dask's layers; a rounded box
+    says of how many it is composed; a dashed box is a value that is known beforehand. What was asked for has a
+    thick outline. As in `dask.visualize` the task that puts a collection together is left out.
+
+    Parameters
+    ----------
+    *collections : object
+        Dask collections, also within Python's own. What is not is ignored.
+    filename : str or None, optional
+        File to write. Without a suffix it gets that of `format`; None writes no file.
+    format : {"png", "pdf", "dot", "svg", "jpeg"}, optional
+        Default: what the suffix of `filename` says, else ``"png"``. Only Graphviz writes ``"dot"``.
+    traverse : bool, optional
+        Look for collections within lists, dicts and so on.
+    optimize_graph : bool, optional
+        As for `dask.compute`. Without it there is no composing either.
+    composed : bool or "both", optional
+        Draw the graph after composing, before it, or one beside the other.
+    num_workers : int, optional
+        How many workers to share the chunks out to. Default: as many as `dask_mars.get` would have.
+    engine : {"graphviz", "matplotlib"}, optional
+        What to draw with. Default: what Dask's setting ``visualization.engine`` says if it is one of them, else
+        Graphviz if it and its `dot` program are installed, else Matplotlib.
+    limit : int or None, optional
+        Most chunks to draw, in both graphs together.
+    **attributes
+        For the engine. Graphviz takes attributes of the graph, and of nodes and edges as ``node_attr`` and
+        ``edge_attr``, as in `dask.visualize`; Matplotlib takes ``rankdir`` and ``dpi``.
+
+    Returns
+    -------
+    IPython.display.Image, IPython.display.SVG or None
+        As `dask.visualize`: None if IPython is not installed or cannot show the format.
+
+    Raises
+    ------
+    ValueError
+        There are no collections, or more chunks than `limit`; or an argument makes no sense.
+    RuntimeError
+        What the engine needs is not installed.
+
+    Examples
+    --------
+    >>> import dask.array as da, dask_mars
+    >>> a = da.random.random((1000, 1000), chunks=500)
+    >>> b = da.random.random((1000, 1000), chunks=500)
+    >>> dask_mars.visualize((a + b).sum(), filename="sum.svg")  # doctest: +SKIP
+    """
+    if composed not in (True, False, "both"):
+        raise ValueError(f"composed must be True, False or 'both', not {composed!r}")
+    num_workers = config.settings(num_workers).num_workers
+    draw = choose_engine(engine)
+    before, after = _graphs(collections, traverse, optimize_graph)
+    wanted = _titled(before, after, composed)
+    _check_size([graph for _, graph in wanted], limit)
+    pictures = [make_picture(title, graph, before, num_workers, key_split) for title, graph in wanted]
+    path = None if filename is None else os.fspath(filename)
+    return graphviz_to_file(draw(pictures, **attributes), path, format)
+
+
+def _graphs(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) -> tuple[ChunkGraph, ChunkGraph]:
+    """Return the graph of collections before and after composing."""
+    found, _ = unpack_collections(*collections, traverse=traverse)
+    if not found:
+        raise ValueError("there is nothing to draw: no Dask collections given")
+    # As `dask.persist` does, which like us has no use for a task that puts each collection together.
+    expression = collections_to_expr(found, optimize_graph).optimize()
+    keys = flatten(list(expression.__dask_keys__()))
+    return prepare(expression, keys, composed=False), prepare(expression, keys)
+
+
+def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list[tuple[str, ChunkGraph]]:
+    """Return the graphs to draw with their titles."""
+    if before.keys == after.keys:
+        return [(f"{_count(after)}, nothing to compose", after)]
+    both = [
+        (f"before composing: {_count(before)}", before),
+        (f"after composing: {_count(after)}", after),
+    ]
+    return both if composed == "both" else [both[bool(composed)]]
+
+
+def _count(graph: ChunkGraph) -> str:
+    return f"{len(graph):,} chunk{'' if len(graph) == 1 else 's'}"
+
+
+def _check_size(graphs: list[ChunkGraph], limit: int | None) -> None:
+    count = sum(map(len, graphs))
+    if limit is not None and count > limit:
+        smaller = "composed=True draws only the graph after composing; " if len(graphs) > 1 else ""
+        raise ValueError(
+            f"{count:,} chunks are too many to draw: the limit is {limit:,}. Draw the same computation on fewer "
+            f"chunks. {smaller}limit={count} draws them all, which may take very long"
+        )

@@ -1,0 +1,88 @@
+"""What is to have stopped by when: workers that start, and running tasks of cancelled graphs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from dask_mars.engine.processes import WorkerHandle
+from dask_mars.protocol.control import ControlPage
+
+#: How often a task is interrupted again: a signal that comes just before a system call does not end the call.
+_AGAIN_S = 0.02
+
+
+class Deadlines:
+    """Interrupts tasks, and ends processes that go on all the same.
+
+    Parameters
+    ----------
+    workers : mapping
+        The engine's workers by number.
+    control : ControlPage
+        Where they note what they run.
+    in_hand : callable
+        Returns the (graph, chunk) pairs that a worker has.
+    grace_s : float
+        How long a task may go on.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[int, WorkerHandle],
+        control: ControlPage,
+        in_hand: Callable[[int], Collection[tuple[int, int]]],
+        grace_s: float,
+    ) -> None:
+        self._workers = workers
+        self._control = control
+        self._in_hand = in_hand
+        self._grace_s = grace_s
+        self._numbers = itertools.count()
+        #: (when to look, tie-breaker, worker process, graph or 0 for the start, when its process is to be ended).
+        self._heap: list[tuple[float, int, WorkerHandle, int, float]] = []
+
+    def await_start(self, handle: WorkerHandle, timeout_s: float) -> None:
+        """Give a worker time to be up."""
+        due_s = time.monotonic() + timeout_s
+        self._push(due_s, handle, 0, due_s)
+
+    def end_soon(self, handle: WorkerHandle, graph: int) -> None:
+        """See to it that a worker has nothing of a graph in hand when the grace period is over."""
+        now_s = time.monotonic()
+        self._push(now_s, handle, graph, now_s + self._grace_s)
+
+    def next_s(self) -> float | None:
+        """Return when there is something to do."""
+        return self._heap[0][0] if self._heap else None
+
+    def enforce(self, now_s: float) -> None:
+        """Do what is due."""
+        while self._heap and self._heap[0][0] <= now_s:
+            _, _, handle, graph, end_s = heapq.heappop(self._heap)
+            if self._workers.get(handle.number) is not handle:
+                continue
+            if graph == 0:
+                if not handle.ready:
+                    handle.kill()
+            elif any(number == graph for number, _ in self._in_hand(handle.number)):
+                self._stop(handle, graph, now_s, end_s)
+
+    def _stop(self, handle: WorkerHandle, graph: int, now_s: float, end_s: float) -> None:
+        noted = self._control.running(handle.number)
+        if not handle.ready or (noted is not None and noted.task != graph):
+            # It will give back what it finds waiting, and what it runs meanwhile is no business of this graph's.
+            again_s = now_s + max(self._grace_s, _AGAIN_S)
+            self._push(again_s, handle, graph, again_s + self._grace_s)
+        elif now_s >= end_s:
+            handle.kill()
+        else:
+            if noted is not None:
+                self._control.stop(handle.number, graph)
+                handle.interrupt()
+            self._push(min(now_s + _AGAIN_S, end_s), handle, graph, end_s)
+
+    def _push(self, due_s: float, handle: WorkerHandle, graph: int, end_s: float) -> None:
+        heapq.heappush(self._heap, (due_s, next(self._numbers), handle, graph, end_s))

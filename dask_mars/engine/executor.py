@@ -1,0 +1,219 @@
+"""What the state machine says is to be done, done."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from dask_mars.engine import computation as messages
+from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.listeners import listeners
+from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.registry import Holdings
+from dask_mars.errors import RequestTooLarge, SpillError
+from dask_mars.protocol import channel
+from dask_mars.protocol.object_ref import SPILLED, Location, needed_bytes
+from dask_mars.scheduler.events import (
+    CLIENT,
+    ChunksSpilled,
+    Event,
+    FailGraph,
+    FinishGraph,
+    ForgetGraph,
+    Free,
+    GiveBack,
+    Instruction,
+    Interrupt,
+    OperandFailed,
+    OperandsReturned,
+    ReadAhead,
+    Refuse,
+    Run,
+    Spill,
+    UseSpilled,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Instructions:
+    """Carries out instructions.
+
+    Parameters
+    ----------
+    holdings : Holdings
+        What the engine holds.
+    post : callable
+        Feeds an event to the state machine.
+    command : callable
+        Has a function called in the engine's thread, from any other.
+    end_soon : callable
+        Interrupts a worker's task of a graph, and ends the worker if that does not help.
+    ask_back : callable
+        Asks a worker to give back what waits behind what it runs.
+    tell : callable
+        Tells listeners what becomes of graphs.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        post: Callable[[Event], None],
+        command: Callable[[Callable[[], None]], None],
+        end_soon: Callable[[WorkerHandle, int], None],
+        ask_back: Callable[[WorkerHandle], None],
+        tell: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
+    ) -> None:
+        self._holdings = holdings
+        self._post = post
+        self._command = command
+        self._end_soon = end_soon
+        self._ask_back = ask_back
+        self._tell = tell
+        self._blocks, self._spiller, self._sender = holdings.blocks, holdings.spiller, holdings.sender
+        self._runs, self._workers = holdings.runs, holdings.workers
+        #: Why chunks cannot be written to disk, if so.
+        self._spill_error: SpillError | None = None
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Do what is to be done."""
+        self._carry_out[type(instruction)](self, instruction)
+
+    def _run(self, instruction: Run) -> None:
+        run = self._runs[instruction.graph]
+        if run.observed:
+            run.inbox.put(messages.Started(instruction.chunks))
+        if instruction.worker == CLIENT:
+            run.inbox.put(messages.RunHere(instruction.chunks))
+            return
+        handle = self._workers[instruction.worker]
+        chunks = instruction.chunks
+        for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
+            unsent = self._sender.send(handle, run, part, instruction.loads, listeners.want_steps)
+            for chunk in unsent.refused:
+                self._post(OperandFailed(handle.number, run.number, chunk, final=True))
+            if unsent.unsendable:
+                self._post(OperandsReturned(handle.number, run.number, unsent.unsendable, to_client=True))
+
+    def _free(self, instruction: Free) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            location = run.locations[chunk]
+            if location is not None:
+                run.locations[chunk] = None
+                self._blocks.drop_location(location)
+            if chunk in run.spilled:
+                self._blocks.drop_location(run.spilled.pop(chunk))
+            if run.values:
+                run.values.pop(chunk, None)
+                run.graph.values.pop(chunk, None)
+        self._holdings.forget_locations(run, instruction.chunks)
+
+    def _interrupt(self, instruction: Interrupt) -> None:
+        handle = self._workers[instruction.worker]
+        handle.send((channel.DROP, instruction.graph))
+        if instruction.force:
+            self._end_soon(handle, instruction.graph)
+
+    def _give_back(self, instruction: GiveBack) -> None:
+        self._ask_back(self._workers[instruction.worker])
+
+    def _spill(self, instruction: Spill) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            location = run.locations[chunk]
+            assert location is not None
+            if chunk in run.spilled:
+                self._post(ChunksSpilled(run.number, {chunk: needed_bytes(location)}))
+                continue
+            self._blocks.keep_location(location)
+            answer = partial(self._on_spilled, run, chunk, location)
+            self._spiller.write(f"{run.number}-{chunk}", location, answer)
+
+    def _on_spilled(
+        self, run: GraphRun, chunk: int, location: Location, outcome: Location | SpillError, began_s: float
+    ) -> None:
+        """In the spiller's thread: tell the engine's what became of a chunk."""
+        ended_s = time.perf_counter()
+
+        def command() -> None:
+            # The chunk has them still, unless it was freed meanwhile.
+            self._blocks.drop_location(location)
+            if isinstance(outcome, SpillError):
+                if self._spill_error is None:
+                    logger.warning("chunks stay in memory: %s", outcome)
+                    self._spill_error = outcome
+            elif run.number in self._runs and run.locations[chunk] is not None:
+                self._spill_error = None
+                self._blocks.keep_location(outcome)
+                run.spilled[chunk] = outcome
+            else:
+                self._spiller.remove(outcome)
+            written = not isinstance(outcome, SpillError)
+            sizes = {chunk: needed_bytes(location)}
+            self._post(ChunksSpilled(run.number, sizes, written, began_s, ended_s))
+
+        with contextlib.suppress(Exception):
+            # The engine may have ended meanwhile.
+            self._command(command)
+
+    def _use_spilled(self, instruction: UseSpilled) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            self._blocks.keep_location(run.spilled[chunk])
+            self._holdings.replace_location(run, chunk, run.spilled[chunk])
+        self._holdings.forget_locations(run, instruction.chunks)
+        for number, its, chunk in instruction.borrowed:
+            user, location = self._runs[number], run.locations[chunk]
+            if location is not None and user.locations[its] is not None:
+                self._blocks.keep_location(location)
+                self._holdings.replace_location(user, its, location)
+                self._holdings.forget_locations(user, [its])
+
+    def _read_ahead(self, instruction: ReadAhead) -> None:
+        run = self._runs[instruction.graph]
+        for chunk in instruction.chunks:
+            # What another graph has persisted is in a file of that one's.
+            location = run.spilled.get(chunk, run.locations[chunk])
+            if location is not None and location[0] == SPILLED:
+                self._spiller.read_ahead(location)
+
+    def _refuse(self, instruction: Refuse) -> None:
+        run = self._runs[instruction.graph]
+        key = repr(run.graph.keys[instruction.chunk])
+        error: Exception = RequestTooLarge(key, instruction.need_bytes, max(instruction.limit_bytes, 0))
+        if self._spill_error is not None:
+            # Room could have been made, had the disk not failed. A copy: what is raised refers to where it was.
+            error = type(self._spill_error)(*self._spill_error.args)
+        run.errors[instruction.chunk] = error
+
+    def _finish_graph(self, instruction: FinishGraph) -> None:
+        self._tell(instruction)
+        self._runs[instruction.graph].inbox.put(messages.Finished())
+
+    def _fail_graph(self, instruction: FailGraph) -> None:
+        self._tell(instruction)
+        run = self._runs[instruction.graph]
+        run.inbox.put(messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
+
+    def _forget_graph(self, instruction: ForgetGraph) -> None:
+        self._holdings.forget(self._runs[instruction.graph])
+        self._tell(instruction)
+
+    _carry_out: ClassVar[dict[type, Callable[[Instructions, Any], None]]] = {
+        Run: _run,
+        Free: _free,
+        Interrupt: _interrupt,
+        GiveBack: _give_back,
+        Spill: _spill,
+        UseSpilled: _use_spilled,
+        ReadAhead: _read_ahead,
+        Refuse: _refuse,
+        FinishGraph: _finish_graph,
+        FailGraph: _fail_graph,
+        ForgetGraph: _forget_graph,
+    }

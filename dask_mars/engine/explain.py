@@ -1,0 +1,152 @@
+"""What waits for what, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dask.utils import format_bytes
+
+from dask_mars.engine.computation import GraphRun
+from dask_mars.scheduler.events import CLIENT
+from dask_mars.scheduler.machine import Machine
+from dask_mars.scheduler.states import State
+
+#: Longer lists of keys are cut.
+_KEYS_SHOWN = 3
+_ENDS = {
+    State.FINISHED: "is computed",
+    State.FREED: "was computed, and its memory is free again",
+    State.FATAL: "failed, or an input of it did",
+    State.CANCELLING: "is cancelled and still running",
+    State.CANCELLED: "is cancelled",
+}
+#: What a worker does in each step.
+_DOES = {"prepare": "prepares", "load": "loads the inputs of", "compute": "computes", "seal": "stores"}
+
+
+class RunningStep(NamedTuple):
+    """What a worker is in the middle of.
+
+    Attributes
+    ----------
+    graph, chunk : int
+        What it works on.
+    name : str
+        The step, one of `control.STEPS`.
+    """
+
+    graph: int
+    chunk: int
+    name: str
+
+
+_NO_STEPS: Mapping[int, RunningStep] = MappingProxyType({})
+
+
+def explain(
+    machine: Machine,
+    runs: Mapping[int, GraphRun],
+    running: Mapping[int, int],
+    kept: Set[int] = frozenset(),
+    steps: Mapping[int, RunningStep] = _NO_STEPS,
+) -> str:
+    """Say of each graph how far it is and what it waits for.
+
+    Parameters
+    ----------
+    machine : Machine
+        The state machine.
+    runs : mapping
+        The computations by graph number.
+    running : mapping
+        Process ids of the workers, by number.
+    kept : set of int, optional
+        Numbers of the graphs that are nothing but persisted chunks.
+    steps : mapping, optional
+        What workers are in the middle of, by number.
+    """
+    memory = machine.memory
+    lines = [
+        f"{len(running)} workers; the store holds {format_bytes(memory.stored_bytes)} of "
+        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.promised_bytes)} are promised to what is in "
+        f"hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
+    ]
+    if not runs.keys() - kept:
+        lines.append("nothing is being computed")
+    for number, run in runs.items():
+        if number in kept:
+            lines.append(f"graph {number}: persisted, {len(run.graph)} chunks")
+            continue
+        counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
+        lines.append(f"graph {number}: {counts}")
+    for worker, pid in running.items():
+        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.in_hand(worker)]
+        line = f"worker {worker} (process {pid}) has {_listed(in_hand)}"
+        if step := steps.get(worker):
+            line += f", and {_DOES[step.name]} {runs[step.graph].graph.keys[step.chunk]!r}"
+        lines.append(line)
+    if client_hand := machine.in_hand(CLIENT):
+        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in client_hand]
+        lines.append(f"the user's process has {_listed(in_hand)}")
+    blocked = machine.blocked
+    if blocked is not None:
+        graph, chunk, need = blocked
+        lines.append(f"{runs[graph].graph.keys[chunk]!r} is next and waits for {format_bytes(need)} of memory")
+    return "\n".join(lines)
+
+
+def explain_chunk(
+    machine: Machine,
+    run: GraphRun,
+    chunk: int,
+    now_s: float,
+    steps: Mapping[int, RunningStep] = _NO_STEPS,
+) -> str:
+    """Say why a chunk is not being computed, and if that is because of another, why that one is not."""
+    return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps))
+
+
+def _reasons(
+    machine: Machine, run: GraphRun, number: int, chunk: int, now_s: float, steps: Mapping[int, RunningStep]
+) -> Iterator[str]:
+    name = repr(run.graph.keys[chunk])
+    state = machine.state_of(number, chunk)
+    if state in _ENDS:
+        yield f"{name} {_ENDS[state]}"
+        return
+    missing = machine.missing_inputs(number, chunk)
+    if state is State.RUNNING:
+        holder = machine.holder_of(number, chunk)
+        where = "the user's process" if holder is None else f"worker {holder}"
+        before = "" if holder is None else _position(machine, number, chunk, holder, steps.get(holder))
+        yield f"{name} is in the hands of {where}{before}"
+    elif missing:
+        yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
+        yield from _reasons(machine, run, number, missing[0], now_s, steps)
+    else:
+        yield f"{name} is ready and {_why_ready(machine, number, chunk, now_s)}"
+
+
+def _position(machine: Machine, number: int, chunk: int, worker: int, step: RunningStep | None) -> str:
+    if step is not None and step[:2] == (number, chunk):
+        return f", which {_DOES[step.name]} it"
+    position = machine.in_hand(worker).index((number, chunk))
+    return f", behind {position} others" if position else ", and next or running"
+
+
+def _why_ready(machine: Machine, number: int, chunk: int, now_s: float) -> str:
+    due_s = machine.retry_due_s(number, chunk)
+    if due_s is not None:
+        return f"will be tried again in {max(due_s - now_s, 0):.1f} s"
+    if machine.blocked is not None and machine.blocked[:2] == (number, chunk):
+        return f"waits for {format_bytes(machine.blocked[2])} of memory"
+    return "waits for a worker"
+
+
+def _listed(keys: Sequence[str]) -> str:
+    if not keys:
+        return "nothing"
+    more = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+    return ", ".join(keys[:_KEYS_SHOWN]) + more

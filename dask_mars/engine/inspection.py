@@ -1,0 +1,96 @@
+"""What an engine is doing, for people and the web: looked up in its thread, where nothing changes meanwhile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from dask_mars.engine.explain import RunningStep, explain, explain_chunk
+from dask_mars.engine.listeners import EngineView
+from dask_mars.engine.profile import Figures
+from dask_mars.engine.registry import Holdings
+from dask_mars.protocol.control import ControlPage
+from dask_mars.scheduler.machine import Machine
+
+
+class Inspection:
+    """Looks at an engine's parts.
+
+    Parameters
+    ----------
+    machine, holdings, control, view
+        Of the engine.
+    """
+
+    def __init__(self, machine: Machine, holdings: Holdings, control: ControlPage, view: EngineView) -> None:
+        self._machine = machine
+        self._holdings = holdings
+        self._control = control
+        self._view = view
+
+    def explain(self) -> str:
+        """Say what waits for what."""
+        machine, holdings = self._machine, self._holdings
+        pids = {number: handle.process.pid for number, handle in holdings.workers.items()}
+        return explain(machine, holdings.runs, pids, set(holdings.kept), self.steps())
+
+    def explain_chunk(self, number: int, chunk: int) -> str:
+        """Say what a chunk waits for.
+
+        Raises
+        ------
+        KeyError
+            Its graph is done, and forgotten.
+        """
+        run = self._holdings.runs[number]
+        return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps())
+
+    def state(self) -> dict[str, Any]:
+        """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        machine, holdings, steps = self._machine, self._holdings, self.steps()
+        workers = []
+        for number, handle in holdings.workers.items():
+            step = steps.get(number)
+            workers.append(
+                {
+                    "worker": number,
+                    "pid": handle.process.pid,
+                    "running": None if step is None else holdings.runs[step.graph].graph.keys[step.chunk],
+                    "step": None if step is None else step.name,
+                    "in_hand": len(machine.in_hand(number)),
+                }
+            )
+        return {
+            "graphs": [
+                {"graph": number, "persisted": number in holdings.kept, "chunks": machine.counts(number)}
+                for number in holdings.runs
+            ],
+            "workers": workers,
+            "store": self._view.store(),
+        }
+
+    def figures(self) -> list[Figures]:
+        """Return what has been measured of the computations that there are, and of the last one that there was."""
+        return [*filter(None, [self._holdings.last]), *[run.figures for run in self._holdings.runs.values()]]
+
+    def steps(self) -> dict[int, RunningStep]:
+        """Return what each of the workers is doing that are in the middle of something."""
+        steps = {}
+        for worker in self._holdings.workers:
+            name = self._control.step(worker)
+            running = self.running(worker)
+            if running is not None:
+                steps[worker] = RunningStep(*running, name)
+        return steps
+
+    def running(self, worker: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker is in the middle of."""
+        noted = self._control.running(worker)
+        run = self._holdings.runs.get(noted.task) if noted is not None else None
+        # A note that is being written, or that the end of the process has cut short, has no chunk's number.
+        if noted is None or run is None or noted.subtask >= len(run.graph):
+            return None
+        return noted.task, noted.subtask
+
+
+__all__ = ["Inspection"]

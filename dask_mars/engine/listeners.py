@@ -1,0 +1,154 @@
+"""Those who want to hear what engines do, while they do it: event logs, progress displays.
+
+There is one list of them for all engines of a process, as a listener is often there before the first engine is. An
+engine looks at it once for each event, and events carry batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+
+import numpy as np
+
+from dask_mars.engine.registry import Holdings
+from dask_mars.graph.ids import SubtaskId
+from dask_mars.protocol.control import ControlPage
+from dask_mars.scheduler.events import Event, FailGraph, FinishGraph, ForgetGraph
+from dask_mars.scheduler.memory import Memory
+
+logger = logging.getLogger(__name__)
+
+#: What listeners hear: all that the state machine is told, and of what it says the ends of graphs.
+Happening = Event | FinishGraph | FailGraph | ForgetGraph
+
+
+class EngineView:
+    """What listeners may ask of an engine. In other threads than the engine's, figures may be a moment old.
+
+    Parameters
+    ----------
+    holdings, memory, control
+        Of the engine.
+    of_agent : bool
+        Whether it computes parts of what a cluster computes.
+
+    Attributes
+    ----------
+    number : int
+        Unlike that of any other engine of this process.
+    of_agent : bool
+        As given.
+    runs : dict
+        The computations by graph number, for the engine's thread to look at.
+    """
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, holdings: Holdings, memory: Memory, control: ControlPage, of_agent: bool) -> None:
+        self.of_agent = of_agent
+        self.number = next(self._numbers)
+        self.runs = holdings.runs
+        self._workers = holdings.workers
+        self._blocks, self._spiller = holdings.blocks, holdings.spiller
+        self._memory = memory
+        self._control = control
+
+    def store(self) -> dict[str, int]:
+        """Return the bytes that the store holds, may hold, has promised, and has ever written to disk."""
+        return {
+            "stored_bytes": self._blocks.stored_bytes,
+            "limit_bytes": self._memory.limit_bytes,
+            "promised_bytes": self._memory.promised_bytes,
+            "spilled_bytes": self._spiller.spilled_bytes,
+        }
+
+    def on_disk_bytes(self) -> int:
+        """Return the bytes that the store's files take at the moment."""
+        return self._blocks.file_bytes
+
+    def computed(self) -> dict[int, int]:
+        """Return how many chunks of each computation have been computed, by its number."""
+        runs = list(self.runs.items())
+        return {number: int(np.count_nonzero(np.asarray(run.figures.durations_s) >= 0)) for number, run in runs}
+
+    def pids(self) -> dict[int, int]:
+        """Return the process id of each worker."""
+        return {number: handle.process.pid for number, handle in list(self._workers.items())}
+
+    def running(self) -> dict[int, SubtaskId | None]:
+        """Return what each worker is in the middle of."""
+        return {number: self._control.running(number) for number in list(self._workers)}
+
+
+class Listener:
+    """Hears what happens in the engines of this process; a base for those that want to.
+
+    Attributes
+    ----------
+    wants_steps : bool
+        Whether workers are to note the steps of operands, and `OperandsFinished` is to have them.
+    """
+
+    wants_steps = False
+
+    def hear(self, engine: EngineView, happening: Happening) -> None:
+        """Take note of something before the engine acts on it; but `ForgetGraph` comes afterwards.
+
+        It is called in the engine's thread, which waits for it. A listener that raises hears nothing more.
+        """
+        raise NotImplementedError
+
+
+class Listeners:
+    """The listeners of a process. They come and go in any thread.
+
+    Attributes
+    ----------
+    active : tuple of Listener
+        Replaced and not changed, so that the engines need no lock.
+    want_steps : bool
+        Whether some of them want the steps of operands.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.active: tuple[Listener, ...] = ()
+        self.want_steps = False
+
+    def add(self, listener: Listener) -> None:
+        """Have a listener hear what happens from now on."""
+        with self._lock:
+            self._set((*self.active, listener))
+
+    def remove(self, listener: Listener) -> None:
+        """Tell a listener nothing more, but for what it is just being told in another thread."""
+        with self._lock:
+            self._set(tuple(other for other in self.active if other is not listener))
+
+    def _set(self, active: tuple[Listener, ...]) -> None:
+        self.active = active
+        self.want_steps = any(listener.wants_steps for listener in active)
+
+    def tell(self, engine: EngineView, happening: Happening) -> None:
+        """Tell all listeners."""
+        for listener in self.active:
+            try:
+                listener.hear(engine, happening)
+            except BaseException:
+                # Whatever it is, it is no matter of the computations.
+                logger.exception("%r raised, and is told nothing more", listener)
+                self.remove(listener)
+
+    def forget_after_fork(self) -> None:
+        """Let go of listeners that belong to the parent of this process."""
+        self._lock = threading.Lock()
+        self._set(())
+
+
+#: Those of this process.
+listeners = Listeners()
+
+os.register_at_fork(after_in_child=listeners.forget_after_fork)

@@ -1,0 +1,752 @@
+"""The embedded engine: the scheduler's thread and its worker processes, in the user's process.
+
+A thin shell around `Machine`. It owns all sockets, processes and memory; client threads talk to it by commands in
+a queue, and it talks back through each graph's inbox. It keeps every arena open, so that chunks outlive the worker
+that sealed them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import selectors
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from dask_mars import process_role
+from dask_mars.config import Settings
+from dask_mars.engine import computation as messages
+from dask_mars.engine.cancellation import Deadlines
+from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.executor import Instructions
+from dask_mars.engine.inspection import Inspection
+from dask_mars.engine.listeners import EngineView, Happening, listeners
+from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.profile import LayerProfile, by_layer
+from dask_mars.engine.receiver import Reports, SenselessReport
+from dask_mars.engine.registry import Holdings
+from dask_mars.errors import (
+    Cancelled,
+    EngineStopped,
+    Stalled,
+    WorkerDied,
+    WorkerStartFailed,
+    describe_exit,
+)
+from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.graph.ids import TASK_LIMIT
+from dask_mars.limits import PROC, arena_bytes, estimate_memory
+from dask_mars.protocol import channel
+from dask_mars.protocol.context import Context
+from dask_mars.protocol.control import ControlPage, page_bytes
+from dask_mars.protocol.locks import InterprocessLock
+from dask_mars.protocol.object_ref import ARRAY, Location, size_of
+from dask_mars.scheduler.events import (
+    CLIENT,
+    ChunksReleased,
+    Event,
+    GraphCancelled,
+    GraphPlan,
+    GraphSubmitted,
+    OperandFailed,
+    OperandsFinished,
+    OperandsReturned,
+    ResultsKept,
+    ResultsTaken,
+    TimePassed,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.store import arena as arenas
+from dask_mars.store.persisted import Persisted, Reference, watch
+from dask_mars.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+#: Start failures in a row, over all workers, after which the engine gives up.
+_START_ATTEMPTS = 3
+#: How often is looked at what the processes really use, and from which share of the limit on free memory is given
+#: back to the system.
+_WATCH_S = 0.1 if PROC.exists() else 1.0
+_PRESSURE = 0.8
+#: Of the store's limit: what it may hold at least, however much the processes use for themselves.
+_LEAST_STORE = 0.25
+#: How often is looked for kept chunks that nobody wants any more, if nothing else happens.
+_KEPT_S = 0.05
+#: How often a thread that waits for an answer looks whether the engine still lives.
+_ANSWER_S = 0.5
+#: How often is looked whether there is anything that could happen.
+_LIVENESS_S = 2.0
+#: How long worker processes may take to run their exit handlers.
+_EXIT_S = 5.0
+
+
+class Engine:
+    """Runs chunk graphs on its own worker processes.
+
+    Parameters
+    ----------
+    settings : Settings
+        Number of workers, memory, policy.
+    of_agent : bool, optional
+        Whether it computes parts of what a cluster computes.
+    """
+
+    def __init__(self, settings: Settings, of_agent: bool = False) -> None:
+        self.settings = settings
+        self.pid = os.getpid()
+        self._machine = Machine(
+            Policy(
+                window_s=settings.window_s,
+                lost_limit=settings.lost_limit,
+                retry_delay_s=settings.retry_delay_s,
+                retry_delay_limit_s=settings.retry_delay_limit_s,
+                store_limit=settings.store_limit,
+                memory_limit=settings.memory_limit,
+            )
+        )
+        self._watched_s = 0.0
+        self._commands: deque[Callable[[], None]] = deque()
+        #: References to kept chunks that the user has no more.
+        self._gone: deque[Reference] = deque()
+        self._numbers = itertools.count(1)
+        self._context: tuple[int, Context] | None = None
+        self._lock = threading.Lock()
+        #: Guards `_released`: the numbers of closed descriptors may stand for anything else.
+        self._descriptors_lock = threading.Lock()
+        self._released = False
+        self._start_failures = 0
+        self._closing = False
+        self._stopped: BaseException | None = None
+        self._pumping = False
+        self._events: deque[Event] = deque()
+
+        count = settings.num_workers
+        self._arena_files = [
+            arenas.create(f"dask-mars-{number}", settings.memory_limit) for number in range(count + 1)
+        ]
+        self._control_bytes = page_bytes(count)
+        self._control_file = arenas.create("dask-mars-control", self._control_bytes)
+        self._locks_file = _locks_file()
+        views = [arenas.Arena(descriptor, settings.memory_limit) for descriptor in self._arena_files]
+        control = arenas.Arena(self._control_file, self._control_bytes)
+        self._control = ControlPage(control.view(0, self._control_bytes).data)
+        self.store = Store(views, count, inline_bytes=settings.inline_bytes)
+        holdings = Holdings(self.store, settings.spill_directory)
+        self._runs, self._workers, self._kept = holdings.runs, holdings.workers, holdings.kept
+        self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
+        self._reports = Reports(holdings, self._machine.holds, self._handle)
+        self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
+        self.view = EngineView(holdings, self._machine.memory, self._control, of_agent)
+        self._holdings = holdings
+        self._inspection = Inspection(self._machine, holdings, self._control, self.view)
+        self._instructions = Instructions(
+            holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back, self._tell
+        )
+
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        # Not asked of the thread itself: where Ctrl-C interrupts `is_alive` (CPython 3.11 and 3.12), the thread
+        # counts as ended from then on.
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dask-mars-engine", daemon=True)
+        _engines.add(self)
+        self._thread.start()
+
+    # -- for client threads -----------------------------------------------------------------------------------
+
+    def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
+        """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
+        # A subtask's id has four bytes for it. Nothing that bears a number lives until it comes round again.
+        number = 1 + next(self._numbers) % (TASK_LIMIT - 1)
+        return GraphRun(number, graph, plan, 0, observed, values_wanted)
+
+    def submit(self, run: GraphRun) -> None:
+        """Start computing a graph. What comes of it arrives in the run's inbox."""
+        with self._lock:
+            if self._context is None or not self._context[1].is_current():
+                self._context = (next(self._numbers), Context())
+            context = self._context
+        run.context = context[0]
+
+        def command() -> None:
+            self._sender.add_context(context[0], context[1].payload)
+            self._runs[run.number] = run
+            self._handle(GraphSubmitted(run.number, run.plan))
+
+        self._command(command)
+
+    def cancel(self, run: GraphRun, computed_here: Collection[int] = ()) -> None:
+        """Stop a graph: what is queued at once, what is running within the grace period.
+
+        Of its chunks only those in `computed_here` will still be reported by the user's process.
+        """
+
+        def command() -> None:
+            self._handle(GraphCancelled(run.number))
+            in_hand = [chunk for number, chunk in self._machine.in_hand(CLIENT) if number == run.number]
+            if abandoned := [chunk for chunk in in_hand if chunk not in computed_here]:
+                self._handle(OperandsReturned(CLIENT, run.number, abandoned, to_client=False))
+
+        self._command(command)
+
+    def results_taken(self, run: GraphRun) -> None:
+        """Release a finished graph's data."""
+        self._command(lambda: self._handle(ResultsTaken(run.number)))
+
+    def keep(self, run: GraphRun, chunks: list[int]) -> list[Persisted]:
+        """Release a finished graph's data but for some chunks, which stay until nobody refers to them any more.
+
+        Parameters
+        ----------
+        run : GraphRun
+            Of a graph that has finished.
+        chunks : list of int
+            Those to keep; their values are in the shared store.
+        """
+        count, keys = len(chunks), [run.graph.keys[chunk] for chunk in chunks]
+        graph = ChunkGraph(keys=keys, operand_of=[DATA] * count, outputs=[*range(count)])
+        kept = self.prepare(graph, GraphPlan([()] * count, range(count), [DATA] * count), False, False)
+        # The engine pins a finished graph's results until it hears more.
+        kept.locations = [run.locations[chunk] for chunk in chunks]
+        persisted = [
+            Persisted(self, kept.number, number, key, size_of(location))
+            for number, (key, location) in enumerate(zip(keys, kept.locations, strict=True))
+            if location is not None
+        ]
+
+        self._kept[kept.number] = [watch(chunk, self._gone.append) for chunk in persisted]
+
+        def command() -> None:
+            if run.number not in self._runs:
+                self._kept.pop(kept.number, None)
+            else:
+                for number, chunk in enumerate(chunks):
+                    run.locations[chunk] = None
+                    if chunk in run.spilled:
+                        kept.spilled[number] = run.spilled.pop(chunk)
+                self._runs[kept.number] = kept
+                self._handle(ResultsKept(run.number, kept.number, chunks))
+
+        self._command(command)
+        return persisted
+
+    def put(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """Put values into the shared store, where they stay until nobody refers to them any more.
+
+        Parameters
+        ----------
+        name : str
+            Of the values, for those who look at the engine.
+        values : sequence
+            They are copied, whatever the workers are doing.
+
+        Returns
+        -------
+        list
+            What stands for each value in the store; a value itself where it is small.
+
+        Raises
+        ------
+        StoreFull
+            There is no room, not even on disk.
+        """
+        chunks = range(len(values))
+        graph = ChunkGraph(
+            keys=[(name, chunk) for chunk in chunks], operand_of=[0] * len(values), outputs=[*chunks]
+        )
+        plan = GraphPlan([()] * len(values), chunks, graph.operand_of, in_client=frozenset(chunks))
+        run = self.prepare(graph, plan, False, False)
+
+        def command() -> Exception | None:
+            try:
+                sizes, fresh = self._holdings.put(run, values)
+            except Exception as error:
+                return error
+            self._runs[run.number] = run
+            self._handle(GraphSubmitted(run.number, plan))
+            self._handle(OperandsFinished(CLIENT, run.number, chunks, [0.0] * len(values), sizes, fresh))
+            return None
+
+        error = self._ask(command)
+        if error is not None:
+            raise error
+        stored = [chunk for chunk in chunks if (location := run.locations[chunk]) and location[0] >= ARRAY]
+        kept = dict(zip(stored, self.keep(run, stored), strict=True))
+        return [kept.get(chunk, value) for chunk, value in enumerate(values)]
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether there are persisted data."""
+        return bool(self._kept)
+
+    def location_of(self, graph: int, chunk: int) -> Location | None:
+        """Return where a kept chunk is at the moment, None before `keep` has been seen to and after the end."""
+        run = self._runs.get(graph)
+        return None if run is None else run.locations[chunk]
+
+    def borrow(self, graph: int, chunk: int) -> Location:
+        """Return the location of a chunk that is kept, or of a graph that is; it stays until it is given back."""
+
+        def kept() -> Location | None:
+            location = self.location_of(graph, chunk)
+            if location is not None:
+                self._blocks.keep_location(location)
+            return location
+
+        location = self._ask(kept)
+        if location is None:
+            raise self.why_stopped()
+        return location
+
+    def give_back(self, location: Location) -> None:
+        """Let go of a location that was borrowed."""
+        self._command(lambda: self._blocks.drop_location(location))
+
+    def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
+        """Take the value of a chunk that was computed in the user's process."""
+        duration_s = steps_s[-1] - steps_s[0]
+
+        def command() -> None:
+            if run.number in self._runs:
+                run.values[chunk] = value
+                run.figures.durations_s[chunk] = duration_s
+                self._handle(OperandsFinished(CLIENT, run.number, [chunk], [duration_s], steps_s=[steps_s]))
+
+        self._command(command)
+
+    def client_failed(self, run: GraphRun, chunk: int, error: BaseException) -> None:
+        """Note that a chunk's computation raised in the user's process."""
+
+        def command() -> None:
+            run.errors[chunk] = error
+            final = not isinstance(error, Exception)
+            self._handle(OperandFailed(CLIENT, run.number, chunk, final))
+
+        self._command(command)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine can take work."""
+        return not self._ended.is_set() and not self._closing and self.pid == os.getpid()
+
+    def why_stopped(self) -> BaseException:
+        """Return the reason for which the engine takes no work."""
+        return self._stopped or EngineStopped()
+
+    def memory_bytes(self) -> int:
+        """Return the memory that this process and the workers use, the store included."""
+        return estimate_memory([self.pid, *self.worker_pids()], self._arena_files)
+
+    @property
+    def spilled_bytes(self) -> int:
+        """How much has been written to disk since the start."""
+        return self._spiller.spilled_bytes
+
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of the workers."""
+        return [handle.process.pid for handle in list(self._workers.values())]
+
+    def explain(self, key: Any = None) -> str:
+        """Say what waits for what.
+
+        Parameters
+        ----------
+        key : key, optional
+            Why this one is not being computed; by default how far each graph is.
+
+        Raises
+        ------
+        KeyError
+            No graph that is being computed has the key.
+        EngineStopped
+            The engine has ended.
+        """
+        if key is None:
+            return self._ask(self._inspection.explain)
+        # It is looked for here: what comparing an object of the user's does, or how long that takes, is unknown.
+        for number, run in list(self._runs.items()):
+            chunk = run.graph.ids.get(key)
+            if chunk is not None:
+                return self._ask(partial(self._inspection.explain_chunk, number, chunk))
+        raise KeyError(key)
+
+    def state(self) -> dict[str, Any]:
+        """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        return self._ask(self._inspection.state)
+
+    def profile(self) -> dict[int, dict[str, LayerProfile]]:
+        """Return by graph and layer what has been computed; see `Runtime.profile`."""
+        measured = self._ask(self._inspection.figures)
+        # In graphs of persisted data nothing was computed.
+        return {figures.graph: layers for figures in measured if (layers := by_layer(figures))}
+
+    def cancel_graph(self, number: int) -> bool:
+        """Cancel a graph by its number; False if it is not being computed, or is done."""
+
+        def cancel() -> bool:
+            run = self._runs.get(number)
+            # What is done may be read at this moment.
+            if run is None or number in self._kept or self._machine.is_done(number):
+                return False
+            run.inbox.put(messages.Stopped(Cancelled(number)))
+            self._handle(GraphCancelled(number))
+            return True
+
+        return self._ask(cancel)
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """Have a question answered by the engine's thread."""
+        if threading.current_thread() is self._thread:
+            return question()
+        if any(engine._thread is threading.current_thread() for engine in _engines):
+            raise RuntimeError("engines do not wait for each other")
+        answer: Future[Answer] = Future()
+
+        def command() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as error:
+                # It changes nothing before it is certain of what it does, so this is for whoever asked.
+                answer.set_exception(error)
+
+        self._command(command)
+        while True:
+            try:
+                return answer.result(timeout=_ANSWER_S)
+            except TimeoutError:
+                if not self.alive:
+                    raise self.why_stopped() from None
+
+    def close(self) -> None:
+        """End the workers and release everything. Running computations raise `EngineStopped`."""
+        if self.pid != os.getpid():
+            return
+        self._closing = True
+        if not self._ended.is_set():
+            with contextlib.suppress(Exception):
+                # It may just be ending by itself.
+                self._command(lambda: None)
+            self._ended.wait()
+            self._thread.join()
+
+    def _command(self, command: Callable[[], None]) -> None:
+        if self._ended.is_set():
+            raise self.why_stopped()
+        with self._descriptors_lock:
+            if self._released:
+                raise self.why_stopped()
+            self._commands.append(command)
+            with contextlib.suppress(BlockingIOError, OSError):
+                # A full pipe wakes just as well.
+                os.write(self._wake_writer, b"\0")
+
+    # -- the thread -------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        reason: BaseException = EngineStopped()
+        process_role.enter_engine()
+        try:
+            for number in range(self.settings.num_workers):
+                self._start_worker(number)
+            self._spiller.clear_abandoned()
+            while not self._closing:
+                self._turn()
+        except BaseException as error:
+            if not isinstance(error, WorkerStartFailed):
+                logger.exception("the scheduler of dask_mars has failed")
+            reason = error
+        finally:
+            self._stopped = reason
+            self._closing = True
+            self._shut_down()
+            for run in list(self._runs.values()):
+                run.inbox.put(messages.Stopped(reason))
+            self._runs.clear()
+            self._ended.set()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and see to it."""
+        ready = self._selector.select(self._timeout_s())
+        for key, mask in ready:
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    while os.read(self._wake_reader, 4096):
+                        pass
+            else:
+                handle: WorkerHandle = key.data
+                if self._workers.get(handle.number) is not handle:
+                    continue
+                if key.fileobj is handle.exit_descriptor or mask & selectors.EVENT_READ:
+                    self._read(handle, ended=key.fileobj is handle.exit_descriptor)
+        # Those whose graph is not known after the commands that have come before belong to no graph at all.
+        gone = len(self._gone)
+        while self._commands:
+            self._commands.popleft()()
+        if gone:
+            self._release_kept([self._gone.popleft() for _ in range(gone)])
+        now = time.monotonic()
+        due = self._machine.next_due_s()
+        if due is not None and due <= now:
+            self._handle(TimePassed())
+        if not ready and self._runs:
+            self._end_stalled()
+        if self._runs and now - self._watched_s > _WATCH_S:
+            self._watched_s = now
+            self._watch_memory()
+        for handle in self._workers.values():
+            handle.flush_frees()
+            self._write(handle)
+        # After the messages: what an interrupted worker is to give back it reads before it goes on.
+        self._deadlines.enforce(now)
+
+    def _release_kept(self, gone: list[Reference]) -> None:
+        chunks: dict[int, list[int]] = {}
+        for reference in gone:
+            chunks.setdefault(reference.graph, []).append(reference.chunk)
+        for graph, released in chunks.items():
+            self._handle(ChunksReleased(graph, released))
+
+    def _watch_memory(self) -> None:
+        """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
+        settings, memory = self.settings, self._machine.memory
+        private = estimate_memory([self.pid, *self.worker_pids()])
+        room = min(settings.store_limit, settings.memory_limit - private)
+        memory.limit_bytes = max(room, int(settings.store_limit * _LEAST_STORE))
+        if private + arena_bytes(self._arena_files) > _PRESSURE * settings.memory_limit:
+            self.store.trim()
+            for handle in self._workers.values():
+                handle.send((channel.TRIM,))
+
+    def _timeout_s(self) -> float | None:
+        deadline_s = self._deadlines.next_s()
+        if not self._runs and deadline_s is None:
+            return None
+        times = [due for due in (self._machine.next_due_s(), deadline_s) if due is not None]
+        if self._kept:
+            times.append(time.monotonic() + _KEPT_S)
+        return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
+
+    def _end_stalled(self) -> None:
+        """Let computations fail that would wait for ever."""
+        for number in self._machine.stalled():
+            self._runs[number].inbox.put(messages.Stopped(Stalled(self._inspection.explain())))
+            self._handle(GraphCancelled(number))
+
+    def _write(self, handle: WorkerHandle) -> None:
+        events = selectors.EVENT_READ
+        if handle.write():
+            events |= selectors.EVENT_WRITE
+        if self._selector.get_key(handle.socket).events != events:
+            self._selector.modify(handle.socket, events, handle)
+
+    def _handle(self, event: Event) -> None:
+        """Feed an event to the machine and carry out its instructions, and those of events that they cause."""
+        self._events.append(event)
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._events:
+                now = time.monotonic()
+                machine = self._machine
+                stored = machine.memory.stored_bytes = self._blocks.stored_bytes
+                event = self._events.popleft()
+                if listeners.active:
+                    listeners.tell(self.view, event)
+                for instruction in machine.handle(event, now):
+                    self._instructions.carry_out(instruction)
+                if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
+                    # What was freed just now may be what something waits for.
+                    self._events.append(TimePassed())
+        finally:
+            self._pumping = False
+
+    def _tell(self, happening: Happening) -> None:
+        if listeners.active:
+            listeners.tell(self.view, happening)
+
+    # -- workers ----------------------------------------------------------------------------------------------
+
+    def _start_worker(self, number: int) -> None:
+        self._control.clear(number)
+        start = channel.Start(
+            parent=self.pid,
+            number=number,
+            arguments=list(sys.argv),
+            arenas=self._arena_files,
+            capacity_bytes=self.settings.memory_limit,
+            live=self._blocks.live(number),
+            control=self._control_file,
+            control_bytes=self._control_bytes,
+            locks=self._locks_file,
+            inline_bytes=self.settings.inline_bytes,
+            arena_threshold=self.settings.arena_threshold,
+            idle_trim_s=self.settings.idle_trim_s,
+        )
+        try:
+            handle = WorkerHandle(start)
+        except OSError as error:
+            raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
+        self._workers[number] = handle
+        self._selector.register(handle.socket, selectors.EVENT_READ, handle)
+        if handle.exit_descriptor is not None:
+            self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
+        self._deadlines.await_start(handle, self.settings.start_timeout_s)
+        # Work is sent before the process is up: the socket keeps it until then.
+        self._handle(WorkerStarted(number))
+
+    def _ask_back(self, handle: WorkerHandle) -> None:
+        if handle.ready:
+            self._control.ask_back(handle.number)
+            handle.interrupt()
+
+    def _read(self, handle: WorkerHandle, ended: bool) -> None:
+        try:
+            received, goes_on = handle.read()
+            for message in received:
+                self._reports.take(handle, message)
+        except (SenselessReport, channel.UnreadableStream) as error:
+            logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
+            self._lose(handle)
+            return
+        if handle.ready:
+            self._start_failures = 0
+        if ended or not goes_on:
+            self._lose(handle)
+
+    def _lose(self, handle: WorkerHandle) -> None:
+        """Replace a worker process that has ended."""
+        number = handle.number
+        if self._workers.get(number) is not handle:
+            return
+        self._selector.unregister(handle.socket)
+        if handle.exit_descriptor is not None:
+            self._selector.unregister(handle.exit_descriptor)
+        code = handle.close()
+        del self._workers[number]
+        if not handle.ready:
+            self._start_failures += 1
+            if self._start_failures >= _START_ATTEMPTS:
+                raise WorkerStartFailed(self._start_failures, describe_exit(code))
+        running = self._blame(number, code)
+        for block in handle.held:
+            self._blocks.drop(block)
+        self._handle(WorkerLost(number, running, handle.ready))
+        self._start_worker(number)
+
+    def _blame(self, number: int, code: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker was running when it ended, and note why what it had may fail."""
+        for task, chunk in self._machine.in_hand(number):
+            owner = self._runs[task]
+            if not owner.plan.is_repeatable(chunk):
+                owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
+        running = self._inspection.running(number)
+        if running is not None:
+            graph, chunk = running
+            run = self._runs[graph]
+            key = repr(run.graph.keys[chunk])
+            logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
+            if run.plan.is_repeatable(chunk):
+                run.errors[chunk] = WorkerDied(key, code, self.settings.lost_limit + 1)
+        return running
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def _shut_down(self) -> None:
+        """End the workers, politely and then not, and close everything."""
+        for handle in self._workers.values():
+            handle.send((channel.EXIT,))
+            with contextlib.suppress(OSError):
+                handle.socket.setblocking(True)
+                handle.socket.settimeout(0.5)
+                handle.write()
+        # This thread is the workers' parent: were it to end first, the system would kill them.
+        deadline = time.monotonic() + _EXIT_S
+        for handle in self._workers.values():
+            while handle.process.poll() is None and time.monotonic() < deadline:
+                # A worker that is not up yet has nothing to end politely either.
+                if self._busy(handle) or not handle.ready:
+                    break
+                with contextlib.suppress(OSError, channel.UnreadableStream):
+                    handle.read()
+                time.sleep(0.002)
+            handle.close()
+        self._spiller.close()
+        self._close_descriptors()
+
+    def _busy(self, handle: WorkerHandle) -> bool:
+        """Say whether a worker is in the middle of a task, and so would not read EXIT."""
+        return self._control.running(handle.number) is not None
+
+    def _close_descriptors(self) -> None:
+        with self._descriptors_lock:
+            if self._released:
+                return
+            self._released = True
+        self._selector.close()
+        descriptors: Iterable[int] = (
+            *self._arena_files,
+            self._control_file,
+            self._wake_reader,
+            self._wake_writer,
+        )
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        for view in self.store.arenas:
+            view.close()
+
+    def abandon(self) -> None:
+        """In a process forked from the user's: let go of what belongs to the parent."""
+        self._closing = True
+        # A thread that does not exist here may have held it.
+        self._descriptors_lock = threading.Lock()
+        for handle in self._workers.values():
+            with contextlib.suppress(OSError):
+                handle.close_descriptors()
+            # Not this process's child.
+            handle.process.returncode = 0
+        with contextlib.suppress(OSError):
+            self._close_descriptors()
+
+
+_locks_guard = threading.Lock()
+
+
+def _locks_file() -> int:
+    """Return the descriptor of the file whose bytes serve as locks.
+
+    All engines of a process share it, so that a lock is the same lock in all of them, and it stays open: to close
+    one of its descriptors would release every lock that the process holds.
+    """
+    with _locks_guard:
+        if InterprocessLock.descriptor is None:
+            InterprocessLock.descriptor = arenas.create("dask-mars-locks", 4096)
+        return InterprocessLock.descriptor
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _abandon_engines() -> None:
+    for engine in list(_engines):
+        engine.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_engines)

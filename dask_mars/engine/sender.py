@@ -1,0 +1,192 @@
+"""Work on its way to the workers: operands, literals and the user's values, each sent to a worker once."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.processes import WorkerHandle
+from dask_mars.errors import StoreFull
+from dask_mars.graph.functions import OperandMapping
+from dask_mars.protocol import channel
+from dask_mars.protocol.columns import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
+from dask_mars.protocol.deferred import Deferred
+from dask_mars.protocol.object_ref import Block, Location
+from dask_mars.protocol.pickling import dumps, frozen
+from dask_mars.store.persisted import Persisted
+from dask_mars.store.refs import Blocks
+from dask_mars.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Out-of-band buffers of literals at least this large go through shared memory.
+_LITERAL_BUFFER_BYTES = 1 << 14
+
+
+class Unsent(NamedTuple):
+    """Chunks that could not be sent: what cannot be pickled, and what there is no room for."""
+
+    unsendable: list[int]
+    refused: list[int]
+
+
+class Sender:
+    """Sends chunks to workers.
+
+    Parameters
+    ----------
+    store : Store
+        The client's view of the shared store.
+    blocks : Blocks
+        The references to its blocks.
+    """
+
+    def __init__(self, store: Store, blocks: Blocks) -> None:
+        self._store = store
+        self._blocks = blocks
+        #: What the workers call the functions of operands.
+        self._mapping = OperandMapping()
+        #: What tasks find around them, by number.
+        self.contexts: dict[int, bytes] = {}
+        self._newest_context = -1
+
+    def add_context(self, number: int, payload: bytes) -> None:
+        """Note what tasks find around them under a number."""
+        self.contexts[number] = payload
+        self._newest_context = number
+
+    def keep_contexts(self, used: set[int]) -> None:
+        """Forget all but these and the newest, which is likely to be used again."""
+        for number in self.contexts.keys() - used - {self._newest_context}:
+            del self.contexts[number]
+
+    def send(
+        self, handle: WorkerHandle, run: GraphRun, chunks: list[int], loads: list[int], timed: bool
+    ) -> Unsent:
+        """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent.
+
+        `loads` are inputs that it is to put back into the store; `timed` says whether it is to report the steps of
+        operands.
+        """
+        unsent = Unsent([], [])
+        operand_of, inputs = run.graph.operand_of, run.graph.inputs
+        sent = handle.operands.setdefault(run.number, set())
+        known = handle.known.setdefault(run.number, set())
+        operands: dict[int, PackedOperand] = {}
+        locations: dict[int, Location] = {}
+        good = []
+        for chunk in chunks:
+            try:
+                operand = operand_of[chunk]
+                if operand not in sent:
+                    operands[operand] = self._packed_operand(run, operand)
+                    sent.add(operand)
+                for source in inputs[chunk]:
+                    if source not in known and (location := self._location(run, source)) is not None:
+                        locations[source] = location
+                        known.add(source)
+            except StoreFull as error:
+                run.errors[chunk] = error
+                unsent.refused.append(chunk)
+            except BaseException:
+                # Pickling calls what the user has written, and that may well say SystemExit.
+                unsent.unsendable.append(chunk)
+            else:
+                good.append(chunk)
+        try:
+            records = self._pack_chunks(run, good)
+        except BaseException:
+            literals = run.graph.literals
+            unsent.unsendable.extend(chunk for chunk in good if not _can_dump(literals[chunk]))
+            good = [chunk for chunk in good if chunk not in unsent.unsendable]
+            records = self._pack_chunks(run, good)
+        if run.context not in handle.contexts:
+            handle.contexts.add(run.context)
+            handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
+        paths = self._new_paths(handle, operands.values())
+        work = (pack_numbers(good), records, locations, loads, operands, paths)
+        handle.send((channel.RUN, run.number, run.context, timed, *work))
+        return unsent
+
+    def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
+        if number not in run.packed:
+            operand = run.graph.operands[number]
+            try:
+                run.packed[number] = pack_operand(operand, self._mapping, partial(self._dumps, run))
+            except BaseException as error:
+                logger.debug("%s runs in the user's process: %s", operand, error)
+                run.packed[number] = None
+        packed = run.packed[number]
+        if packed is None:
+            raise pickle.PicklingError
+        return packed
+
+    def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
+        """Return the paths of the operands' functions that a worker has not been told yet."""
+        new = {op_id for operand in operands for op_id in operand[1] if op_id is not None} - handle.op_ids
+        handle.op_ids |= new
+        return {op_id: self._mapping.path(op_id) for op_id in new}
+
+    def _pack_chunks(self, run: GraphRun, chunks: list[int]) -> PackedChunks:
+        graph = run.graph
+        operand_of, inputs, literals = graph.operand_of, graph.inputs, graph.literals
+        return pack_chunks(
+            [operand_of[chunk] for chunk in chunks],
+            [inputs[chunk] for chunk in chunks],
+            [literals[chunk] for chunk in chunks],
+            partial(self._dumps, run),
+        )
+
+    def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
+        """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
+        parts: list[Block] = []
+
+        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                raw = buffer.raw()
+            except BufferError:
+                return True
+            if raw.nbytes < _LITERAL_BUFFER_BYTES:
+                return True
+            try:
+                parts.append(self._store.put(raw))
+            except StoreFull:
+                # Then it travels in the message.
+                return True
+            return False
+
+        try:
+            payload = dumps(value, out_of_band, frozen)
+        finally:
+            for block in parts:
+                self._blocks.keep(block)
+            run.kept += parts
+        return payload, tuple(parts)
+
+    def _location(self, run: GraphRun, chunk: int) -> Location | None:
+        """Return where a value is; None if the worker itself is still to compute it.
+
+        A value of the user's process is put into the client's arena now.
+        """
+        location = run.locations[chunk]
+        if location is None and chunk in run.values:
+            value = run.values[chunk]
+            if type(value) is Deferred:
+                raise pickle.PicklingError(f"{value!r} is for the user's process")
+            kept = value.location if type(value) is Persisted else None
+            location = self._store.seal(value, freeze=True) if kept is None else kept
+            self._blocks.keep_location(location)
+            run.locations[chunk] = location
+        return location
+
+
+def _can_dump(literals: Any) -> bool:
+    try:
+        dumps(literals)
+    except BaseException:
+        return False
+    return True

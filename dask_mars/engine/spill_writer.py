@@ -1,0 +1,111 @@
+"""Writing chunks to disk, and reading ahead, beside the engine's thread, which must not wait for disks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dask_mars.errors import SpillError
+from dask_mars.protocol.object_ref import Location, spilled_file
+from dask_mars.store.codec import lz4_codec
+from dask_mars.store.spill_files import SpillDirectory
+from dask_mars.store.spill_ownership import clear_abandoned
+from dask_mars.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Called in the spiller's thread with the location of what was written, or with the error, and with the time when
+#: writing began.
+Answer = Callable[[Location | SpillError, float], None]
+
+
+class Spiller:
+    """Writes values of a store to files, one after the other.
+
+    Nothing is made on disk before the first value is to be written.
+
+    Parameters
+    ----------
+    store : Store
+        Where values are.
+    root : Path
+        Directory in which to make a private one.
+
+    Attributes
+    ----------
+    spilled_bytes : int
+        What files have taken until now, those that are gone included.
+    """
+
+    def __init__(self, store: Store, root: Path) -> None:
+        self._store = store
+        self._root = root
+        self._directory: SpillDirectory | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self.spilled_bytes = 0
+        #: Its thread does not wait for what is written.
+        self._reading_pool: ThreadPoolExecutor | None = None
+
+    def clear_abandoned(self) -> None:
+        """Remove what processes that were killed have left."""
+        for path in clear_abandoned(self._root):
+            logger.info("removed %s, whose owner has ended", path)
+
+    def write(self, name: str, location: Location, answer: Answer) -> None:
+        """Write a value to a file, some time later.
+
+        Parameters
+        ----------
+        name : str
+            Of the file.
+        location : Location
+            Where the value is; its blocks have to stay until the answer comes.
+        answer : callable
+            Is told the outcome.
+        """
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-spill")
+        self._pool.submit(self._write, name, location, answer)
+
+    def _write(self, name: str, location: Location, answer: Answer) -> None:
+        began_s = time.perf_counter()
+        try:
+            if self._directory is None:
+                self._directory = SpillDirectory(self._root, codec=lz4_codec())
+            written = self._store.spill(location, name, self._directory)
+            self.spilled_bytes += spilled_file(written).size_bytes
+            answer(written, began_s)
+        except SpillError as error:
+            # Its tracebacks would keep the memory that was to be written.
+            error.__cause__ = error.__context__ = None
+            answer(error.with_traceback(None), began_s)
+        except BaseException as error:
+            # Whatever it is, the engine has to hear of it.
+            answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
+
+    def read_ahead(self, location: Location) -> None:
+        """Have the system read a value's file into its cache, some time soon."""
+        if self._reading_pool is None:
+            self._reading_pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-read")
+        if self._directory is not None:
+            self._reading_pool.submit(self._directory.read_ahead, spilled_file(location))
+
+    def remove(self, location: Location) -> None:
+        """Remove a value's file."""
+        if self._directory is not None:
+            # What stays is removed with the directory.
+            with contextlib.suppress(SpillError):
+                self._directory.remove(spilled_file(location))
+
+    def close(self) -> None:
+        """Remove all files, after what is being written at the moment."""
+        for pool in (self._pool, self._reading_pool):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+        if self._directory is not None:
+            with contextlib.suppress(SpillError):
+                self._directory.close()

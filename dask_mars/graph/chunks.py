@@ -1,0 +1,422 @@
+"""The chunk graph: what Dask's graph is once prepared, and all that the scheduler and workers know of it.
+
+A chunk is one intermediate value; an operand says how chunks of one kind are made. An operand is a short
+straight-line program (`Step`s in static single assignment form) over the chunk's inputs and literals, shared by
+every chunk that is made the same way, so that a chunk itself is no more than a few integers and its literals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dask_mars.graph.functions import describe, hash_of
+
+#: A Dask key: a str, bytes, int, float or a (nested) tuple of them.
+Key = Hashable
+
+#: Operand number of a chunk whose value is known before anything runs.
+DATA = -1
+
+
+class Step(NamedTuple):
+    """One call of an operand's program.
+
+    Values are numbered: first the chunk's inputs, then its literals, then the result of each step in turn.
+
+    Attributes
+    ----------
+    function : int
+        Position of the callable in `Operand.functions`.
+    slots : tuple of int
+        Numbers of the values passed as positional arguments, then as keyword arguments.
+    keywords : tuple of str
+        Names for the last ``len(keywords)`` slots.
+    """
+
+    function: int
+    slots: tuple[int, ...]
+    keywords: tuple[str, ...]
+
+
+class Operand:
+    """How chunks of one kind are computed from their inputs and literals.
+
+    Attributes
+    ----------
+    name : str
+        For people: the name of the last function called.
+    functions : tuple of callable
+        The callables that the steps use, each once.
+    steps : tuple of Step
+        The program; the result of the last step is the chunk's value.
+    input_count, literal_count : int
+        How many values stand before the first step's result.
+    in_client : bool
+        True if it must run in the user's own process.
+    """
+
+    __slots__ = ("_logic_key", "_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
+
+    def __init__(
+        self,
+        name: str,
+        functions: tuple[Callable[..., Any], ...],
+        steps: tuple[Step, ...],
+        input_count: int,
+        literal_count: int,
+        in_client: bool = False,
+    ) -> None:
+        self.name = name
+        self.functions = functions
+        self.steps = steps
+        self.input_count = input_count
+        self.literal_count = literal_count
+        self.in_client = in_client
+        self._plan: list[_PlannedStep] | None = None
+        self._logic_key: int | None = None
+
+    @property
+    def logic_key(self) -> int:
+        """A hash of the program, made when first asked for; operands that do the same have it in all processes.
+
+        It tells kinds of operands apart, and is no proof: functions without a path may look alike from outside,
+        and all that it knows of literals is their number.
+        """
+        if self._logic_key is None:
+            program = (
+                [_describe(function) for function in self.functions],
+                [tuple(step) for step in self.steps],
+                self.input_count,
+                self.literal_count,
+            )
+            self._logic_key = hash_of(repr(program))
+        return self._logic_key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Operand, (
+            self.name,
+            self.functions,
+            self.steps,
+            self.input_count,
+            self.literal_count,
+            self.in_client,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Operand {self.name} steps={len(self.steps)}>"
+
+    def run(self, inputs: list[Any], literals: tuple[Any, ...]) -> Any:
+        """Compute one chunk.
+
+        Parameters
+        ----------
+        inputs : list
+            Values of the chunk's inputs. The list is consumed: entries are dropped after their last use, so that
+            a temporary is freed as soon as no later step needs it.
+        literals : tuple
+            The chunk's literals.
+        """
+        if self._plan is None:
+            self._plan = _make_plan(self)
+        inputs.extend(literals)
+        _execute(self._plan, inputs)
+        return inputs.pop()
+
+    def run_all(self, inputs: list[Any], outputs: tuple[int, ...]) -> list[Any]:
+        """Compute one chunk and return the results of several steps.
+
+        Parameters
+        ----------
+        inputs : list
+            Values of the inputs, and then of the literals. The list is consumed.
+        outputs : tuple of int
+            Numbers of the steps; the same in every call.
+        """
+        if self._plan is None:
+            self._plan = _make_plan(self, outputs)
+        _execute(self._plan, inputs)
+        return [inputs[self.input_count + self.literal_count + step] for step in outputs]
+
+
+_PlannedStep = tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...], tuple[int, ...]]
+
+
+def _execute(plan: list[_PlannedStep], values: list[Any]) -> None:
+    """Append the result of each step to the values."""
+    for function, slots, keywords, dead in plan:
+        arguments = [values[slot] for slot in slots]
+        for slot in dead:
+            values[slot] = None
+        if keywords:
+            split = len(arguments) - len(keywords)
+            named = dict(zip(keywords, arguments[split:], strict=True))
+            del arguments[split:]
+            result = function(*arguments, **named)
+            del named
+        else:
+            result = function(*arguments)
+        del arguments
+        values.append(result)
+        del result
+
+
+def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_PlannedStep]:
+    """Resolve functions and find, for each step, the values that no later step uses and that are no output."""
+    last_use: dict[int, int] = {}
+    for number, step in enumerate(operand.steps):
+        for slot in step.slots:
+            last_use[slot] = number
+    dead: list[list[int]] = [[] for _ in operand.steps]
+    kept = {operand.input_count + operand.literal_count + step for step in outputs}
+    for slot, number in last_use.items():
+        if slot not in kept:
+            dead[number].append(slot)
+    return [
+        (operand.functions[step.function], step.slots, step.keywords, tuple(dead[number]))
+        for number, step in enumerate(operand.steps)
+    ]
+
+
+def _describe(function: Callable[..., Any]) -> str:
+    if isinstance(function, Subprogram):
+        return f"program {function.operand.logic_key}"
+    if isinstance(function, Held):
+        return f"held {describe(function.value)}"
+    return describe(function)
+
+
+class Subprogram:
+    """A callable operand without literals of its own: one function to the program that calls it.
+
+    Dask shares one inner graph between all blocks of a fused layer; so do we.
+    """
+
+    __slots__ = ("literals", "operand")
+
+    def __init__(self, operand: Operand, literals: tuple[Any, ...]) -> None:
+        self.operand = operand
+        self.literals = literals
+
+    @property
+    def __name__(self) -> str:
+        """The operand's name, which is what Dask shows of a callable."""
+        return self.operand.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Subprogram, (self.operand, self.literals)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the program."""
+        return self.operand.run(list(inputs), self.literals)
+
+
+class Held:
+    """A function without parameters that returns what an operand holds for all of its chunks.
+
+    A lambda that a thousand chunks are given is a part of their operand, and travels with that: as a literal it
+    would travel with every chunk.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Held, (self.value,)
+
+    def __call__(self) -> Any:
+        """Return the value."""
+        return self.value
+
+
+class Declared(NamedTuple):
+    """What a Dask collection says of the chunks of one of its layers.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of every chunk.
+    chunks : tuple of tuple of int
+        Sizes of the chunks along each dimension, NaN where not known before they are computed.
+    """
+
+    dtype: Any
+    chunks: tuple[tuple[int, ...], ...]
+
+
+class Restriction(NamedTuple):
+    """Where a chunk may be computed on a cluster, as the user annotates it.
+
+    Attributes
+    ----------
+    workers : tuple of str
+        Addresses, names or hosts; empty for any.
+    loose : bool
+        If none of these is there, others will do.
+    resources : tuple of (str, float)
+        What it takes of a worker's resources while it is computed.
+    """
+
+    workers: tuple[str, ...]
+    loose: bool
+    resources: tuple[tuple[str, float], ...]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One chunk as a record, for those that look at single chunks; a `ChunkGraph` holds columns and makes it.
+
+    Attributes
+    ----------
+    key : hashable
+        Dask's key: the name of the layer, hashed once for all of its chunks, and the chunk's index. It is all the
+        identity that a chunk has.
+    op_id : int or None
+        The logic key of its operand, None if its value is known before anything runs.
+    op_args : tuple
+        The literals that its operand is given.
+    inputs : tuple
+        Keys of the chunks that its operand is given.
+    index : tuple of int
+        Where it stands in its collection; empty for what is no chunk of an array.
+    shape : tuple of int or None
+        As declared; None where that is unknown.
+    dtype : numpy.dtype or None
+        As declared; None where that is unknown.
+    """
+
+    key: Key
+    op_id: int | None
+    op_args: tuple[Any, ...]
+    inputs: tuple[Key, ...]
+    index: tuple[int, ...]
+    shape: tuple[int, ...] | None
+    dtype: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the names of the attributes, which the default would repeat in every pickle.
+        return Chunk, (self.key, self.op_id, self.op_args, self.inputs, self.index, self.shape, self.dtype)
+
+
+@dataclass(slots=True)
+class ChunkGraph:
+    """A whole computation, by dense integer ids in a good order of execution.
+
+    Every chunk's inputs have smaller ids than the chunk itself. All lists are indexed by chunk id.
+    """
+
+    #: Dask's key of each chunk.
+    keys: list[Key] = field(default_factory=list)
+    #: Number of each chunk's operand in `operands`, or `DATA`.
+    operand_of: list[int] = field(default_factory=list)
+    #: Each chunk's literals, as its operand expects them.
+    literals: list[tuple[Any, ...]] = field(default_factory=list)
+    #: Each chunk's inputs, as its operand expects them; the same chunk may stand more than once.
+    inputs: list[tuple[int, ...]] = field(default_factory=list)
+    #: The operands, each once.
+    operands: list[Operand] = field(default_factory=list)
+    #: Values of the chunks whose operand is `DATA`.
+    values: dict[int, Any] = field(default_factory=dict)
+    #: Ids of the chunks that the user asked for.
+    outputs: list[int] = field(default_factory=list)
+    #: Chunk id of every key that can be looked up, aliases included.
+    ids: dict[Key, int] = field(default_factory=dict)
+    #: Chunks that must run in the user's own process although their operand need not.
+    in_client: set[int] = field(default_factory=set)
+    #: Allowed failures of a chunk where the user annotated them.
+    retries: dict[int, int] = field(default_factory=dict)
+    #: What the user's `dask.annotate(priority=...)` says of a chunk; larger runs first.
+    priorities: dict[int, float] = field(default_factory=dict)
+    #: What the user's `dask.annotate(workers=..., resources=...)` says of a chunk. One machine does not mind.
+    restrictions: dict[int, Restriction] = field(default_factory=dict)
+    #: What is known of the chunks of a layer before they are computed, by the layer's name.
+    declared: Mapping[str, Declared] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def chunks_for_client(self) -> set[int]:
+        """Return the chunks whose operand must run in the user's own process; `in_client` has others that must."""
+        here = {number for number, operand in enumerate(self.operands) if operand.in_client}
+        return {chunk for chunk, number in enumerate(self.operand_of) if number in here} if here else set()
+
+    def layer_of(self, chunk: int) -> str:
+        """Name of the Dask layer that a chunk belongs to."""
+        return layer_of(self.keys[chunk])
+
+    def chunk(self, chunk: int) -> Chunk:
+        """Return one chunk as a record."""
+        key = self.keys[chunk]
+        number = self.operand_of[chunk]
+        return Chunk(
+            key,
+            None if number == DATA else self.operands[number].logic_key,
+            self.literals[chunk],
+            tuple([self.keys[source] for source in self.inputs[chunk]]),
+            _index(key),
+            self.shape_of(chunk),
+            self.dtype_of(chunk),
+        )
+
+    def shape_of(self, chunk: int) -> tuple[int, ...] | None:
+        """Return the declared shape of a chunk, or None if there is none or a dimension is not known yet.
+
+        It is an estimate, see `declared_bytes`.
+        """
+        declared, index = self._declared(chunk)
+        return None if declared is None else _shape(declared, index)
+
+    def dtype_of(self, chunk: int) -> Any:
+        """Return the declared dtype of a chunk, or None if there is none."""
+        declared, _ = self._declared(chunk)
+        return None if declared is None else declared.dtype
+
+    def declared_bytes(self, chunk: int) -> int | None:
+        """Return the bytes of an array of a chunk's declared shape and dtype, or None where that says nothing.
+
+        It is an estimate, made by collections that do not see the values. Dask's own err in these ways: partial
+        results of mean, var and moment are dicts of two or three such arrays, and those of argmin and argmax have
+        pairs for elements; a boolean index, and what follows from one, is declared as if all were selected; topk
+        and bincount have a few elements where one is declared. Masks come on top. What the user declares falsely
+        for `map_blocks` is taken at its word.
+        """
+        declared, index = self._declared(chunk)
+        # Objects lie elsewhere than in the array.
+        if declared is None or declared.dtype is None or declared.dtype.hasobject:
+            return None
+        shape = _shape(declared, index)
+        return None if shape is None else math.prod(shape) * int(declared.dtype.itemsize)
+
+    def _declared(self, chunk: int) -> tuple[Declared | None, tuple[int, ...]]:
+        """Return what a chunk's layer declares, and the chunk's index if that is within it."""
+        key = self.keys[chunk]
+        if not isinstance(key, tuple) or not key:
+            return None, ()
+        declared, index = self.declared.get(key[0]), _index(key)
+        if declared is None or len(index) != len(declared.chunks):
+            return None, ()
+        if not all(0 <= at < len(sizes) for at, sizes in zip(index, declared.chunks, strict=True)):
+            return None, ()
+        return declared, index
+
+
+def layer_of(key: Key) -> str:
+    """Name of the Dask layer that a key belongs to."""
+    return str(key[0]) if isinstance(key, tuple) and key else str(key)
+
+
+def _shape(declared: Declared, index: tuple[int, ...]) -> tuple[int, ...] | None:
+    sizes = [along[at] for along, at in zip(declared.chunks, index, strict=True)]
+    # An unknown size is NaN, the one number that is unlike itself.
+    return None if any(size != size for size in sizes) else tuple(map(int, sizes))
+
+
+def _index(key: Key) -> tuple[int, ...]:
+    """Return the index that Dask's keys of an array's chunks end with."""
+    if isinstance(key, tuple) and all(isinstance(at, int) for at in key[1:]):
+        return key[1:]
+    return ()

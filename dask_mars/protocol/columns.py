@@ -1,0 +1,126 @@
+"""Operands and chunks on their way from the engine to a worker, in as few bytes and as few objects as will do.
+
+An operand goes to a worker once for each graph: its program as plain tuples, its functions as op ids. Chunks go in
+columns, since a column of numbers is one object to pickle, and a record a chunk would be one a chunk.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Any
+
+from dask_mars.graph.chunks import Operand, Step
+from dask_mars.graph.functions import OperandMapping
+
+#: Name, op ids (None for functions that travel by value), steps, number of inputs and of literals, and what the
+#: sender has made of the functions that travel by value.
+PackedOperand = tuple[
+    str, tuple[int | None, ...], list[tuple[int, tuple[int, ...], tuple[str, ...]]], int, int, Any
+]
+#: One byte a number, or an array's type code and its bytes.
+PackedNumbers = bytes | tuple[str, bytes]
+#: Operand numbers, inputs, literals; None for a column that is empty in every chunk.
+PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
+
+
+def pack_operand(
+    operand: Operand, mapping: OperandMapping, by_value: Callable[[list[Callable[..., Any]]], Any]
+) -> PackedOperand:
+    """Make an operand ready to travel.
+
+    Parameters
+    ----------
+    operand : Operand
+        What to pack.
+    mapping : OperandMapping
+        Gives functions their op ids.
+    by_value : callable
+        Packs the functions that have none.
+    """
+    op_ids = tuple([mapping.op_id(function) for function in operand.functions])
+    nameless = [function for function, op_id in zip(operand.functions, op_ids, strict=True) if op_id is None]
+    return (
+        operand.name,
+        op_ids,
+        [(step.function, step.slots, step.keywords) for step in operand.steps],
+        operand.input_count,
+        operand.literal_count,
+        by_value(nameless) if nameless else None,
+    )
+
+
+def unpack_operand(
+    packed: PackedOperand, mapping: OperandMapping, by_value: Callable[[Any], Iterable[Callable[..., Any]]]
+) -> Operand:
+    """Return the operand, importing what its functions need.
+
+    Parameters
+    ----------
+    packed : tuple
+        As `pack_operand` returns it.
+    mapping : OperandMapping
+        Has learnt the op ids.
+    by_value : callable
+        Unpacks the functions that have none.
+    """
+    name, op_ids, steps, input_count, literal_count, rest = packed
+    nameless = iter(() if rest is None else by_value(rest))
+    functions = tuple([next(nameless) if op_id is None else mapping[op_id] for op_id in op_ids])
+    return Operand(name, functions, tuple(map(Step._make, steps)), input_count, literal_count)
+
+
+def pack_chunks(
+    operands: list[int],
+    inputs: list[tuple[int, ...]],
+    literals: list[tuple[Any, ...]],
+    by_value: Callable[[list[tuple[Any, ...]]], Any],
+) -> PackedChunks:
+    """Make the columns of some chunks ready to travel; `by_value` packs their literals."""
+    return (
+        pack_numbers(operands),
+        inputs if any(inputs) else None,
+        by_value(literals) if any(literals) else None,
+    )
+
+
+def unpack_chunks(
+    packed: PackedChunks, by_value: Callable[[Any], Iterable[tuple[Any, ...]]]
+) -> tuple[Iterable[int], Iterable[tuple[int, ...]], Iterable[tuple[Any, ...]]]:
+    """Return the columns: operand numbers, inputs and literals. The last two may go on for ever."""
+    operands, inputs, literals = packed
+    return (
+        unpack_numbers(operands),
+        repeat(()) if inputs is None else inputs,
+        repeat(()) if literals is None else by_value(literals),
+    )
+
+
+def pack_numbers(numbers: list[int]) -> PackedNumbers:
+    """Return natural numbers in the fewest bytes each that hold them all.
+
+    Examples
+    --------
+    >>> pack_numbers([65, 66]), pack_numbers([65, 256])[0]
+    (b'AB', 'H')
+    """
+    try:
+        return bytes(numbers)
+    except ValueError:
+        pass
+    for code in "HI":
+        try:
+            return code, array(code, numbers).tobytes()
+        except OverflowError:
+            pass
+    return "Q", array("Q", numbers).tobytes()
+
+
+def unpack_numbers(packed: PackedNumbers) -> Sequence[int]:
+    """Return the numbers."""
+    if isinstance(packed, bytes):
+        return packed
+    numbers = array(packed[0])
+    numbers.frombytes(packed[1])
+    return numbers

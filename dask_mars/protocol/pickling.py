@@ -1,0 +1,351 @@
+"""Pickling between the client and its workers.
+
+cloudpickle does the work, so that lambdas and what is defined in ``__main__`` travel by value. Large buffers go
+out of band, and are put into shared memory by the caller. Dask's locks are exchanged for ones that lock.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import io
+import mmap
+import pickle
+import sys
+from collections.abc import Callable
+from types import MemberDescriptorType, WrapperDescriptorType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import tblib
+import tblib.pickling_support
+from dask.utils import SerializableLock
+
+from dask_mars.protocol.locks import InterprocessLock
+
+#: Buffers smaller than this stay in the pickle.
+BUFFER_BYTES = 1 << 12
+
+_BUILTIN_ERRORS = [
+    kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)
+]
+
+
+# Stores that pickle although what they hold stays behind, or is copied whole: writes to such a copy would be lost.
+_IN_MEMORY = {"MemoryFileSystem": "fsspec", "MemoryStore": "zarr", "ManagedMemoryStore": "zarr"}
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    thaw: Callable[[Any], Any] | None = None
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is SerializableLock:
+            return InterprocessLock, (obj.token,)
+        if isinstance(obj, SerializableLock):
+            raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
+        if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
+            # cloudpickle would send a copy of what it holds, and what is written to that would be lost.
+            raise pickle.PicklingError("an open file is in the user's process")
+        if kind.__name__ in _IN_MEMORY and kind.__module__.startswith(_IN_MEMORY[kind.__name__]):
+            raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
+        if kind is np.memmap:
+            reduced = _reduce_mapped(obj)
+            if reduced is not None:
+                return reduced
+        if kind is np.ma.MaskedArray and obj.baseclass is np.ndarray:
+            return _reduce_masked(obj)
+        if self.thaw is not None and type(obj) is np.ndarray:
+            thawed = self.thaw(obj)
+            if thawed is not obj:
+                return thawed.__reduce_ex__(5)
+        return super().reducer_override(obj)
+
+
+def dumps(
+    value: Any,
+    buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
+    thaw: Callable[[Any], Any] | None = None,
+) -> bytes:
+    """Pickle a value.
+
+    Parameters
+    ----------
+    value : object
+        What to pickle.
+    buffers : callable, optional
+        Gets each out-of-band buffer and returns a true value to keep it in band.
+    thaw : callable, optional
+        Gets each array and returns the one to pickle in its place.
+    """
+    with io.BytesIO() as file:
+        pickler = _Pickler(file, protocol=5, buffer_callback=buffers)
+        if thaw is not None:
+            pickler.thaw = thaw
+        pickler.dump(value)
+        return file.getvalue()
+
+
+loads = pickle.loads
+
+#: What can be pickled, without a look at it.
+_TRAVEL = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+def can_travel(value: Any) -> bool:
+    """Say whether a value can be pickled."""
+    if type(value) in _TRAVEL or (type(value) is np.ndarray and not value.dtype.hasobject):
+        return True
+    try:
+        # Buffers need not be copied for it.
+        dumps(value, lambda buffer: False)
+    except BaseException:
+        return False
+    return True
+
+
+def _reduce_mapped(array: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+    """Reduce an array that is mapped from a file to the place in the file: its data need not travel."""
+    if array.filename is None or array.mode not in ("r", "r+", "w+") or not array.size:
+        return None
+    # The mapping starts at a whole page, at or before the offset that was asked for.
+    page = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    mapping = np.frombuffer(array._mmap, dtype=np.uint8)  # type: ignore[attr-defined]
+    start = int(mapping.__array_interface__["data"][0])
+    first, last = np.lib.array_utils.byte_bounds(array)
+    position = int(array.__array_interface__["data"][0]) - first
+    mode = "r" if array.mode == "r" else "r+"
+    array.flush()
+    place = (str(array.filename), mode, page + first - start, last - first)
+    return _map_again, (*place, array.shape, array.dtype, array.strides, position)
+
+
+def _map_again(
+    filename: str,
+    mode: Any,
+    offset: int,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    strides: tuple[int, ...],
+    position: int,
+) -> Any:
+    memory = np.memmap(filename, np.uint8, mode, offset, (size,))
+    return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
+
+
+def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
+    """Reduce a masked array to its parts.
+
+    NumPy's own way copies data and mask, makes a mask where there is none, and fixes a fill value that follows the
+    dtype to what it is at the moment.
+    """
+    kept = ("_mask", "_fill_value", "_hardmask", "_sharedmask", "_optinfo", "_basedict")
+    return _mask_again, (array.view(np.ndarray), {name: getattr(array, name) for name in kept})
+
+
+def _mask_again(data: np.ndarray[Any, Any], attributes: dict[str, Any]) -> np.ma.MaskedArray[Any, Any]:
+    array = data.view(np.ma.MaskedArray)
+    array.__dict__.update(attributes)
+    return array
+
+
+def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of the user's as tasks elsewhere are to see it: read-only, since they have but a copy.
+
+    A task that tries to write is sent home, and writes there into the user's own array, as under threads. Into one
+    without elements nothing can be written.
+    """
+    if not array.flags.writeable or array.dtype.hasobject or not array.size:
+        return array
+    # Pickles of arrays that are not contiguous forget that they are read-only.
+    alias = array.view() if array.flags.forc else array.copy(order="K")
+    alias.flags.writeable = False
+    return alias
+
+
+class FailureRecord:
+    """An exception on its way from a worker to the user, with its traceback and chain.
+
+    Attributes
+    ----------
+    payload : bytes
+        Pickle of the exception.
+    summary : str
+        The exception in words, for where the pickle cannot be read.
+    """
+
+    __slots__ = ("payload", "summary")
+
+    def __init__(self, payload: bytes, summary: str) -> None:
+        self.payload = payload
+        self.summary = summary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FailureRecord, (self.payload, self.summary)
+
+
+def pack_error(error: BaseException) -> FailureRecord:
+    """Make an exception ready to travel, whatever it is made of."""
+    summary = f"{type(error).__name__}: {_text_of(error)}"
+    tblib.pickling_support.install(error)
+    for kind in (type(error), *_BUILTIN_ERRORS):
+        if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
+            copyreg.pickle(kind, _reduce_as_called)
+    for kind in _kinds_behind(error):
+        if _slots_of(kind):
+            copyreg.pickle(kind, _reduce_with_slots)
+    for candidate in (_Whole(error), _Rebuilt(error), _Described(error)):
+        try:
+            payload = dumps(candidate)
+            # Many exceptions pickle and then cannot be unpickled: their __init__ wants other arguments.
+            loads(payload)
+        except Exception:
+            continue
+        return FailureRecord(payload, summary)
+    return FailureRecord(dumps(RuntimeError(summary)), summary)
+
+
+def unpack_error(record: FailureRecord) -> BaseException:
+    """Return the exception with its traceback, ready to be raised."""
+    try:
+        error = loads(record.payload)
+    except Exception:
+        error = RuntimeError(record.summary)
+    return error if isinstance(error, BaseException) else RuntimeError(record.summary)
+
+
+def _reduce_as_called(error: BaseException) -> tuple[Any, ...]:
+    """Reduce an exception to a call of its class.
+
+    tblib does not call constructors written in C other than the commonest, and so loses what these keep outside
+    of `args`: the text of a UnicodeDecodeError, the code of a SystemExit.
+    """
+    kind, arguments, *state = tuple(error.__reduce__())
+    chain = (error.__cause__, error.__traceback__, error.__context__, error.__suppress_context__)
+    notes = getattr(error, "__notes__", None)
+    return tblib.pickling_support.unpickle_exception, (kind, arguments, *chain, notes), *state
+
+
+def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
+    """Return the types of an exception and of all those that it has to do with."""
+    found: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            waiting += [each.__cause__, each.__context__]
+            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return set(map(type, found.values()))
+
+
+def _slots_of(kind: type) -> list[str]:
+    return [
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, member in vars(base).items()
+        if type(member) is MemberDescriptorType
+    ]
+
+
+def _filled_slots(error: BaseException) -> dict[str, Any]:
+    return {name: getattr(error, name) for name in _slots_of(type(error)) if hasattr(error, name)}
+
+
+def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
+    """Reduce an exception as tblib does, which forgets slots; `AxisError` of NumPy cannot be printed without."""
+    function, arguments, *state = tblib.pickling_support.pickle_exception(error)
+    return _with_slots, (function, arguments, _filled_slots(error)), *state
+
+
+def _with_slots(function: Callable[..., Any], arguments: tuple[Any, ...], slots: dict[str, Any]) -> BaseException:
+    error: BaseException = function(*arguments)
+    _fill_slots(error, slots)
+    return error
+
+
+def _fill_slots(error: BaseException, slots: dict[str, Any]) -> None:
+    for name, value in slots.items():
+        # The class may forbid to set them.
+        object.__setattr__(error, name, value)
+
+
+class _Whole:
+    """Pickles as the exception with its traceback, by the exception's own means."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_traceback, (self.error, self.error.__traceback__)
+
+
+class _Rebuilt:
+    """Pickles as the exception's class, arguments and attributes: its __init__ is not called again."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        error = self.error
+        attributes = {name: value for name, value in vars(error).items() if _can_pickle(value)}
+        slots = {name: value for name, value in _filled_slots(error).items() if _can_pickle(value)}
+        arguments = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
+        return _rebuild, (type(error), arguments, attributes, slots, *_chain_of(error))
+
+
+class _Described:
+    """Pickles as a RuntimeError that says what the exception was."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        text = f"{type(self.error).__name__}: {_text_of(self.error)}"
+        return _rebuild, (RuntimeError, (text,), {}, {}, *_chain_of(self.error))
+
+
+def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
+    return error.with_traceback(traceback)
+
+
+def _chain_of(error: BaseException) -> tuple[Any, ...]:
+    """Return an exception's traceback, and what can travel of the exceptions behind it."""
+    cause, context = (behind if _can_pickle(behind) else None for behind in (error.__cause__, error.__context__))
+    return error.__traceback__, cause, context, error.__suppress_context__
+
+
+def _rebuild(
+    kind: type[BaseException],
+    arguments: tuple[Any, ...],
+    attributes: dict[str, Any],
+    slots: dict[str, Any],
+    traceback: Any,
+    cause: BaseException | None,
+    context: BaseException | None,
+    suppress_context: bool,
+) -> BaseException:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    _fill_slots(error, slots)
+    error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress_context
+    return error.with_traceback(traceback)
+
+
+def _can_pickle(value: Any) -> bool:
+    try:
+        loads(dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<its message cannot be printed>"

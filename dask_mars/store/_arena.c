@@ -1,0 +1,432 @@
+/* The heap of `_heap.h` as a Python type, and as NumPy's allocator (NEP 49). */
+
+#define PY_SSIZE_T_CLEAN
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+
+#include <Python.h>
+#include <numpy/arrayobject.h>
+
+#include "_heap.h"
+
+/* -- Heap -------------------------------------------------------------------------------------------------------*/
+
+typedef struct {
+    PyObject_HEAD
+    struct heap *heap;
+    /* Keeps the arena mapped. */
+    Py_buffer memory;
+} Heap;
+
+static int compare_ranges(const void *first, const void *second)
+{
+    size_t left = ((const struct heap_range *)first)->offset, right = ((const struct heap_range *)second)->offset;
+    return (left > right) - (left < right);
+}
+
+/* Read (offset, size) pairs, sorted; NULL with an exception set. */
+static struct heap_range *read_ranges(PyObject *pairs, Py_ssize_t capacity, size_t *count)
+{
+    PyObject *items = PySequence_Fast(pairs, "live has to be iterable");
+    if (!items)
+        return NULL;
+    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
+    struct heap_range *ranges = PyMem_New(struct heap_range, length + 1);
+    if (!ranges)
+        PyErr_NoMemory();
+    for (Py_ssize_t number = 0; ranges && number < length; number++) {
+        PyObject *item = PySequence_Fast_GET_ITEM(items, number);
+        Py_ssize_t offset, size;
+        int good = PyTuple_Check(item) && PyArg_ParseTuple(item, "nn", &offset, &size);
+        if (good && offset >= 0 && size >= 0 && offset <= capacity && size <= capacity - offset
+            && offset % HEAP_PAGE_BYTES == 0) {
+            ranges[number] = (struct heap_range){(size_t)offset, (size_t)size};
+            continue;
+        }
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "live has to be pairs of offset and size within the memory");
+        PyMem_Free(ranges);
+        ranges = NULL;
+    }
+    Py_DECREF(items);
+    if (!ranges)
+        return NULL;
+    qsort(ranges, (size_t)length, sizeof *ranges, compare_ranges);
+    size_t end = 0;
+    for (Py_ssize_t number = 0; number < length; number++) {
+        size_t pages = ranges[number].size / HEAP_PAGE_BYTES + (ranges[number].size % HEAP_PAGE_BYTES != 0);
+        if (ranges[number].offset < end
+            || ranges[number].offset + (pages ? pages : 1) * HEAP_PAGE_BYTES > (size_t)capacity) {
+            PyErr_SetString(PyExc_ValueError, "live blocks overlap or do not fit");
+            PyMem_Free(ranges);
+            return NULL;
+        }
+        end = ranges[number].offset + (pages ? pages : 1) * HEAP_PAGE_BYTES;
+    }
+    *count = (size_t)length;
+    return ranges;
+}
+
+static PyObject *heap_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {"memory", "live", NULL};
+    Py_buffer memory;
+    PyObject *live = NULL;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "w*|O:Heap", names, &memory, &live))
+        return NULL;
+    Heap *self = NULL;
+    struct heap_range *ranges = NULL;
+    size_t count = 0;
+    if ((uintptr_t)memory.buf % HEAP_PAGE_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "the memory has to start at a page");
+        goto failed;
+    }
+    if ((size_t)memory.len / HEAP_PAGE_BYTES >= UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "the memory is larger than 16 TiB");
+        goto failed;
+    }
+    if (live && !(ranges = read_ranges(live, memory.len, &count)))
+        goto failed;
+    self = (Heap *)type->tp_alloc(type, 0);
+    if (!self)
+        goto failed;
+    self->heap = heap_create(memory.buf, (size_t)memory.len, ranges, count);
+    if (!self->heap) {
+        PyErr_NoMemory();
+        goto failed;
+    }
+    self->memory = memory;
+    PyMem_Free(ranges);
+    return (PyObject *)self;
+
+failed:
+    PyMem_Free(ranges);
+    Py_XDECREF(self);
+    PyBuffer_Release(&memory);
+    return NULL;
+}
+
+static void heap_dealloc(PyObject *object)
+{
+    Heap *self = (Heap *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->heap) {
+        heap_destroy(self->heap);
+        PyBuffer_Release(&self->memory);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static int as_offset(PyObject *argument, size_t *offset)
+{
+    *offset = PyLong_AsSize_t(argument);
+    return !(*offset == (size_t)-1 && PyErr_Occurred());
+}
+
+static PyObject *method_allocate(PyObject *self, PyObject *argument)
+{
+    size_t size, offset;
+    if (!as_offset(argument, &size))
+        return NULL;
+    offset = heap_allocate(((Heap *)self)->heap, size, HEAP_SEALED);
+    if (offset == HEAP_NONE)
+        Py_RETURN_NONE;
+    return PyLong_FromSize_t(offset);
+}
+
+static PyObject *method_free(PyObject *self, PyObject *argument)
+{
+    size_t offset;
+    if (!as_offset(argument, &offset))
+        return NULL;
+    if (!heap_release(((Heap *)self)->heap, offset, HEAP_SEALED)) {
+        PyErr_SetObject(PyExc_KeyError, argument);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_born(PyObject *self, PyObject *argument)
+{
+    size_t address;
+    struct heap_range block;
+    if (!as_offset(argument, &address))
+        return NULL;
+    if (!heap_born(((Heap *)self)->heap, (const void *)address, &block))
+        Py_RETURN_NONE;
+    return Py_BuildValue("nn", (Py_ssize_t)block.offset, (Py_ssize_t)block.size);
+}
+
+static PyObject *method_seal(PyObject *self, PyObject *argument)
+{
+    size_t offset;
+    if (!as_offset(argument, &offset))
+        return NULL;
+    if (!heap_seal(((Heap *)self)->heap, offset)) {
+        PyErr_SetObject(PyExc_KeyError, argument);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_trim(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    Py_BEGIN_ALLOW_THREADS
+    heap_trim(((Heap *)self)->heap);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_mark(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    heap_mark(((Heap *)self)->heap);
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_free_ranges(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    size_t count;
+    struct heap_range *ranges = heap_ranges(((Heap *)self)->heap, 0, &count);
+    if (!ranges)
+        return PyErr_NoMemory();
+    PyObject *found = PyList_New((Py_ssize_t)count);
+    for (size_t number = 0; found && number < count; number++) {
+        PyObject *pair = Py_BuildValue("nn", (Py_ssize_t)ranges[number].offset, (Py_ssize_t)ranges[number].size);
+        if (pair)
+            PyList_SET_ITEM(found, (Py_ssize_t)number, pair);
+        else
+            Py_CLEAR(found);
+    }
+    free(ranges);
+    return found;
+}
+
+static PyObject *get_used(PyObject *self, void *Py_UNUSED(closure))
+{
+    size_t count;
+    struct heap_range *ranges = heap_ranges(((Heap *)self)->heap, 1, &count);
+    if (!ranges)
+        return PyErr_NoMemory();
+    PyObject *found = PyDict_New();
+    for (size_t number = 0; found && number < count; number++) {
+        PyObject *offset = PyLong_FromSize_t(ranges[number].offset);
+        PyObject *size = PyLong_FromSize_t(ranges[number].size);
+        if (!offset || !size || PyDict_SetItem(found, offset, size))
+            Py_CLEAR(found);
+        Py_XDECREF(offset);
+        Py_XDECREF(size);
+    }
+    free(ranges);
+    return found;
+}
+
+static PyObject *get_used_bytes(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(heap_used_bytes(((Heap *)self)->heap));
+}
+
+static PyObject *get_peak_bytes(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(heap_peak_bytes(((Heap *)self)->heap));
+}
+
+static PyObject *get_capacity_bytes(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(heap_capacity(((Heap *)self)->heap));
+}
+
+static PyObject *get_largest_free_bytes(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(heap_largest_free(((Heap *)self)->heap));
+}
+
+static PyMethodDef heap_methods[] = {
+    {"allocate", method_allocate, METH_O,
+     "Return the offset of a new block for the store, or None where no free block is large enough."},
+    {"free", method_free, METH_O,
+     "Take back what the store has of a block. Raises KeyError if the store has none at the offset."},
+    {"born", method_born, METH_O,
+     "Return offset and size of the block that an address lies in and that an array owns, or None."},
+    {"seal", method_seal, METH_O,
+     "Make the store a holder of a block that an array owns. Raises KeyError if it cannot be, or is already."},
+    {"trim", method_trim, METH_NOARGS, "Give the pages of all free blocks back to the system."},
+    {"mark", method_mark, METH_NOARGS, "Start to watch how much is in use."},
+    {"free_ranges", method_free_ranges, METH_NOARGS,
+     "Return offset and size of every free block, in order of their offsets."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef heap_attributes[] = {
+    {"used", get_used, NULL, "Size in bytes of each block in use, by its offset.", NULL},
+    {"used_bytes", get_used_bytes, NULL, "Bytes of all blocks in use.", NULL},
+    {"peak_bytes", get_peak_bytes, NULL, "By how many bytes what is in use has grown at most since the mark.", NULL},
+    {"capacity_bytes", get_capacity_bytes, NULL, "Bytes of all blocks, free or not.", NULL},
+    {"largest_free_bytes", get_largest_free_bytes, NULL, "Size of the largest block that could be had now.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot heap_slots[] = {
+    {Py_tp_new, heap_new},
+    {Py_tp_dealloc, heap_dealloc},
+    {Py_tp_methods, heap_methods},
+    {Py_tp_getset, heap_attributes},
+    {Py_tp_doc, "Hands out blocks of an arena to the store and to arrays."},
+    {0, NULL},
+};
+
+static PyType_Spec heap_spec = {
+    .name = "dask_mars.store._arena.Heap",
+    .basicsize = sizeof(Heap),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = heap_slots,
+};
+
+/* -- NumPy's allocator ------------------------------------------------------------------------------------------*/
+
+static PyTypeObject *heap_type;
+
+/* NumPy's own functions, for all that the heap does not take. */
+static PyDataMemAllocator *plain;
+
+typedef struct {
+    PyDataMem_Handler handler;
+    Heap *owner;
+    struct heap *heap;
+    size_t threshold;
+} Hook;
+
+static void *hook_malloc(void *context, size_t size)
+{
+    Hook *hook = context;
+    void *address = size >= hook->threshold ? heap_malloc(hook->heap, size) : NULL;
+    return address ? address : plain->malloc(plain->ctx, size);
+}
+
+static void *hook_calloc(void *context, size_t count, size_t item)
+{
+    Hook *hook = context;
+    void *address = NULL;
+    if (item && count > (size_t)-1 / item)
+        return NULL;
+    if (count * item >= hook->threshold)
+        address = heap_calloc(hook->heap, count * item);
+    return address ? address : plain->calloc(plain->ctx, count, item);
+}
+
+static void *hook_realloc(void *context, void *address, size_t size)
+{
+    Hook *hook = context;
+    size_t old_size;
+    /* How large a block of private memory is cannot be asked, so that it stays there. */
+    if (!heap_owns(hook->heap, address))
+        return plain->realloc(plain->ctx, address, size);
+    void *moved = heap_realloc(hook->heap, address, size, &old_size);
+    if (moved)
+        return moved;
+    moved = plain->malloc(plain->ctx, size);
+    if (moved) {
+        memcpy(moved, address, old_size < size ? old_size : size);
+        heap_free(hook->heap, address);
+    }
+    return moved;
+}
+
+static void hook_free(void *context, void *address, size_t size)
+{
+    Hook *hook = context;
+    if (heap_owns(hook->heap, address))
+        heap_free(hook->heap, address);
+    else
+        plain->free(plain->ctx, address, size);
+}
+
+static const char capsule_name[] = "mem_handler";
+
+static void forget_hook(PyObject *capsule)
+{
+    /* The context is the hook's own address: the handler is its first member. */
+    Hook *hook = PyCapsule_GetPointer(capsule, capsule_name);
+    Py_DECREF(hook->owner);
+    PyMem_Free(hook);
+}
+
+static PyObject *set_handler(PyObject *capsule)
+{
+    PyObject *before = PyDataMem_SetHandler(capsule);
+    if (!before)
+        return NULL;
+    Py_DECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *install(PyObject *Py_UNUSED(module), PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {"heap", "threshold_bytes", NULL};
+    PyObject *owner;
+    Py_ssize_t threshold;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!n:install", names, heap_type, &owner, &threshold))
+        return NULL;
+    if (threshold < 1) {
+        PyErr_SetString(PyExc_ValueError, "the threshold has to be positive");
+        return NULL;
+    }
+    Hook *hook = PyMem_Calloc(1, sizeof(Hook));
+    if (!hook)
+        return PyErr_NoMemory();
+    strcpy(hook->handler.name, "dask_mars");
+    hook->handler.version = 1;
+    hook->handler.allocator = (PyDataMemAllocator){hook, hook_malloc, hook_calloc, hook_realloc, hook_free};
+    hook->threshold = (size_t)threshold;
+    hook->heap = ((Heap *)owner)->heap;
+    PyObject *capsule = PyCapsule_New(hook, capsule_name, forget_hook);
+    if (!capsule) {
+        PyMem_Free(hook);
+        return NULL;
+    }
+    /* Arrays hold the capsule, and so the heap and its memory, until the last of them is freed. */
+    hook->owner = (Heap *)Py_NewRef(owner);
+    PyObject *result = set_handler(capsule);
+    Py_DECREF(capsule);
+    return result;
+}
+
+static PyObject *uninstall(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return set_handler(PyDataMem_DefaultHandler);
+}
+
+/* -- the module -------------------------------------------------------------------------------------------------*/
+
+static PyMethodDef functions[] = {
+    {"install", (PyCFunction)(void (*)(void))install, METH_VARARGS | METH_KEYWORDS,
+     "Have arrays of at least a size, made in this context, take their memory from a heap as long as it has room."},
+    {"uninstall", uninstall, METH_NOARGS, "Have arrays made in this context take NumPy's own memory again."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_arena",
+    .m_doc = "Arrays that are born in shared memory.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__arena(void)
+{
+    import_array();
+    PyDataMem_Handler *handler = PyCapsule_GetPointer(PyDataMem_DefaultHandler, capsule_name);
+    if (!handler)
+        return NULL;
+    plain = &handler->allocator;
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    heap_type = (PyTypeObject *)PyType_FromSpec(&heap_spec);
+    if (!heap_type || PyModule_AddObjectRef(module, "Heap", (PyObject *)heap_type)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,83 @@
+"""Who refers to what lies in arenas and in files: the last one to let go frees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dask_mars.protocol.object_ref import SPILLED, Block, Location, blocks_of, spilled_file
+
+
+class Blocks:
+    """Counts references to the blocks of all arenas and to the files of spilled values.
+
+    Parameters
+    ----------
+    release : callable
+        Called with arena and offset of a block that nobody refers to any more.
+    remove : callable
+        Called with a spilled value's location when nobody refers to its file any more.
+
+    Attributes
+    ----------
+    references : dict
+        Number of references and size of every block in use, by (arena, offset).
+    stored_bytes : int
+        Their sizes added up.
+    file_bytes : int
+        What the files take.
+    """
+
+    def __init__(self, release: Callable[[int, int], None], remove: Callable[[Location], None]) -> None:
+        self._release = release
+        self._remove = remove
+        self.references: dict[tuple[int, int], list[int]] = {}
+        self.stored_bytes = 0
+        self.file_bytes = 0
+        self._files: dict[str, int] = {}
+
+    def live(self, arena: int) -> list[tuple[int, int]]:
+        """Return offset and size of each block of an arena that is in use."""
+        return [(offset, entry[1]) for (owner, offset), entry in self.references.items() if owner == arena]
+
+    def keep(self, block: Block) -> None:
+        """Add a reference to a block."""
+        entry = self.references.get((block[0], block[1]))
+        if entry is None:
+            self.references[block[0], block[1]] = [1, block[2]]
+            self.stored_bytes += block[2]
+        else:
+            entry[0] += 1
+
+    def drop(self, block: Block) -> None:
+        """Remove a reference to a block."""
+        arena, offset, _ = block
+        entry = self.references[arena, offset]
+        entry[0] -= 1
+        if not entry[0]:
+            del self.references[arena, offset]
+            self.stored_bytes -= entry[1]
+            self._release(arena, offset)
+
+    def keep_location(self, location: Location) -> None:
+        """Add a reference to all that a value takes, in memory or on disk."""
+        if location[0] == SPILLED:
+            file = spilled_file(location)
+            if file.path not in self._files:
+                self.file_bytes += file.size_bytes
+            self._files[file.path] = self._files.get(file.path, 0) + 1
+        else:
+            for block in blocks_of(location):
+                self.keep(block)
+
+    def drop_location(self, location: Location) -> None:
+        """Remove a reference to all that a value takes."""
+        if location[0] == SPILLED:
+            file = spilled_file(location)
+            self._files[file.path] -= 1
+            if not self._files[file.path]:
+                del self._files[file.path]
+                self.file_bytes -= file.size_bytes
+                self._remove(location)
+        else:
+            for block in blocks_of(location):
+                self.drop(block)

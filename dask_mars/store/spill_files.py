@@ -1,0 +1,378 @@
+"""Files of spilled values: written once, read back once or twice, and of no use when their owner has ended.
+
+Nothing is synchronised to the disk (`fsync`): a file is needed only while its owner lives, and as long as the
+system runs it reads what was written, from its cache or from the disk. What a disk reports too late, or never,
+the checksum finds. A file gets its name when it is whole, so a name stands for a whole value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from pickle import PickleBuffer
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dask_mars.errors import SpillDiskFailed, SpillDiskFull, SpilledValueLost
+from dask_mars.protocol.object_ref import SpilledFile
+from dask_mars.store.codec import (
+    BLOCK_BYTES,
+    Checksum,
+    Codec,
+    checksum_kind,
+    compressed,
+    compression_blocks,
+    worthwhile,
+)
+from dask_mars.store.spill_ownership import claim_directory, clear_abandoned
+
+#: Bytes of one system call. They are still in the processor's cache when they are written after they were added to
+#: the checksum, and far below what systems accept in one call (2 GiB, and less on macOS).
+_CHUNK_BYTES = 1 << 18
+#: Buffers of one system call: the least that systems have for IOV_MAX.
+_CHUNK_BUFFERS = 1024
+
+#: What a disk is taken to write in a second, until it has been seen to be slower or faster.
+_DISK_BYTES_PER_S = 1e9
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PARTIAL = ".partial"
+_CLOSE_ATTEMPTS = 20
+
+
+class SpillFiles:
+    """Writes and reads files in a directory that somebody else owns; any number of threads at a time.
+
+    Parameters
+    ----------
+    path : str or Path
+        The directory.
+    codec : Codec, optional
+        How to compress what is worth it; by default not at all.
+    """
+
+    def __init__(self, path: str | Path, codec: Codec | None = None) -> None:
+        self.path = Path(path)
+        self._codec = codec
+        self._new_checksum = checksum_kind()
+        self._serial = count()
+        #: What the disk has lately written in a second. As long as the system only takes writes into its cache
+        #: this is a lot; when it makes writers wait for the disk, compression begins to pay.
+        self.disk_bytes_per_s = _DISK_BYTES_PER_S
+
+    def write(self, name: str, buffers: Sequence[Any]) -> SpilledFile:
+        """Write buffers to a new file.
+
+        Parameters
+        ----------
+        name : str
+            Of the file; if there is one already it is replaced when the new one is whole.
+        buffers : sequence of buffer
+            Contiguous in any order; written where they lie, without a copy, unless they are compressed.
+
+        Raises
+        ------
+        SpillDiskFull, SpillDiskFailed
+            Nothing is left of the file.
+        """
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(f"not a name for a file: {name!r}")
+        views = [PickleBuffer(buffer).raw() for buffer in buffers]
+        path = self.path / name
+        partial = self.path / f".{os.getpid()}.{next(self._serial)}.{name}{_PARTIAL}"
+        try:
+            file = self._write(partial, path, views)
+            partial.rename(path)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            if isinstance(error, OSError):
+                raise _write_error(path, sum(map(len, views)), error) from error
+            raise
+        return file
+
+    def read(self, file: SpilledFile, into: Sequence[Any] | None = None) -> list[memoryview]:
+        """Read a file's buffers.
+
+        Parameters
+        ----------
+        file : SpilledFile
+            What `write` returned, in this process or another.
+        into : sequence of buffer, optional
+            Writable memory of the buffers' sizes; by default it is allocated.
+
+        Returns
+        -------
+        list of memoryview
+            The buffers, writable.
+
+        Raises
+        ------
+        SpilledValueLost
+            The file is gone or is not what was written. The given memory may have been written to.
+        SpillDiskFailed
+            It cannot be read.
+        """
+        views = _memory_for(file.parts) if into is None else [PickleBuffer(buffer).raw() for buffer in into]
+        if tuple(map(len, views)) != file.parts or any(view.readonly for view in views):
+            raise ValueError(f"memory to read into must be writable and have the sizes {file.parts}")
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                found = self._read(descriptor, file, views)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError as error:
+            raise _lost(file, "the file is gone") from error
+        except OSError as error:
+            raise SpillDiskFailed(*_facts(file.path, sum(file.parts), error)) from error
+        if found != file.checksum:
+            raise _lost(file, f"its checksum is {found:x} instead of {file.checksum:x}")
+        return views
+
+    def read_ahead(self, file: SpilledFile) -> None:
+        """Have the system begin to read a file that will be read soon. Where it cannot, nothing is lost."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+
+    def remove(self, file: SpilledFile) -> None:
+        """Remove a file, if it is still there."""
+        try:
+            Path(file.path).unlink(missing_ok=True)
+        except OSError as error:
+            raise SpillDiskFailed(*_facts(file.path, file.size_bytes, error)) from error
+
+    def _write(self, partial: Path, path: Path, views: list[memoryview]) -> SpilledFile:
+        codec = self._codec
+        if codec and not worthwhile(views, codec, self.disk_bytes_per_s):
+            codec = None
+        blocks: list[int] = []
+        checksum = self._new_checksum()
+        size = 0
+        spent_s = 0.0
+        descriptor = _new_file(partial)
+        try:
+            owner = os.fstat(descriptor).st_uid
+            for batch in _batches(compressed(views, codec, blocks) if codec else views):
+                for piece in batch:
+                    checksum.update(piece)
+                    size += len(piece)
+                started_s = time.perf_counter()
+                _write_all(descriptor, batch)
+                spent_s += time.perf_counter() - started_s
+        finally:
+            # File systems on a network may say only here that the disk is full.
+            os.close(descriptor)
+        self._learn(size, spent_s)
+        parts = tuple(map(len, views))
+        name = codec.name if codec else ""
+        return SpilledFile(str(path), size, checksum.intdigest(), name, parts, tuple(blocks), owner)
+
+    def _learn(self, size_bytes: int, spent_s: float) -> None:
+        """Update the disk's speed, the newest file counting for a quarter."""
+        if size_bytes >= BLOCK_BYTES and spent_s > 0:
+            self.disk_bytes_per_s += 0.25 * (size_bytes / spent_s - self.disk_bytes_per_s)
+
+    def _read(self, descriptor: int, file: SpilledFile, views: list[memoryview]) -> int:
+        """Fill memory from a file and return the checksum of what was read."""
+        found = os.fstat(descriptor)
+        # A checksum can be made to match, and values are pickles, which do whatever whoever wrote them likes.
+        if found.st_uid != file.owner:
+            raise _lost(file, f"it belongs to the user {found.st_uid} instead of {file.owner}")
+        if found.st_size != file.size_bytes:
+            raise _lost(file, f"it has {found.st_size:,} bytes instead of {file.size_bytes:,}")
+        checksum = self._new_checksum()
+        if file.compression:
+            self._read_blocks(descriptor, file, views, checksum)
+        else:
+            _fill(descriptor, views, checksum, file)
+        return checksum.intdigest()
+
+    def _read_blocks(
+        self, descriptor: int, file: SpilledFile, views: list[memoryview], checksum: Checksum
+    ) -> None:
+        codec = self._codec
+        if codec is None or codec.name != file.compression:
+            raise _lost(file, f"it was compressed with {file.compression}, which is not at hand")
+        memory = memoryview(bytearray(max(file.blocks)))
+        for target, size in zip(compression_blocks(views), file.blocks, strict=True):
+            _fill(descriptor, [memory[:size]], checksum, file)
+            try:
+                target[:] = codec.decompress(memory[:size], len(target))
+            except MemoryError:
+                # Nothing is wrong with the file.
+                raise
+            except Exception as error:
+                # The checksum would say the same at the end.
+                raise _lost(file, f"it cannot be decompressed: {error}") from error
+
+
+class SpillDirectory(SpillFiles):
+    """A new private directory of spilled values, which goes when it is closed.
+
+    If this process is killed first, the next one that is made under the same root removes it. Others use it by
+    `SpillFiles`.
+
+    Parameters
+    ----------
+    root : str or Path
+        Directory in which to make it.
+    codec : Codec, optional
+        How to compress what is worth it; by default not at all.
+
+    Raises
+    ------
+    SpillDiskFull, SpillDiskFailed
+        It cannot be made.
+    """
+
+    def __init__(self, root: str | Path, codec: Codec | None = None) -> None:
+        #: Directories that were there for nobody any more.
+        self.cleared = clear_abandoned(Path(root))
+        try:
+            path = claim_directory(Path(root))
+        except OSError as error:
+            raise _write_error(Path(root), 0, error) from error
+        super().__init__(path, codec)
+        self._closed = False
+
+    def write(self, name: str, buffers: Sequence[Any]) -> SpilledFile:
+        """Write buffers to a new file, as `SpillFiles.write`; once the directory is being closed that fails."""
+        if self._closed:
+            raise SpillDiskFailed(str(self.path / name), 0, -1, "the directory is closed")
+        return super().write(name, buffers)
+
+    def close(self) -> None:
+        """Remove the directory and all that is in it; whoever writes meanwhile fails."""
+        # Else writers might make files faster than they are removed.
+        self._closed = True
+        for _ in range(_CLOSE_ATTEMPTS):
+            try:
+                shutil.rmtree(self.path)
+            except FileNotFoundError:
+                # It is gone, or a file in it has got its name, or lost it, meanwhile.
+                if not self.path.exists():
+                    return
+            except OSError as error:
+                # A file that is made while others are removed keeps the directory from going.
+                if error.errno != errno.ENOTEMPTY:
+                    raise SpillDiskFailed(*_facts(str(self.path), 0, error)) from error
+        if self.path.exists():
+            raise SpillDiskFailed(str(self.path), 0, _free_bytes(str(self.path)), "files are still made in it")
+
+    def __enter__(self) -> SpillDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# -- memory ---------------------------------------------------------------------------------------------------
+
+
+def _memory_for(parts: Iterable[int]) -> list[memoryview]:
+    # NumPy's memory, unlike a bytearray, is not filled with zeros first.
+    return [np.empty(size, dtype=np.uint8).data for size in parts]
+
+
+def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """Cut memory into lists that one system call takes, in order and without what is empty."""
+    batch: list[memoryview] = []
+    room = _CHUNK_BYTES
+    for view in views:
+        start = 0
+        while start < len(view):
+            piece = view[start : start + room]
+            start += len(piece)
+            room -= len(piece)
+            batch.append(piece)
+            if not room or len(batch) == _CHUNK_BUFFERS:
+                yield batch
+                batch, room = [], _CHUNK_BYTES
+    if batch:
+        yield batch
+
+
+# -- system calls ---------------------------------------------------------------------------------------------
+
+
+def _new_file(path: Path) -> int:
+    """Open a file that only this user can read, and that is not there yet."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        # From a process of the same id that has died, or put there by somebody else for us to fill.
+        path.unlink()
+        return os.open(path, flags, 0o600)
+
+
+def _write_all(descriptor: int, batch: list[memoryview]) -> None:
+    while batch:
+        written = os.writev(descriptor, batch)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        batch = _after(batch, written)
+
+
+def _fill(descriptor: int, views: Iterable[memoryview], checksum: Checksum, file: SpilledFile) -> None:
+    """Read on until memory is full."""
+    for batch in _batches(views):
+        rest = batch
+        while rest:
+            count_read = os.readv(descriptor, rest)
+            if not count_read:
+                raise _lost(file, "it ends too early")
+            rest = _after(rest, count_read)
+        for piece in batch:
+            checksum.update(piece)
+
+
+def _after(batch: list[memoryview], done: int) -> list[memoryview]:
+    """Return what is left of a batch after so many bytes."""
+    for position, piece in enumerate(batch):
+        if done < len(piece):
+            return [piece[done:], *batch[position + 1 :]]
+        done -= len(piece)
+    return []
+
+
+# -- errors ---------------------------------------------------------------------------------------------------
+
+
+def _write_error(path: Path, requested_bytes: int, error: OSError) -> SpillDiskFull | SpillDiskFailed:
+    kind = SpillDiskFull if error.errno in _FULL else SpillDiskFailed
+    return kind(*_facts(str(path), requested_bytes, error))
+
+
+def _lost(file: SpilledFile, reason: str) -> SpilledValueLost:
+    return SpilledValueLost(file.path, sum(file.parts), _free_bytes(file.path), reason)
+
+
+def _facts(path: str, requested_bytes: int, error: OSError) -> tuple[str, int, int, str]:
+    return path, requested_bytes, _free_bytes(path), error.strerror or str(error)
+
+
+def _free_bytes(path: str) -> int:
+    # The file, or the directories around it, may be gone.
+    for candidate in (Path(path), *Path(path).parents):
+        with contextlib.suppress(OSError):
+            found = os.statvfs(candidate)
+            return found.f_bavail * found.f_frsize
+    return -1

@@ -1,0 +1,616 @@
+"""A worker process: reads operands from its socket, computes them, seals the results, reports in batches.
+
+One thread does everything. Between two operands it looks for messages when the last look is old enough, so that
+small operands are not slowed by system calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from contextvars import copy_context
+from functools import partial
+from itertools import repeat
+from types import FrameType
+from typing import Any
+
+import dask
+import numpy as np
+
+from dask_mars.errors import ExecutionInterrupted, StoreFull
+from dask_mars.graph.chunks import Operand
+from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
+from dask_mars.protocol import channel
+from dask_mars.protocol.columns import (
+    PackedChunks,
+    PackedNumbers,
+    PackedOperand,
+    unpack_chunks,
+    unpack_numbers,
+    unpack_operand,
+)
+from dask_mars.protocol.context import Surroundings
+from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, asks, to_stop
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, Block, Location, blocks_of
+from dask_mars.protocol.pickling import dumps, loads, pack_error
+from dask_mars.store.arena import Bytes
+from dask_mars.store.store import Store, still_used
+from dask_mars.worker import forked
+from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
+from dask_mars.worker.outbox import Output, Reporter
+from dask_mars.worker.readonly import is_about_writing
+
+#: How long results may wait for company before they are sent.
+_FLUSH_S = 0.001
+#: How often the socket is looked at while there is work.
+_POLL_S = 0.0005
+
+
+class _Graph:
+    """What a worker keeps of one graph."""
+
+    __slots__ = ("loads", "needs_client", "needs_copies", "operands", "peaks", "quick", "values")
+
+    def __init__(self) -> None:
+        #: Operands by number; as they came until first used.
+        self.operands: dict[int, Operand | PackedOperand] = {}
+        #: Known values by chunk: (object, None) for small ones made here, else (None, location).
+        self.values: dict[int, tuple[Any, Location | None]] = {}
+        #: Operands that took next to no time when they were last run here.
+        self.quick: set[int] = set()
+        #: Most bytes of the arena that an operand was seen to take while it ran.
+        self.peaks: dict[int, int] = {}
+        #: Chunks that are to be put into the store when they are read from disk.
+        self.loads: set[int] = set()
+        #: Operands that were seen to write into their inputs.
+        self.needs_copies: set[int] = set()
+        #: Operands that were seen to write into arrays of the user's.
+        self.needs_client: set[int] = set()
+
+
+class _SendBack(BaseException):
+    """A chunk cannot be computed here; its argument is the reason for the engine."""
+
+
+class WorkerProcess:
+    """The loop of one worker process.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the engine.
+    store : Store
+        This process's view of the shared store.
+    part : memoryview
+        Of the control page, this worker's.
+    idle_trim_s : float
+        After how many idle seconds unused memory goes back to the system.
+    """
+
+    def __init__(self, connection: socket.socket, store: Store, part: memoryview, idle_trim_s: float) -> None:
+        self._connection = connection
+        self._store = store
+        self._part = part
+        self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
+        self._idle_trim_s = idle_trim_s
+        self._reader = channel.FrameReader()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._graphs: dict[int, _Graph] = {}
+        self._contexts: dict[int, bytes] = {}
+        self._context: int | None = None
+        self._surroundings: Surroundings | None = None
+        #: The graph of which chunks were run since the surroundings were last looked at, 0 for none.
+        self._graph = 0
+        #: Whether tasks get copies of arrays that they may write into, as the context says.
+        self._writable_inputs = False
+        self._mapping = OperandMapping()
+        #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
+        self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
+        self._reporter = Reporter(connection)
+        #: Whether somebody wants to know the steps of operands, and when the inputs of this one were there.
+        self._timed = False
+        self._loaded_s = 0.0
+        self._last_look = 0.0
+        self._trimmed = True
+        self._running: tuple[int, int] = (-1, -1)
+        #: The graph and chunk that was last interrupted. Once: what it does then, to clean up, is left alone.
+        self._interrupted: tuple[int, int] | None = None
+        #: Whether a task was to be interrupted in the middle of something that has to be whole.
+        self._postponed = False
+        #: How often it has been asked to give back what waits in its queue.
+        self._asks = asks(part)
+        #: Whether this is a process that a task has forked.
+        self._forked = False
+        #: Where tasks print; what has no end of line yet is sent when its task ends.
+        self.streams: tuple[Output, ...] = ()
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Work until the engine says EXIT or is gone."""
+        reporter = self._reporter
+        reporter.outgoing.append((channel.READY, os.getpid()))
+        clock = time.perf_counter
+        while True:
+            if self._queue:
+                now = clock()
+                if now - self._last_look > _POLL_S:
+                    self._last_look = now
+                    if not self._look(wait=False):
+                        return
+                    if not self._queue:
+                        continue
+                record = self._queue.popleft()
+                if reporter.finished and record[3] not in self._graphs[record[0]].quick:
+                    # Somebody may be waiting for what is done.
+                    reporter.flush(now)
+                self._run(*record)
+                self._note[:] = NO_SUBTASK
+                now = clock()
+                if now - reporter.flushed_s > _FLUSH_S:
+                    reporter.flush(now)
+            else:
+                reporter.flush(clock())
+                if self._graph:
+                    # Now, while nobody waits.
+                    self._restore()
+                if not self._rest():
+                    return
+
+    def _rest(self) -> bool:
+        """Wait for messages; False at the end."""
+        while True:
+            if self._reporter.lingering:
+                timeout_s = 0.05
+            elif self._trimmed:
+                timeout_s = None
+            else:
+                timeout_s = self._idle_trim_s
+            if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+                return self._look(wait=True)
+            if self._reporter.lingering:
+                self._reporter.check_lingering()
+                self._reporter.flush(time.perf_counter())
+            elif not self._trimmed:
+                self._trim()
+
+    def _look(self, wait: bool) -> bool:
+        data = channel.receive(self._connection, wait)
+        if data is None:
+            return True
+        if not data:
+            return False
+        for payload in self._reader.feed(data):
+            message = loads(payload)
+            if message[0] == channel.EXIT:
+                return False
+            self._take(message)
+        return True
+
+    def _take(self, message: tuple[Any, ...]) -> None:
+        code = message[0]
+        if code == channel.RUN:
+            self._enqueue(*message[1:])
+        elif code == channel.FREE:
+            graph = self._graphs.get(message[1])
+            if graph is not None:
+                for chunk in message[2]:
+                    graph.values.pop(chunk, None)
+                    graph.loads.discard(chunk)
+        elif code == channel.MOVED:
+            graph = self._graphs.get(message[1])
+            if graph is not None:
+                for chunk, location in message[2].items():
+                    graph.values[chunk] = (None, location)
+        elif code == channel.RELEASE:
+            for offset in message[1]:
+                self._store.release(offset)
+            self._trimmed = False
+        elif code == channel.TRIM:
+            self._trim()
+        elif code == channel.DROP:
+            self._drop(message[1])
+        elif code == channel.FORGET:
+            self._graphs.pop(message[1], None)
+        elif code == channel.CONTEXT:
+            self._contexts = {message[1]: message[2], **self._contexts}
+            while len(self._contexts) > 16:
+                self._contexts.popitem()
+
+    def _enqueue(
+        self,
+        number: int,
+        context_number: int,
+        timed: bool,
+        packed_chunks: PackedNumbers,
+        records: PackedChunks,
+        locations: dict[int, Location],
+        loads: list[int],
+        operands: dict[int, PackedOperand],
+        paths: dict[int, str],
+    ) -> None:
+        if timed != self._timed:
+            # All that a report tells of is timed, or nothing.
+            self._reporter.close_batches()
+            self._timed = timed
+        graph = self._graphs.get(number)
+        if graph is None:
+            graph = self._graphs[number] = _Graph()
+        for chunk, location in locations.items():
+            graph.values.setdefault(chunk, (None, location))
+        graph.loads.update(loads)
+        # They are read when first used, and then in the context of their graph.
+        graph.operands.update(operands)
+        for op_id, path in paths.items():
+            self._mapping.learn(op_id, path)
+        self._enter(context_number)
+        chunks = unpack_numbers(packed_chunks)
+        # It may import what takes long, of which the graph is to be known.
+        write_subtask_id(self._note, number, 0, NO_CHUNK)
+        try:
+            columns = unpack_chunks(records, self._loads)
+        except BaseException:
+            self._reporter.return_chunks(number, list(chunks), channel.UNREADABLE)
+            return
+        finally:
+            self._note[:] = NO_SUBTASK
+        self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
+
+    def _loads(self, payload_and_parts: tuple[bytes, tuple[Block, ...]]) -> Any:
+        payload, parts = payload_and_parts
+        views = []
+        for arena, offset, size in parts:
+            base = self._store.arenas[arena].view(offset, size)
+            base.flags.writeable = False
+            views.append(base.data)
+        return loads(payload, buffers=views)
+
+    def _drop(self, number: int) -> None:
+        dropped = [record[2] for record in self._queue if record[0] == number]
+        if dropped:
+            self._queue = deque(record for record in self._queue if record[0] != number)
+            self._reporter.return_chunks(number, dropped, channel.DROPPED)
+
+    # -- one operand ------------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        number: int,
+        context_number: int,
+        chunk: int,
+        operand_number: int,
+        inputs: tuple[int, ...],
+        literals: tuple[Any, ...],
+    ) -> None:
+        graph = self._graphs[number]
+        operand = graph.operands[operand_number]
+        write_subtask_id(self._note, number, 0, chunk)
+        if self._graph != number:
+            if self._graph:
+                self._restore()
+            self._graph = number
+        if self._context != context_number:
+            self._enter(context_number)
+        if type(operand) is tuple:
+            self._step[0] = PREPARE
+            try:
+                operand = unpack_operand(operand, self._mapping, self._loads)
+            except BaseException:
+                self._reporter.return_chunks(number, [chunk], channel.UNREADABLE)
+                return
+            operand = graph.operands[operand_number] = self._expressions(operand)
+        if operand_number in graph.needs_client:
+            self._reporter.return_chunks(number, [chunk], channel.UNSENDABLE)
+            return
+        self._running = (number, chunk)
+        self._trimmed = False
+        owners: list[tuple[Block, Bytes]] = []
+        start = time.perf_counter()
+        try:
+            # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
+            results = [self._compute(number, operand_number, inputs, literals, owners)]
+        except _SendBack as reason:
+            self._reporter.linger(owners)
+            self._reporter.return_chunks(number, [chunk], reason.args[0])
+            return
+        except BaseException as error:
+            if self._interrupted == self._running:
+                self._give_up(number, chunk, error, owners)
+            else:
+                self._failed(number, chunk, error, owners)
+            return
+        finally:
+            for stream in self.streams:
+                stream.flush()
+            self._running = (-1, -1)
+        computed_s = time.perf_counter() if self._timed else 0.0
+        peak_bytes = self._store.peak_bytes
+        sealed = self._seal(number, graph, chunk, results, owners, start)
+        if time.perf_counter() - start < _FLUSH_S:
+            graph.quick.add(operand_number)
+        else:
+            graph.quick.discard(operand_number)
+        if self._timed and sealed:
+            self._reporter.batch(number)[4].append((start, self._loaded_s, computed_s))
+        # It is told anew if it has grown, but not for every few bytes.
+        if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
+            self._reporter.batch(number)[3][operand_number] = graph.peaks[operand_number] = peak_bytes
+
+    @staticmethod
+    def _expressions(operand: Operand) -> Operand:
+        """Evaluate chains of elementwise functions as the configuration says."""
+        # A step alone gains nothing, but for Dask's moments, which are partial.
+        if len(operand.steps) < 2 and type(operand.functions[0]) is not partial:
+            return operand
+        if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
+            return operand
+        # It takes Dask's arrays along, for which other work need not wait.
+        from dask_mars.expressions.rewrite import with_expressions
+
+        return with_expressions(
+            operand,
+            dask.config.get("dask-mars.expressions.evaluator", "auto"),
+            dask.config.get("dask-mars.expressions.reductions", True),
+        )
+
+    def _compute(
+        self,
+        number: int,
+        operand_number: int,
+        inputs: tuple[int, ...],
+        literals: tuple[Any, ...],
+        owners: list[tuple[Block, Bytes]],
+    ) -> Any:
+        """Run an operand; if it writes into what it may only read, with copies, or where the user's arrays are."""
+        graph = self._graphs[number]
+        operand = graph.operands[operand_number]
+        assert isinstance(operand, Operand)
+        copies = self._writable_inputs or operand_number in graph.needs_copies
+        while True:
+            try:
+                values = self._load_inputs(number, inputs, owners, copies)
+            except _SendBack:
+                raise
+            except BaseException:
+                # Of a class, say, that only the user's own process can import.
+                raise _SendBack(channel.UNREADABLE) from None
+            if self._timed:
+                self._loaded_s = time.perf_counter()
+            self._store.mark()
+            self._step[0] = COMPUTE
+            try:
+                # As under threads, what a task sets in variables of the context holds for itself alone.
+                result = copy_context().run(operand.run, values, literals)
+            except BaseException as error:
+                if self._forked:
+                    forked.leave(error)
+                if not is_about_writing(error):
+                    raise
+                if copies:
+                    # Under threads it would write into an array of the user's, and so it shall.
+                    graph.needs_client.add(operand_number)
+                    raise _SendBack(channel.UNSENDABLE) from None
+                error.__traceback__ = None
+            else:
+                if self._forked:
+                    forked.leave(None)
+                return result
+            # Under threads it may write into its inputs: it gets copies of its own.
+            copies = True
+            graph.needs_copies.add(operand_number)
+            values.clear()
+
+    def _load_inputs(
+        self,
+        number: int,
+        inputs: tuple[int, ...],
+        owners: list[tuple[Block, Bytes]],
+        copies: bool,
+    ) -> list[Any]:
+        graph, store = self._graphs[number], self._store
+        users_arena = len(store.arenas) - 1
+        values = []
+        if inputs:
+            self._step[0] = LOAD
+        for source in inputs:
+            if source not in graph.values:
+                # It was to be computed here before this.
+                raise _SendBack(channel.MISSING)
+            if source in graph.loads:
+                self._bring_back(number, source)
+            value, location = graph.values[source]
+            if location is not None:
+                blocks = blocks_of(location)
+                if copies and not any(block[0] == users_arena for block in blocks):
+                    value = store.load_copy(location)
+                else:
+                    value = store.load(location, owners)
+            values.append(value)
+        return values
+
+    def _bring_back(self, number: int, chunk: int) -> None:
+        """Put a value that is on disk into the store; if there is no room, it will be read where it is."""
+        graph = self._graphs[number]
+        graph.loads.remove(chunk)
+        _, location = graph.values[chunk]
+        if location is not None and location[0] == SPILLED:
+            with contextlib.suppress(StoreFull):
+                location = self._store.restore(location)
+                graph.values[chunk] = (None, location)
+                self._reporter.outgoing.append((channel.LOADED, number, {chunk: location}))
+
+    def _seal(
+        self,
+        number: int,
+        graph: _Graph,
+        chunk: int,
+        results: list[Any],
+        owners: list[tuple[Block, Bytes]],
+        start_s: float,
+    ) -> bool:
+        """Put a result into the store and note that it is there; False if that could not be done."""
+        inputs = [block for block, _ in owners]
+        self._step[0] = SEAL
+        try:
+            result = results.pop()
+            location = self._store.seal(result, inputs, adopt=True)
+            # An array is read anew each time: what one task writes into it is not for others to see.
+            if location[0] < ARRAY and type(result) is not np.ndarray:
+                graph.values[chunk] = (result, None)
+                if owners and still_used(owners):
+                    graph.values[chunk] = (None, location)
+                del result
+            else:
+                del result
+                location = self._store.settle(location, inputs)
+                graph.values[chunk] = (None, location)
+        except (StoreFull, MemoryError) as error:
+            self._failed(number, chunk, error, owners, final=True)
+            return False
+        except BaseException:
+            # It cannot be pickled: only the user's own process can make it and use it.
+            result = None
+            self._reporter.linger(owners)
+            self._reporter.return_chunks(number, [chunk], channel.UNSENDABLE)
+            return False
+        if owners:
+            self._reporter.linger(owners)
+        batch = self._reporter.batch(number)
+        batch[0].append(chunk)
+        batch[1].append(location)
+        # Sealing is part of it: what the worker's queue is worth in time is judged by this.
+        batch[2].append(time.perf_counter() - start_s)
+        return True
+
+    def _failed(
+        self,
+        number: int,
+        chunk: int,
+        error: BaseException,
+        owners: list[tuple[Block, Bytes]],
+        final: bool = False,
+    ) -> None:
+        traceback = error.__traceback__
+        # Our own frames say nothing to the user: the traceback starts in Operand.run.
+        while traceback is not None and traceback.tb_frame.f_globals.get("__name__") == __name__:
+            traceback = traceback.tb_next
+        record = pack_error(error.with_traceback(traceback))
+        # SystemExit and its like mean to leave: trying again would not.
+        final = final or not isinstance(error, Exception)
+        del traceback
+        error.__traceback__ = None
+        del error
+        # What it was computed from may be freed when the engine hears of the failure.
+        self._reporter.linger(owners)
+        self._reporter.close_batches()
+        self._reporter.outgoing.append((channel.FAILED, number, chunk, record, final))
+
+    # -- interruption -----------------------------------------------------------------------------------------
+
+    def interrupt(self, signal_number: int, frame: FrameType | None) -> None:
+        """Handle the engine's signal.
+
+        Give back what waits behind the task that runs, if that is asked for, and raise in the task, if it is one
+        of the graph that is to stop.
+        """
+        if self._asks != asks(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
+            self._asks = asks(self._part)
+            self._give_back()
+        running = self._running
+        if running[0] != to_stop(self._part) or running == self._interrupted:
+            return
+        if may_interrupt(frame, _COMPUTE, (_SEND_NOW, _GIVE_BACK)):
+            self._interrupted = running
+            raise ExecutionInterrupted(running[0])
+        self._postponed = True
+
+    def _give_back(self) -> None:
+        waiting: dict[int, list[int]] = {}
+        # The next signal may come in the middle of this, and take what is left. So each record has one taker.
+        with contextlib.suppress(IndexError):
+            while True:
+                record = self._queue.popleft()
+                waiting.setdefault(record[0], []).append(record[2])
+        for number, chunks in waiting.items():
+            self._reporter.send_now((channel.RETURNED, number, chunks, channel.DROPPED))
+
+    def _catch_up(self) -> None:
+        """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
+        if self._postponed:
+            self._postponed = False
+            signal.raise_signal(SIGNAL)
+
+    def _give_up(self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]) -> None:
+        """Leave a chunk that was interrupted."""
+        # Its frames hold what the task has made.
+        error.__traceback__ = error.__context__ = None
+        self._reporter.linger(owners)
+        self._reporter.return_chunks(number, [chunk], channel.DROPPED)
+        # It may have been about to restore a setting: whatever comes next gets all of them anew.
+        self._context = None
+        # A message says that the rest of the graph is to be given back.
+        self._last_look = 0.0
+
+    def leave_engine(self) -> None:
+        """In a process that a task has forked: let go of what only the worker itself may do."""
+        self._forked = True
+        forked.restore_streams()
+        self._connection.close()
+
+    # -- what tasks say ----------------------------------------------------------------------------------------
+
+    def send_output(self, stream: str, text: str) -> None:
+        """Send what a task printed."""
+        self._reporter.send_now((channel.OUTPUT, self._running[0], stream, text))
+        self._catch_up()
+
+    def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
+        """Send a warning that a task has given."""
+        try:
+            payload = dumps((message, category, filename, line))
+        except Exception:
+            payload = dumps((str(message), UserWarning, filename, line))
+        self._reporter.send((channel.WARNING, self._running[0], payload))
+
+    # -- surroundings -----------------------------------------------------------------------------------------
+
+    def _enter(self, number: int) -> None:
+        payload = self._contexts.get(number)
+        if self._context != number and payload is not None:
+            self._context = number
+            self._surroundings = Surroundings(payload)
+            self._surroundings.enter()
+            self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
+
+    def _restore(self) -> None:
+        """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
+        self._graph = 0
+        if self._surroundings is not None and not self._surroundings.are_intact():
+            self._surroundings.enter()
+
+    def _trim(self) -> None:
+        self._trimmed = True
+        self._store.trim()
+        # Without glibc there is no such function, and its allocator has ways of its own.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+# By these a signal's handler knows where it is.
+_COMPUTE = WorkerProcess._compute.__code__
+_SEND_NOW = Reporter.send_now.__code__
+_GIVE_BACK = WorkerProcess._give_back.__code__
+
+
+def _is_elementwise(function: Any) -> bool:
+    """Say whether a function looks like one that an expression may have."""
+    return type(function) is np.ufunc or getattr(function, "__module__", None) == "_operator"

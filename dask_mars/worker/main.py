@@ -1,0 +1,88 @@
+"""How a worker process begins and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import socket
+import sys
+import warnings
+from typing import Any
+
+from dask_mars import process_role
+from dask_mars.protocol import channel
+from dask_mars.protocol.control import ControlPage
+from dask_mars.protocol.locks import InterprocessLock
+from dask_mars.store.arena import Arena
+from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.store import Store
+from dask_mars.worker.interrupts import SIGNAL
+from dask_mars.worker.loop import WorkerProcess
+from dask_mars.worker.outbox import Output
+from dask_mars.worker.preload import load_dask_array
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent(parent: int) -> None:
+    """Have the system end this process when the engine's goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main(descriptor: int) -> None:
+    """Run a worker process.
+
+    Parameters
+    ----------
+    descriptor : int
+        Socket to the engine, whose first message is a `channel.Start`.
+    """
+    # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=descriptor)
+    start = channel.receive_start(connection)
+    _die_with_parent(start.parent)
+    _load_what_arrays_need()
+    for inherited in (descriptor, start.control, start.locks, *start.arenas):
+        # Programs that tasks start are not to have them, whoever they run as.
+        os.set_inheritable(inherited, False)
+    process_role.in_worker = True
+    sys.argv[:] = start.arguments
+    InterprocessLock.descriptor = start.locks
+    arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
+    control = Arena(start.control, start.control_bytes)
+    heap = make_heap(arenas[start.number], start.live, start.arena_threshold)
+    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
+    process = WorkerProcess(
+        connection,
+        store,
+        ControlPage(control.view(0, start.control_bytes).data).part_of(start.number),
+        start.idle_trim_s,
+    )
+    sys.stdout = Output(process.send_output, "stdout", sys.stdout)
+    sys.stderr = Output(process.send_output, "stderr", sys.stderr)
+    process.streams = (sys.stdout, sys.stderr)
+
+    def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+        process.send_warning(message, category, filename, lineno)
+
+    warnings.showwarning = show  # type: ignore[assignment]
+    os.register_at_fork(after_in_child=process.leave_engine)
+    signal.signal(SIGNAL, process.interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.serve()
+    # What destructors and exit handlers of user code print now has nowhere else to go.
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+def _load_what_arrays_need() -> None:
+    """Import here what the first operand of an array would wait for."""
+    load_dask_array()
+    importlib.import_module("dask_mars.expressions.rewrite")

@@ -1,0 +1,195 @@
+"""What a worker tells the engine: results in batches, what outlives its task, what tasks print."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from dask_mars.protocol import channel
+from dask_mars.protocol.object_ref import Block, Location
+from dask_mars.store.arena import Bytes
+from dask_mars.store.store import still_used
+
+#: Of a graph: chunks, locations, durations, what operands took if it is news, steps if somebody wants to know.
+Batch = tuple[list[int], list[Location], list[float], dict[int, int], list[tuple[float, float, float]]]
+
+
+class Reporter:
+    """Sends messages, and keeps results until there is company or somebody may be waiting.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the engine.
+
+    Attributes
+    ----------
+    outgoing : list of tuple
+        Messages that go out with the next flush.
+    finished : dict
+        What has been computed and not been reported, by graph.
+    flushed_s : float
+        When that was.
+    lingering : list
+        Blocks that something still refers to after their task.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        # Threads that a task has started may print. What is below is the worker's own thread's.
+        self._lock = threading.Lock()
+        #: The thread that holds the lock, 0 for none.
+        self._holder = 0
+        #: What finalizers have said in other threads while these were sending.
+        self._late: deque[tuple[Any, ...]] = deque()
+        self._thread = threading.get_ident()
+        self._flushing = False
+        self.outgoing: list[tuple[Any, ...]] = []
+        self.finished: dict[int, Batch] = {}
+        self.flushed_s = 0.0
+        self.lingering: list[tuple[Block, Bytes]] = []
+
+    def batch(self, graph: int) -> Batch:
+        """Return what has been computed of a graph and not been reported, to be added to."""
+        batch = self.finished.get(graph)
+        if batch is None:
+            batch = self.finished[graph] = ([], [], [], {}, [])
+        return batch
+
+    def return_chunks(self, graph: int, chunks: list[int], reason: str) -> None:
+        """Give chunks back that are not computed, for one of the reasons in `channel`."""
+        self.outgoing.append((channel.RETURNED, graph, chunks, reason))
+
+    def close_batches(self) -> None:
+        """Have all that was computed go out before what is said from now on."""
+        for number, finished in self.finished.items():
+            self.outgoing.append((channel.FINISHED, number, *finished))
+        self.finished.clear()
+
+    def flush(self, now_s: float) -> None:
+        """Send all that there is to say."""
+        self.flushed_s = now_s
+        if self.lingering:
+            self.check_lingering()
+        self.close_batches()
+        if self._flushing:
+            # A finalizer says something while this is sent: that goes out behind it.
+            return
+        self._flushing = True
+        try:
+            while self._late:
+                self.outgoing.append(self._late.popleft())
+            while self.outgoing:
+                outgoing, self.outgoing = self.outgoing, []
+                self._send(outgoing)
+        finally:
+            self._flushing = False
+
+    def _send(self, messages: list[tuple[Any, ...]]) -> None:
+        payload = channel.frame(pickle.dumps(messages, protocol=5))
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                self._connection.sendall(payload)
+            finally:
+                self._holder = 0
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send a message with the next flush, or at once from a thread of a task's."""
+        thread = threading.get_ident()
+        if thread == self._thread:
+            self.outgoing.append(message)
+        elif thread == self._holder:
+            self._late.append(message)
+        else:
+            self._send([message])
+
+    def send_now(self, message: tuple[Any, ...]) -> None:
+        """Send a message, and, from the worker's own thread, what there is to say besides."""
+        self.send(message)
+        if threading.get_ident() == self._thread:
+            self.flush(time.perf_counter())
+
+    def linger(self, owners: list[tuple[Block, Bytes]]) -> None:
+        """Tell the engine of blocks that something still refers to after their task, such as a cache.
+
+        It has to know before it hears of the task's end, which may free them.
+        """
+        used = still_used(owners)
+        if used:
+            self.lingering += used
+            self.outgoing.append((channel.HELD, [block for block, _ in used]))
+
+    def check_lingering(self) -> None:
+        """Tell the engine of those that nothing refers to any more."""
+        used = still_used(self.lingering)
+        if len(used) < len(self.lingering):
+            kept = {id(base) for _, base in used}
+            gone = [block for block, base in self.lingering if id(base) not in kept]
+            self.lingering = used
+            self.outgoing.append((channel.UNHELD, gone))
+
+
+class Output:
+    """A text stream whose lines go to the user's process.
+
+    Parameters
+    ----------
+    send : callable
+        Takes a name and a text.
+    name : str
+        The stream's.
+    original : text stream
+        What it stands for. What only that has, such as its descriptor and its binary buffer, is found there.
+    """
+
+    encoding = "utf-8"
+    errors = "replace"
+    closed = False
+
+    def __init__(self, send: Any, name: str, original: Any) -> None:
+        self._send = send
+        self._name = name
+        self._original = original
+        self._parts: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Take a text, and send what there is if a line ends in it."""
+        self._parts.append(text)
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Take several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Send what there is."""
+        if self._parts:
+            text = "".join(self._parts)
+            self._parts.clear()
+            self._send(self._name, text)
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readable(self) -> bool:
+        """Return False."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+__all__ = ["Batch", "Output", "Reporter"]
