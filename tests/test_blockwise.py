@@ -276,6 +276,15 @@ def test_blocks_beyond_the_bounds_of_a_layer():
     assert (here.converted.layer_of(0), len(here.layers)) == (x.name, 1)
 
 
+def test_blocks_beyond_the_bounds_of_a_layer_in_tasks_that_may_mean_something_else(runtime):
+    x = da.ones((0, 7), chunks=((0, 0), (2, 2, 3))) * 3
+    sums = da.cumsum(x, axis=1, method="blelloch")
+    with pytest.raises(np.exceptions.AxisError):
+        dask.compute(sums, scheduler="sync")
+    for scheduler in ("sync", runtime.get):
+        assert [values.shape for values in dask.compute(x, sums, scheduler=scheduler)] == [(0, 7), (0, 7)]
+
+
 @pytest.mark.parametrize("key", [("out", 3), ("out", -1), ("out",), ("out", 0, 0), ("out", "word"), ("out", 1.5)])
 def test_blocks_that_are_nowhere(key):
     layer = Blockwise("out", "i", Task("out", describe, TaskRef(blockwise_token(0))), [("v", "i")], {"v": (3,)})

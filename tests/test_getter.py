@@ -924,6 +924,17 @@ def test_arrays_whose_blocks_are_written_to(optimize_graph: bool, get: Get) -> N
     assert_same(ours, array.compute(scheduler="threads", optimize_graph=optimize_graph))
 
 
+class Wrapped:
+    """An array that can be sliced, and is no array of NumPy."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._array[index]
+
+
 WAYS: dict[str, Callable[[np.ndarray], Any]] = {
     "argument": lambda mine: dask.delayed(add_in_place)(mine),
     "in a container": lambda mine: dask.delayed(lambda values: add_in_place(values["mine"]))({"mine": mine}),
@@ -994,6 +1005,23 @@ def test_arrays_handed_on_are_the_users_to_write_to(
     with dask.config.set({"dask-mars.writable-inputs": writable_inputs}):
         handed_on, _ = dask.delayed([array, array + 1]).compute(scheduler=get)
     assert handed_on.flags.writeable
+
+
+@pytest.mark.parametrize("inline_limit", [0, 20_000])
+@pytest.mark.parametrize("size", [100, 5_000])
+def test_slices_of_arrays_within_objects_are_the_users_to_write_to(size: int, inline_limit: int) -> None:
+    wrapped = da.from_array(Wrapped(np.arange(size)), chunks=size // 10, inline_array=True)
+    with dask.config.set({"dask-mars.inline-limit": inline_limit}), Runtime(num_workers=1) as runtime:
+        block = wrapped.to_delayed()[1].compute(scheduler=runtime.get)
+    block[0] = 7
+    assert block[1] == size // 10 + 1
+
+
+def test_small_arrays_that_are_read_only_stay_so_through_several_tasks(get: Get) -> None:
+    zeros = dask.delayed(np.broadcast_to)(np.zeros(()), (3,)).persist(scheduler=get)
+    passed = dask.delayed(lambda value: value)(zeros)
+    assert not passed.compute(scheduler="sync").flags.writeable
+    assert not passed.persist(scheduler=get).compute(scheduler=get).flags.writeable
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: (value, 1)], ids=["alone", "within"])

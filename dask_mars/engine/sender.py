@@ -150,7 +150,8 @@ class Sender:
                 raw = buffer.raw()
             except BufferError:
                 return True
-            if raw.nbytes < _LITERAL_BUFFER_BYTES:
+            # Never more than what stays out of arenas as a result: by the arena is known what is the user's.
+            if raw.nbytes <= min(_LITERAL_BUFFER_BYTES, self._store.inline_bytes):
                 return True
             try:
                 parts.append(self._store.put(raw))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -101,6 +101,8 @@ class Compiler:
         Layers whose blocks belong to the graph as well.
     locked_apart : bool, optional
         Cut what stores under a lock from what computes that: the lock is then held during the one alone.
+    asked_for : collection of key, optional
+        As `LazyLayers` takes it.
 
     Attributes
     ----------
@@ -115,12 +117,16 @@ class Compiler:
     """
 
     def __init__(
-        self, dsk: Mapping[Key, Any], layers: Iterable[LazyLayer] = (), locked_apart: bool = False
+        self,
+        dsk: Mapping[Key, Any],
+        layers: Iterable[LazyLayer] = (),
+        locked_apart: bool = False,
+        asked_for: Collection[Key] = (),
     ) -> None:
         layers = list(layers)
         self._locked_apart = locked_apart
         # Not a circle: what the graph holds, and be it all of somebody's memory, is to go with the compiler.
-        self.layers = LazyLayers(layers, weakref.proxy(self))
+        self.layers = LazyLayers(layers, weakref.proxy(self), asked_for)
         self.operands: list[Operand] = []
         self.extra: dict[Key, Any] = {}
         self.targets: set[Key | None] = set()

@@ -6,7 +6,7 @@ cycles and of missing keys, and the dense ids all come from the same pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from dask._task_spec import Alias, DataNode, TaskRef
@@ -33,6 +33,8 @@ class Converter:
         Returns what stands for a key that the graph refers to and does not have, None if that is not known.
     locked_apart : bool, optional
         As `Compiler` takes it.
+    asked_for : collection of key, optional
+        As `LazyLayers` takes it.
     """
 
     def __init__(
@@ -41,10 +43,11 @@ class Converter:
         layers: Iterable[LazyLayer] = (),
         elsewhere: Callable[[Key], Any] | None = None,
         locked_apart: bool = False,
+        asked_for: Collection[Key] = (),
     ) -> None:
         self._dsk = dsk
         self._elsewhere = elsewhere
-        self._compiler = Compiler(dsk, layers, locked_apart)
+        self._compiler = Compiler(dsk, layers, locked_apart, asked_for)
         self._graph = ChunkGraph(operands=self._compiler.operands)
 
     def convert(self, wanted: Iterable[Key]) -> ChunkGraph:
@@ -109,6 +112,10 @@ class Converter:
         graph.in_client -= graph.values.keys()
         return graph
 
+    def beyond(self) -> set[Key]:
+        """Return the blocks that a task was not to mean, and that there are after all."""
+        return self._compiler.layers.beyond & self._graph.ids.keys()
+
     def _add_value(self, key: Key, value: Any) -> None:
         graph = self._graph
         chunk = graph.ids[key] = len(graph.keys)
@@ -162,4 +169,11 @@ def convert(
     locked_apart: bool = False,
 ) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
-    return Converter(dsk, layers, elsewhere, locked_apart).convert(wanted)
+    layers, wanted = list(layers), list(wanted)
+    converter = Converter(dsk, layers, elsewhere, locked_apart)
+    graph = converter.convert(wanted)
+    # An array with empty chunks has more blocks than its layer. Dask knows those that somebody asks for, also in
+    # tasks that may as well have a tuple there.
+    if asked_for := converter.beyond():
+        return Converter(dsk, layers, elsewhere, locked_apart, asked_for).convert(wanted)
+    return graph

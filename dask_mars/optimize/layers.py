@@ -7,7 +7,7 @@ key costs one record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dask._task_spec import Alias, GraphNode
@@ -90,17 +90,25 @@ class LazyLayers:
         No name may belong to two of them.
     compiler : TaskCompiler
         Compiles their tasks.
+    asked_for : collection of key, optional
+        Blocks that there are though they lie beyond their layer's bounds.
 
     Attributes
     ----------
+    beyond : set of key
+        Blocks that were looked for, and lie beyond their layer's bounds.
     materialised : dict
         Tasks of the layers that Dask had to materialise after all.
     """
 
-    def __init__(self, layers: Iterable[LazyLayer], compiler: TaskCompiler) -> None:
+    def __init__(
+        self, layers: Iterable[LazyLayer], compiler: TaskCompiler, asked_for: Collection[Key] = ()
+    ) -> None:
         self._compiler = compiler
         self._layers = {name: layer for layer in layers for name in layer.names}
         self._compiled: dict[Any, LayerRecords] = {}
+        self._asked_for = asked_for
+        self.beyond: set[Key] = set()
         self.materialised: dict[Key, Any] = {}
 
     def record(self, key: Key) -> Record | Alias | None:
@@ -121,7 +129,12 @@ class LazyLayers:
         if type(key) is not tuple or not key:
             return False
         records = self._compiled.get(key[0]) or self._compile(key[0])
-        return key in (self.materialised if records is None else records)
+        if records is None:
+            return key in self.materialised
+        if key in records or key in self._asked_for:
+            return True
+        self.beyond.add(key)
+        return False
 
     def _compile(self, name: Any) -> LayerRecords | None:
         """Compile the layer of a name, if there is one and it is understood."""

@@ -3,7 +3,7 @@
 * ``(VALUE, value)``: a scalar, as it is;
 * ``(PICKLE, data)``: small, pickled, in the message itself;
 * ``(SMALL, dtype, shape, order, writeable, data)``: a small NumPy array, in the message itself; a NumPy scalar if
-  its shape is None;
+  its shape is None. ``writeable`` is None of an array of the user's that is read-only elsewhere;
 * ``(ARRAY, blocks, dtype, shape, strides, position, writeable)``: one NumPy array in an arena;
 * ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, position,
   size) of each, and ``header`` is the pickle itself, or None where it is the last part;

@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,7 +118,7 @@ class Store:
         if kind is np.ndarray and not value.dtype.hasobject:
             if value.nbytes > self.inline_bytes:
                 return self._seal_array(value, inputs, adopt)
-            return self._seal_small(value, inputs, freeze)
+            return self._seal_small(value, freeze)
         if (
             isinstance(value, np.generic)
             and type(dtype := _portable(value.dtype)) is str
@@ -156,22 +155,27 @@ class Store:
             raise
         return relocated(location, self.own, moved) if moved else location
 
-    def _seal_small(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], freeze: bool) -> Location:
+    def _seal_small(self, array: np.ndarray[Any, Any], freeze: bool) -> Location:
+        writeable: bool | None = array.flags.writeable
+        if freeze:
+            writeable = None if writeable and array.size else writeable
+        elif not writeable:
+            array = self._thawed(array)
+            writeable = array.flags.writeable
         if not array.flags.forc:
             # NumPy's pickles of other layouts lose the byte order.
             array = array.copy(order="K")
-        array = frozen(array) if freeze else self._thawed(array, inputs)
         dtype = _portable(array.dtype)
         if type(dtype) is str:
             # A tenth of the time that a pickle takes, and a fifth of the bytes.
             order: Literal["C", "F"] = "F" if array.flags.fnc else "C"
-            return (SMALL, dtype, array.shape, order, array.flags.writeable, array.tobytes(order=order))
+            return (SMALL, dtype, array.shape, order, writeable, array.tobytes(order=order))
         # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
-        return (PICKLE, pickle.dumps(array, protocol=5))
+        return (PICKLE, pickle.dumps(frozen(array) if freeze else array, protocol=5))
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], adopt: bool) -> Location:
         low, high = _byte_bounds(array)
-        writeable = array.flags.writeable or self._is_shared(low, high)
+        writeable = array.flags.writeable or self._sharing(low, high) is not None
         block = self._block_of(low, high, inputs)
         if block is not None:
             # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
@@ -195,11 +199,14 @@ class Store:
         np.copyto(self.arenas[self.own].view(own[1], size), source)
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
 
-    def _is_shared(self, low: int, high: int) -> bool:
-        """Say whether memory is read-only just because it is shared."""
+    def _sharing(self, low: int, high: int) -> Arena | None:
+        """Return the arena of memory that is read-only just because it is shared; None of any other."""
         if self._adoption is not None and self._adoption.is_born(low):
-            return False
-        return any(arena.address <= low and high <= arena.address + arena.capacity_bytes for arena in self.arenas)
+            return None
+        for arena in self.arenas:
+            if arena.address <= low and high <= arena.address + arena.capacity_bytes:
+                return arena
+        return None
 
     def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, adopt: bool) -> Location:
         buffers: list[memoryview] = []
@@ -214,7 +221,7 @@ class Store:
             buffers.append(raw)
             return False
 
-        thaw = frozen if freeze else partial(self._thawed, inputs=inputs)
+        thaw = frozen if freeze else self._thawed
         header = dumps(value, out_of_band, thaw)
         total = sum(buffer.nbytes for buffer in buffers) + len(header)
         if total <= self.inline_bytes:
@@ -273,26 +280,25 @@ class Store:
                 return block if high - low >= block[2] * _VIEW_SHARE else None
         return None
 
-    def _thawed(self, array: np.ndarray[Any, Any], inputs: Iterable[Block]) -> np.ndarray[Any, Any]:
-        """Return a writable alias of an array that is read-only just because it is a view of an input.
+    def _thawed(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return a writable alias of an array that is read-only just because its memory is shared.
 
         Pickles remember whether an array may be written, and who loads a copy of this one may write.
         """
         if array.flags.writeable or not array.size:
             return array
-        if type(_owner_of(array)) is bytes:
-            # Unpickled from a message, and read-only because it is the user's.
-            return array.copy(order="K")
         low, high = _byte_bounds(array)
         if high - low < array.nbytes:
+            # It is broadcast.
             return array
-        for arena, offset, size in inputs:
-            start = self.arenas[arena].address + offset
-            if start <= low and high <= start + size:
-                position = int(array.__array_interface__["data"][0]) - start
-                view = self.arenas[arena].view(offset, size)
-                return np.ndarray(array.shape, array.dtype, buffer=view, offset=position, strides=array.strides)
-        return array
+        if _is_users(array):
+            return array.copy(order="K")
+        arena = self._sharing(low, high)
+        if arena is None:
+            return array
+        position = int(array.__array_interface__["data"][0]) - low
+        view = arena.view(low - arena.address, high - low)
+        return np.ndarray(array.shape, array.dtype, buffer=view, offset=position, strides=array.strides)
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -505,11 +511,14 @@ def _read_back(location: Location, into: Sequence[Any] | None = None) -> Sequenc
 
 
 def _load_small(
-    dtype: str, shape: tuple[int, ...] | None, order: Literal["C", "F"], writeable: bool, data: bytes
+    dtype: str, shape: tuple[int, ...] | None, order: Literal["C", "F"], writeable: bool | None, data: bytes
 ) -> Any:
     if shape is None:
         return np.frombuffer(data, dtype)[0]
-    return np.ndarray(shape, dtype, buffer=bytearray(data) if writeable else data, order=order)
+    array: Any = np.ndarray(shape, dtype, buffer=data if writeable is None else bytearray(data), order=order)
+    if writeable is False:
+        array.flags.writeable = False
+    return array
 
 
 def _owning(value: Any) -> Any:
@@ -560,11 +569,12 @@ class _Memory:
         self.keep = keep
 
 
-def _owner_of(array: np.ndarray[Any, Any]) -> Any:
+def _is_users(array: np.ndarray[Any, Any]) -> bool:
+    """Say whether an array has come in a message, and is read-only because it is the user's."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    return owner
+    return type(owner) is bytes
 
 
 def _raw(address: int, size_bytes: int, keep: Any) -> Bytes:
