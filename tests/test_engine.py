@@ -912,6 +912,18 @@ def test_chunks_that_a_task_keeps_stay_as_they_are(single: Runtime) -> None:
     assert eventually(lambda: not single.engine()._blocks.references)
 
 
+def keep_in_a_circle(array: np.ndarray) -> float:
+    circle: list[Any] = [array]
+    circle.append(circle)
+    return float(array[0])
+
+
+def test_what_refers_to_itself_is_let_go_of_by_idle_workers(single: Runtime) -> None:
+    task = dask.delayed(sys.modules[__name__].keep_in_a_circle)(dask.delayed(large_array)(2, 7.0))
+    assert task.compute(scheduler=single.get) == 7
+    assert eventually(lambda: not single.engine()._blocks.references)
+
+
 def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:
     def sizes() -> tuple[int, int]:
         from dask_mars.worker.loop import WorkerProcess

@@ -216,7 +216,8 @@ class Store:
                 raw = buffer.raw()
             except BufferError:
                 return True
-            if raw.nbytes < _ALIGNMENT:
+            # Never more than what stays out of arenas alone: by the arena is known what is the user's.
+            if raw.nbytes <= min(_ALIGNMENT - 1, self.inline_bytes):
                 return True
             buffers.append(raw)
             return False

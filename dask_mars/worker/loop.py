@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -52,6 +53,9 @@ from dask_mars.worker.readonly import is_about_writing
 _FLUSH_S = 0.001
 #: How often the socket is looked at while there is work.
 _POLL_S = 0.0005
+#: How often an idle worker looks whether inputs of tasks that have ended are still in use, before it collects
+#: garbage.
+_LOOKS_BEFORE_COLLECTION = 5
 
 
 class _Graph:
@@ -168,6 +172,7 @@ class WorkerProcess:
 
     def _rest(self) -> bool:
         """Wait for messages; False at the end."""
+        looks = 0
         while True:
             if self._reporter.lingering:
                 timeout_s = 0.05
@@ -178,6 +183,10 @@ class WorkerProcess:
             if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
                 return self._look(wait=True)
             if self._reporter.lingering:
+                looks += 1
+                if looks == _LOOKS_BEFORE_COLLECTION:
+                    # Exceptions go in circles with their frames, and an idle process has no reason to collect.
+                    gc.collect()
                 self._reporter.check_lingering()
                 self._reporter.flush(time.perf_counter())
             elif not self._trimmed:
