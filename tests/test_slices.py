@@ -235,6 +235,15 @@ def test_an_inlined_getter_is_a_getter():
     assert [operand.functions[step.function] for step in operand.steps] == [getter]
 
 
+def test_an_item_of_an_array_of_objects_becomes_an_array_again(runtime):
+    source = np.array([-17, None, "word", [1]], dtype=object)
+    row = da.from_array(source, chunks=2)
+    table = da.from_array(np.array([[1, None], ["word", 2.5]], dtype=object), chunks=1)
+    for array in (row[0][None], row[2][None], table[1, 0][None, None], row.rechunk(1)[-1][None]):
+        ours, theirs = (array.compute(scheduler=scheduler) for scheduler in (runtime.get, "sync"))
+        assert (ours.dtype, ours.shape, ours.tolist()) == (theirs.dtype, theirs.shape, theirs.tolist())
+
+
 @pytest.mark.parametrize(
     "slicer",
     [

@@ -7,7 +7,7 @@ array optimizer; a source that takes no fancy index is never given one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -38,7 +38,7 @@ def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | No
         The joined operand, and a function from the literals of both to its own, which returns None where the
         slices of a chunk cannot become one. None if the operands are not such a pair.
     """
-    reading = reading_step(reader)
+    reading = reading_step(reader, (*_GETTERS, getitem))
     slicing = _slicing_step(slicer)
     if reading is None or slicing is None:
         return None
@@ -68,6 +68,8 @@ def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | No
         joined = _with(joined, tuple(functions), tuple(steps))
     else:
         joined = _with(joined, joined.functions, tuple(steps))
+    if read_function is getitem:
+        return joined, partial(_item_literals, read_index, slice_index)
     no_fancy = read_function is getter_nofancy
     return joined, partial(_slice_literals, read_index, slice_index, no_fancy)
 
@@ -76,13 +78,15 @@ def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...])
     return Operand(operand.name, functions, steps, operand.input_count, operand.literal_count)
 
 
-def reading_step(operand: Operand) -> tuple[Callable[..., Any], int] | None:
-    """Return function and index literal of the reading step that an operand ends with."""
+def reading_step(
+    operand: Operand, functions: Sequence[Callable[..., Any]] = _GETTERS
+) -> tuple[Callable[..., Any], int] | None:
+    """Return function and index literal of the step by one of some functions that an operand ends with."""
     step = operand.steps[-1]
     function = operand.functions[step.function]
     positional = len(step.slots) - len(step.keywords)
     # Whatever else a getter is told, what it reads is its second argument.
-    if not any(function is known for known in _GETTERS) or positional < 2:
+    if not any(function is known for known in functions) or positional < 2:
         return None
     literal = step.slots[1] - operand.input_count
     if not 0 <= literal < operand.literal_count or _uses(operand, step.slots[1]) != 1:
@@ -108,6 +112,21 @@ def _slicing_step(operand: Operand) -> tuple[int, int] | None:
 
 def _uses(operand: Operand, slot: int) -> int:
     return sum(step.slots.count(slot) for step in operand.steps)
+
+
+def _item_literals(
+    read_index: int, slice_index: int, read: tuple[Any, ...], sliced: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """Return the literals of both where an item becomes an array again, else None.
+
+    An item of an array of objects is any object, which takes no index. Under Dask, too, it is never alone.
+    """
+    outer, inner = read[read_index], sliced[slice_index]
+    if type(outer) is not tuple or type(inner) is not tuple or len(outer) != len(inner):
+        return None
+    if not all(isinstance(index, Integral) for index in outer) or any(index is not None for index in inner):
+        return None
+    return (*read[:read_index], outer + inner, *read[read_index + 1 :], *sliced)
 
 
 def _slice_literals(

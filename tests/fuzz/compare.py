@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 _DEFAULT_FILLS = {str(np.ma.zeros(1, code).fill_value) for code in "?bhilBHILefdFDOSUM"} | {"999999.0"}
+#: That of booleans in other dtypes.
+_DEFAULT_FILLS |= {"1", "1.0", "(1+0j)"}
 #: Relative errors that sums in another order may have, by the bytes of a real number.
 TOLERANCES = {2: 3e-2, 4: 2e-4, 8: 1e-9, 16: 1e-9}
 
