@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _SIDE_EFFECT = "the task changes a variable of the test, and tasks run in other processes"
+_LOGS = "looks at log records, and those of tasks go to the handlers of their own processes"
 _IDENTITY = "compares objects by identity, and between processes objects are equal copies"
 
 #: Suite to part of a test's name to the reason for its failure.
@@ -24,8 +25,10 @@ _REASONS = {
         "test_traverse_false": _IDENTITY,
     },
     "dask-dataframe": {
+        "test_extra_connection_engine_keywords": _LOGS,
+        "test_from_map_column_projection": _SIDE_EFFECT,
         "test_fusion_executes_only_once": _SIDE_EFFECT,
-        "test_use_of_weakref_proxy": _SIDE_EFFECT,
+        "test_to_sql_engine_kwargs": _LOGS,
         "test_filter_isna": _IDENTITY,
         "test_register_extension_type": _IDENTITY + " (the decimal context of a type that pandas' tests define)",
     },
