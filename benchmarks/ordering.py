@@ -17,7 +17,7 @@ from benchmarks.graphs import SizedGraph, dask_order, scaled_workload, sized_gra
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import COLLECTIONS
 from dask_mars.scheduler.analyzer import analyse
-from dask_mars.scheduler.events import Event, GraphSubmitted, OperandsFinished, Run, WorkerStarted
+from dask_mars.scheduler.events import ChunksFinished, Event, GraphSubmitted, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine, Policy
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
@@ -175,7 +175,7 @@ def by_mars(sized: SizedGraph, workers: int) -> Steps:
             begin(worker)
         size = sized.sizes[chunk]
         fresh = size if sized.blocks[chunk] == chunk else 0
-        post(OperandsFinished(worker, 1, [chunk], [1.0], {chunk: size}, {chunk: fresh}))
+        post(ChunksFinished(worker, 1, [chunk], [1.0], {chunk: size}, {chunk: fresh}))
     return steps
 
 

@@ -46,7 +46,7 @@ CLIENT_PARTS = (
 )
 WORKER_PARTS = (
     ("dask_mars.worker.loop", "WorkerProcess", "_look", "workers", "reading messages"),
-    ("dask_mars.worker.outbox", "Reporter", "flush", "workers", "reporting"),
+    ("dask_mars.worker.outbox", "Outbox", "flush", "workers", "reporting"),
 )
 #: Called once for each operand.
 OPERAND_PARTS = (

@@ -26,7 +26,7 @@ from benchmarks.functions import noop
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.report import markdown_table, plain_console
 from dask_mars.graph.chunks import Chunk, ChunkGraph, Operand, Step
-from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import subtask_id, write_subtask_id
 from dask_mars.protocol.columns import (
     pack_chunks,
@@ -199,7 +199,7 @@ def operands() -> list[list[Form]]:
         1,
         3,
     )
-    mapping = OperandMapping()
+    mapping = FunctionRegistry()
     for function in ours.functions:
         op_id = mapping.op_id(function)
         assert op_id is not None

@@ -27,7 +27,7 @@ from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.report import MIB, NONE, markdown_table, plain_console, print_tables
 from dask_mars.protocol.context import WORKER_ENVIRONMENT
-from dask_mars.protocol.object_ref import Location
+from dask_mars.protocol.object_ref import ObjectRef
 from dask_mars.store import arena as arenas
 from dask_mars.store.arena import Arena
 from dask_mars.store.in_place_sealing import make_heap
@@ -94,14 +94,14 @@ class Maker:
         finally:
             _arena.install(self._heap, THRESHOLD_BYTES)
 
-    def seal(self, results: list[Array]) -> Location:
+    def seal(self, results: list[Array]) -> ObjectRef:
         """Seal the only item of a list as a worker does: whoever gets it lets go of it before it is settled."""
         result = results.pop()
         location = self.store.seal(result, adopt=True)
         del result
         return self.store.settle(location)
 
-    def release(self, location: Location) -> None:
+    def release(self, location: ObjectRef) -> None:
         """Free what was sealed."""
         for _, offset, _ in location[1]:
             self.store.release(offset)
@@ -139,7 +139,7 @@ def chains(maker: Maker, repeat: int, size_bytes: int) -> dict[str, list[float]]
 
 
 def seals(
-    maker: Maker, reader: Callable[[Location], list[float]], repeat: int, size_bytes: int
+    maker: Maker, reader: Callable[[ObjectRef], list[float]], repeat: int, size_bytes: int
 ) -> dict[str, list[float]]:
     """Time the sealing of results, and have another process time their reading."""
     seconds: dict[str, list[float]] = {"seal": [], "read": [], "sum": [], "private sum": []}
@@ -180,7 +180,7 @@ def reader() -> None:
 
 
 @contextlib.contextmanager
-def _reading(descriptor: int) -> Iterator[Callable[[Location], list[float]]]:
+def _reading(descriptor: int) -> Iterator[Callable[[ObjectRef], list[float]]]:
     command = [sys.executable, "-c", "from benchmarks.store import reader; reader()", str(descriptor)]
     with subprocess.Popen(
         command, pass_fds=(descriptor,), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -190,7 +190,7 @@ def _reading(descriptor: int) -> Iterator[Callable[[Location], list[float]]]:
         requests: IO[bytes] = process.stdin
         answers: IO[bytes] = process.stdout
 
-        def ask(location: Location) -> list[float]:
+        def ask(location: ObjectRef) -> list[float]:
             pickle.dump(location, requests)
             requests.flush()
             answer: list[float] = pickle.load(answers)

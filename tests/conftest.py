@@ -27,7 +27,7 @@ import pytest
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.engine.loop import Engine
-from dask_mars.engine.spill_writer import Spiller
+from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.protocol.locks import InterprocessLock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -427,13 +427,13 @@ def small(tmp_path: Path) -> Iterator[Runtime]:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the files that engines write chunks to."""
     names: list[str] = []
-    write = Spiller.write
+    write = SpillWriter.write
 
-    def note(self: Spiller, name: str, *rest: Any) -> None:
+    def note(self: SpillWriter, name: str, *rest: Any) -> None:
         names.append(name)
         write(self, name, *rest)
 
-    monkeypatch.setattr(Spiller, "write", note)
+    monkeypatch.setattr(SpillWriter, "write", note)
     return names
 
 

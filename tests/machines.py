@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dask_mars.scheduler.events import (
+    ChunksFinished,
     Event,
     GraphPlan,
     GraphSubmitted,
     Instruction,
-    OperandsFinished,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Policy
@@ -71,7 +71,7 @@ class CheckedMachine:
 
     def finish(self, worker: int, *chunks: int, graph: int = 1, seconds: float = 1.0) -> list[Instruction]:
         """Report chunks that each took so many seconds."""
-        return self.post(OperandsFinished(worker, graph, chunks, [seconds] * len(chunks)))
+        return self.post(ChunksFinished(worker, graph, chunks, [seconds] * len(chunks)))
 
     def states(self, graph: int = 1) -> list[str]:
         """Return the names of all chunks' states."""

@@ -28,7 +28,7 @@ from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.local import LocalMarsCluster
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import cut, place
-from dask_mars.cluster.stored_result import Stored, give_back_ended
+from dask_mars.cluster.stored_result import StoredResult, give_back_ended
 from dask_mars.cluster.subtask_spec import Packer, Unsendable
 from dask_mars.cluster.transfers import Budget
 from dask_mars.engine.reservations import Room
@@ -164,7 +164,7 @@ def test_what_waits_for_its_reader_waits_in_the_store(client, agent, other, tmp_
     blocker, has_begun = endless(client, other, tmp_path)
     assert eventually(has_begun, 10)
     second = submit(client, other, piece_of({"y": (np.sum, "x")}, "y", reads=("x",)), first, key="second")
-    assert eventually(lambda: isinstance(other.data.get("first"), Stored), 10)
+    assert eventually(lambda: isinstance(other.data.get("first"), StoredResult), 10)
     assert other.state.tasks["second"].state != "executing"
     blocker.cancel()
     assert second.result() == [100_000]
@@ -199,7 +199,7 @@ def test_single_values_are_put_into_the_store_too(client, agent):
     scattered = client.scatter(large(), workers=[agent.address])
     piece = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)
     assert submit(client, agent, piece, scattered).result() == [100_000]
-    assert isinstance(agent.data[scattered.key], Stored)
+    assert isinstance(agent.data[scattered.key], StoredResult)
     assert np.array_equal(scattered.result(), large())
 
 
@@ -220,7 +220,7 @@ def test_frames_are_the_shared_memory(client, agent):
 
 
 def test_results_within_results_travel_as_lists():
-    stored = Stored([Stored([1, 2]), Stored([large()]), Stored([{"a": 1}], bare=True)])
+    stored = StoredResult([StoredResult([1, 2]), StoredResult([large()]), StoredResult([{"a": 1}], bare=True)])
     for first, (array,), last in (
         stored.value(),
         deserialize(*serialize(stored)),

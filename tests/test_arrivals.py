@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_mars.cluster.stored_result import Stored
-from dask_mars.cluster.transfers import Arrivals, Budget
+from dask_mars.cluster.stored_result import StoredResult
+from dask_mars.cluster.transfers import Budget, Transfers
 from dask_mars.engine.loop import Engine
 from dask_mars.engine.reservations import Room
 from dask_mars.errors import EngineStopped
@@ -31,13 +31,13 @@ def mebibyte(value: float) -> Any:
     return np.full(MIB // 8, value)
 
 
-def arrivals_of(engine: Engine, data: dict[str, Any] | None = None) -> Arrivals:
-    arrivals = Arrivals({} if data is None else data)
+def arrivals_of(engine: Engine, data: dict[str, Any] | None = None) -> Transfers:
+    arrivals = Transfers({} if data is None else data)
     arrivals.engine = engine
     return arrivals
 
 
-async def waiting_put(arrivals: Arrivals) -> asyncio.Future[Any]:
+async def waiting_put(arrivals: Transfers) -> asyncio.Future[Any]:
     """Return something that is to come, and waits for room."""
     waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
     await asyncio.sleep(0.05)
@@ -45,7 +45,7 @@ async def waiting_put(arrivals: Arrivals) -> asyncio.Future[Any]:
     return waiting
 
 
-async def put(arrivals: Arrivals, key: str, value: Any) -> Any:
+async def put(arrivals: Transfers, key: str, value: Any) -> Any:
     """Let a result come as an agent does it."""
     values = {key: value}
     async with arrivals.room(key, value.nbytes):
@@ -67,12 +67,12 @@ def test_others_leave_memory_before_something_comes(host):
         return found
 
     found = asyncio.run(come())
-    assert all(type(value) is Stored for value in found)
+    assert all(type(value) is StoredResult for value in found)
     assert engine.spilled_bytes
     assert most <= 8 * MIB
     assert [value.value()[0] for value in found] == list(range(20))
     assert sum([value.on_disk_bytes for value in found]) >= 12 * MIB
-    assert Stored(found).on_disk_bytes == sum([value.on_disk_bytes for value in found])
+    assert StoredResult(found).on_disk_bytes == sum([value.on_disk_bytes for value in found])
 
 
 def test_many_at_a_time_keep_to_the_limit(host):
@@ -141,7 +141,7 @@ def test_results_that_are_here_go_into_the_store_once(host):
         await asyncio.gather(*[arrivals.take_in(key) for key in ("x", "x", "y", "z")])
 
     asyncio.run(come())
-    assert type(data["x"]) is Stored
+    assert type(data["x"]) is StoredResult
     assert data["y"] == 5
     assert engine.view.store()["stored_bytes"] < 2 * MIB
     data.clear()

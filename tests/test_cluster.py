@@ -34,9 +34,9 @@ from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.computation import Computation
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
-from dask_mars.cluster.requirements import Demands
+from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.cluster.stored_result import Stored, give_back_ended
+from dask_mars.cluster.stored_result import StoredResult, give_back_ended
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
@@ -138,7 +138,7 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
-    computation = Computation(client, graph, find_hosts(client), "name", 0, Demands(), Shuffles(), {})
+    computation = Computation(client, graph, find_hosts(client), "name", 0, Requirements(), Shuffles(), {})
     made = submission._Submission(computation, Packer(graph, 0), cut, False, None)
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
@@ -160,8 +160,8 @@ def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_ag
     computing = threading.Thread(target=lambda: found.append(get(graph, "z")))
     computing.start()
     try:
-        assert eventually(lambda: any(isinstance(value, Stored) for value in busy.data.values()), 10)
-        assert any(isinstance(value, Stored) for value in free.data.values())
+        assert eventually(lambda: any(isinstance(value, StoredResult) for value in busy.data.values()), 10)
+        assert any(isinstance(value, StoredResult) for value in free.data.values())
     finally:
         go.touch()
         computing.join()
@@ -536,8 +536,8 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            found_cut = cut_for(graph, hosts, (), {}, Demands(), Shuffles())
-            assert found_cut == cut_for(graph, hosts, (), {}, Demands(), Shuffles())
+            found_cut = cut_for(graph, hosts, (), {}, Requirements(), Shuffles())
+            assert found_cut == cut_for(graph, hosts, (), {}, Requirements(), Shuffles())
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in found_cut.subtasks))
     assert len(found) == 2
 

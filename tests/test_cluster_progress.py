@@ -31,7 +31,7 @@ from tornado.httpclient import AsyncHTTPClient
 
 import dask_mars
 from dask_mars.cluster import dashboard, progress
-from dask_mars.cluster.dashboard import Overview
+from dask_mars.cluster.dashboard import Dashboard
 from dask_mars.cluster.metrics import SUBTASKS
 from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.progress import Watch
@@ -411,9 +411,9 @@ def test_messages_out_of_order_and_repeated(in_order):
 
 
 @pytest.fixture
-def installed(cluster: Any) -> Iterator[Overview]:
+def installed(cluster: Any) -> Iterator[Dashboard]:
     yield dashboard.install(cluster.scheduler)
-    cluster.scheduler.remove_plugin(Overview.name)
+    cluster.scheduler.remove_plugin(Dashboard.name)
 
 
 def fetched(client: Client) -> Any:

@@ -17,7 +17,7 @@ from dask_mars import Runtime
 from dask_mars.errors import WorkerDied
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.prepare import prepare
-from dask_mars.scheduler.events import FailGraph, OperandFailed, Run, WorkerLost, WorkerStarted
+from dask_mars.scheduler.events import ChunkFailed, FailGraph, Run, WorkerLost, WorkerStarted
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -88,7 +88,7 @@ def test_it_is_given_again_if_the_worker_was_never_up() -> None:
 def test_an_appending_chunk_that_raises_is_not_tried_again() -> None:
     machine = CheckedMachine(workers=1)
     machine.submit((), outputs=range(1), unrepeatable=frozenset({0}), default_retries=3)
-    assert any(isinstance(each, FailGraph) for each in machine.post(OperandFailed(0, 1, 0)))
+    assert any(isinstance(each, FailGraph) for each in machine.post(ChunkFailed(0, 1, 0)))
 
 
 # -- the whole ------------------------------------------------------------------------------------------------

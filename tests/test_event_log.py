@@ -24,7 +24,7 @@ from dask_mars import Runtime, errors
 from dask_mars.diagnostics import EventLog, Listener, add_listener, event_log, remove_listener
 from dask_mars.diagnostics.trace_file import TraceFile
 from dask_mars.engine.listeners import listeners
-from dask_mars.scheduler.events import OperandsFinished
+from dask_mars.scheduler.events import ChunksFinished
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -288,10 +288,10 @@ def test_numbers_of_rows_are_none_of_processes(path: Path):
 class Recorder(Listener):
     def __init__(self, wants_steps: bool = False) -> None:
         self.wants_steps = wants_steps
-        self.finished: list[OperandsFinished] = []
+        self.finished: list[ChunksFinished] = []
 
     def hear(self, engine: Any, happening: Any) -> None:
-        if isinstance(happening, OperandsFinished):
+        if isinstance(happening, ChunksFinished):
             self.finished.append(happening)
 
 

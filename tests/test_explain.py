@@ -19,7 +19,7 @@ import dask_mars
 from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
-from dask_mars.scheduler.events import CLIENT, OperandFailed, OperandsFinished, TimePassed
+from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -73,7 +73,7 @@ def test_queues_have_positions():
 def test_retries_have_a_time():
     checked = CheckedMachine()
     checked.submit((), default_retries=1)
-    checked.post(OperandFailed(0, 1, 0))
+    checked.post(ChunkFailed(0, 1, 0))
     assert told(checked, "a", ()) == ["'a' is ready and will be tried again in 0.1 s"]
 
 
@@ -219,7 +219,7 @@ def test_a_chunk_that_nobody_would_run_is_a_stall():
     assert checked.machine.stalled() == []
     graph = checked.machine._graphs[1]
     graph.in_client[1] = 1
-    checked.machine.handle(OperandsFinished(0, 1, [0], [1.0]), checked.now_s)
+    checked.machine.handle(ChunksFinished(0, 1, [0], [1.0]), checked.now_s)
     assert checked.machine.stalled() == []
     checked.machine._dispatcher.take_back(CLIENT, graph, [1])
     assert checked.machine.stalled() == [1]
@@ -228,7 +228,7 @@ def test_a_chunk_that_nobody_would_run_is_a_stall():
 def test_what_waits_for_time_is_no_stall():
     checked = CheckedMachine()
     checked.submit((), default_retries=1)
-    checked.post(OperandFailed(0, 1, 0))
+    checked.post(ChunkFailed(0, 1, 0))
     assert checked.machine.stalled() == []
 
 

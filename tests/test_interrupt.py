@@ -28,7 +28,7 @@ from tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 from dask_mars import Runtime
 from dask_mars.client.computation import _Computation
-from dask_mars.engine.cancellation import Deadlines
+from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.computation import GraphRun
 from dask_mars.errors import Cancelled, ExecutionInterrupted, MarsError
 from dask_mars.graph.chunks import Operand, Step
@@ -403,7 +403,7 @@ class Host:
         self.control = ControlPage(memoryview(bytearray(page_bytes(1))))
         self.control.clear(0)
         self.in_hand = {(1, 0)}
-        self.deadlines = Deadlines({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
+        self.deadlines = Cancellation({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
         self.deadlines.end_soon(self.handle, 1)
         self.now_s = self.deadlines.next_s() or 0.0
 

@@ -18,7 +18,7 @@ from conftest import files
 from dask_mars.engine.receiver import Reports
 from dask_mars.errors import SpillError, StoreFull
 from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, Location, blocks_of, needed_bytes, spilled_file
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef, blocks_of, needed_bytes, spilled_file
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
@@ -39,7 +39,7 @@ def store() -> Iterator[Store]:
         os.close(descriptor)
 
 
-def on_disk(store: Store, value: Any, folder: Path) -> Location:
+def on_disk(store: Store, value: Any, folder: Path) -> ObjectRef:
     """Return where on disk a value is, which is no longer in the store."""
     location = store.seal(value)
     spilled = store.spill(location, "value", SpillFiles(folder))
@@ -182,7 +182,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     chunks: list[int] = []
     on_loaded = Reports._on_loaded
 
-    def note(self: Reports, handle: Any, number: int, locations: dict[int, Location]) -> None:
+    def note(self: Reports, handle: Any, number: int, locations: dict[int, ObjectRef]) -> None:
         chunks.extend(locations)
         on_loaded(self, handle, number, locations)
 
@@ -332,9 +332,9 @@ def test_an_array_is_assembled_with_one_chunk_from_disk_at_a_time(small, written
         def __del__(self) -> None:
             living[0] -= 1
 
-    reads: list[Location] = []
+    reads: list[ObjectRef] = []
 
-    def noted(self: Store, location: Location, owners: Any = None) -> Any:
+    def noted(self: Store, location: ObjectRef, owners: Any = None) -> Any:
         value = load(self, location, owners)
         if location[0] != SPILLED:
             return value

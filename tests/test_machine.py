@@ -7,6 +7,9 @@ from machines import CheckedMachine, plan
 
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksFinished,
+    ChunksReturned,
     FailGraph,
     FinishGraph,
     ForgetGraph,
@@ -14,9 +17,6 @@ from dask_mars.scheduler.events import (
     GraphCancelled,
     GraphSubmitted,
     Interrupt,
-    OperandFailed,
-    OperandsFinished,
-    OperandsReturned,
     ResultsTaken,
     Run,
     TimePassed,
@@ -177,7 +177,7 @@ def test_durations_in_the_client_say_nothing_of_workers():
 def test_chunk_returned_for_the_client_goes_to_the_client():
     machine = CheckedMachine()
     machine.submit(())
-    assert machine.post(OperandsReturned(0, 1, [0], to_client=True)) == [Run(CLIENT, 1, [0])]
+    assert machine.post(ChunksReturned(0, 1, [0], to_client=True)) == [Run(CLIENT, 1, [0])]
     assert machine.machine.in_hand(0) == []
     assert machine.finish(CLIENT, 0) == [FinishGraph(1)]
 
@@ -185,13 +185,13 @@ def test_chunk_returned_for_the_client_goes_to_the_client():
 def test_returned_chunk_is_handed_out_again():
     machine = CheckedMachine()
     machine.submit(())
-    assert machine.post(OperandsReturned(0, 1, [0])) == [Run(0, 1, [0])]
+    assert machine.post(ChunksReturned(0, 1, [0])) == [Run(0, 1, [0])]
 
 
 def test_failure_in_the_client_is_retried_in_the_client():
     machine = CheckedMachine()
     machine.submit((), in_client=frozenset({0}), default_retries=1)
-    assert machine.post(OperandFailed(CLIENT, 1, 0)) == []
+    assert machine.post(ChunkFailed(CLIENT, 1, 0)) == []
     assert machine.post(TimePassed(), after_s=1.0) == [Run(CLIENT, 1, [0])]
 
 
@@ -202,20 +202,20 @@ def test_retries_wait_twice_as_long_each_time_up_to_the_limit():
     machine = CheckedMachine(retry_delay_s=0.5, retry_delay_limit_s=3.0)
     machine.submit((), default_retries=5)
     for delay_s in (0.5, 1.0, 2.0, 3.0, 3.0):
-        assert machine.post(OperandFailed(0, 1, 0)) == []
+        assert machine.post(ChunkFailed(0, 1, 0)) == []
         assert machine.states() == ["READY"]
         assert machine.machine.next_due_s() == pytest.approx(machine.now_s + delay_s)
         assert machine.post(TimePassed(), after_s=0.9 * delay_s) == []
         assert machine.post(TimePassed(), after_s=0.1 * delay_s + 1e-9) == [Run(0, 1, [0])]
         assert machine.machine.next_due_s() is None
-    assert machine.post(OperandFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
 
 
 def test_delay_of_a_thousandth_retry_is_the_limit():
     machine = CheckedMachine(retry_delay_s=0.1, retry_delay_limit_s=10.0)
     machine.submit((), default_retries=2000)
     for _ in range(1100):
-        machine.post(OperandFailed(0, 1, 0))
+        machine.post(ChunkFailed(0, 1, 0))
         assert machine.machine.next_due_s() <= machine.now_s + 10.0
         machine.post(TimePassed(), after_s=10.0)
     assert machine.states() == ["RUNNING"]
@@ -224,7 +224,7 @@ def test_delay_of_a_thousandth_retry_is_the_limit():
 def test_retry_that_is_due_runs_with_whatever_event_comes_next():
     machine = CheckedMachine(workers=2)
     machine.submit((), (), default_retries=1)
-    machine.post(OperandFailed(0, 1, 0))
+    machine.post(ChunkFailed(0, 1, 0))
     machine.now_s += 1.0
     assert machine.finish(1, 1) == [Run(0, 1, [0])]
 
@@ -232,14 +232,14 @@ def test_retry_that_is_due_runs_with_whatever_event_comes_next():
 def test_retries_of_a_chunk_come_before_the_default():
     machine = CheckedMachine(workers=2)
     machine.submit((), (), default_retries=3, retries={1: 0})
-    assert machine.post(OperandFailed(0, 1, 0)) == []
-    assert machine.post(OperandFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == []
+    assert machine.post(ChunkFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
 
 
 def test_final_failure_is_not_retried():
     machine = CheckedMachine()
     machine.submit((), default_retries=3)
-    assert machine.post(OperandFailed(0, 1, 0, final=True)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0, final=True)) == [FailGraph(1, 0, False), ForgetGraph(1)]
 
 
 def test_failure_is_fatal_to_successors_and_cancels_all_else():
@@ -248,7 +248,7 @@ def test_failure_is_fatal_to_successors_and_cancels_all_else():
     machine.submit((), (0,), (0,), (1,), (2, 3), (0,), (5,), worker_limit=2)
     machine.finish(0, 0)
     assert machine.states() == ["FINISHED", *["RUNNING"] * 2, *["UNSCHEDULED"] * 2, "READY", "UNSCHEDULED"]
-    assert machine.post(OperandFailed(0, 1, 1)) == [FailGraph(1, 1, False), Interrupt(1, 1, force=False)]
+    assert machine.post(ChunkFailed(0, 1, 1)) == [FailGraph(1, 1, False), Interrupt(1, 1, force=False)]
     assert machine.states() == ["FINISHED", "FATAL", "CANCELLING", "FATAL", "FATAL", "CANCELLED", "CANCELLED"]
     assert machine.finish(1, 2) == [Free(1, [2]), ForgetGraph(1)]
 
@@ -256,14 +256,14 @@ def test_failure_is_fatal_to_successors_and_cancels_all_else():
 def test_second_failure_of_a_graph_is_not_reported():
     machine = CheckedMachine(workers=2)
     machine.submit((), ())
-    assert machine.post(OperandFailed(0, 1, 0)) == [FailGraph(1, 0, False), Interrupt(1, 1, force=False)]
-    assert machine.post(OperandFailed(1, 1, 1)) == [ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0, False), Interrupt(1, 1, force=False)]
+    assert machine.post(ChunkFailed(1, 1, 1)) == [ForgetGraph(1)]
 
 
 def test_cancelling_a_failed_graph_does_not_end_what_still_runs():
     machine = CheckedMachine(workers=2)
     machine.submit((), ())
-    machine.post(OperandFailed(0, 1, 0))
+    machine.post(ChunkFailed(0, 1, 0))
     assert machine.post(GraphCancelled(1)) == []
     assert machine.finish(1, 1) == [Free(1, [1]), ForgetGraph(1)]
 
@@ -271,8 +271,8 @@ def test_cancelling_a_failed_graph_does_not_end_what_still_runs():
 def test_failed_graph_does_not_run_its_pending_retries():
     machine = CheckedMachine(workers=2)
     machine.submit((), (), retries={0: 1})
-    assert machine.post(OperandFailed(0, 1, 0)) == []
-    assert machine.post(OperandFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == []
+    assert machine.post(ChunkFailed(1, 1, 1)) == [FailGraph(1, 1, False), ForgetGraph(1)]
     assert machine.post(TimePassed(), after_s=60.0) == []
     assert machine.machine.next_due_s() is None
 
@@ -280,11 +280,11 @@ def test_failed_graph_does_not_run_its_pending_retries():
 def test_cancelled_graph_does_not_run_its_pending_retries_while_it_winds_down():
     machine = CheckedMachine(workers=2)
     machine.submit((), (), default_retries=1)
-    machine.post(OperandFailed(0, 1, 0))
+    machine.post(ChunkFailed(0, 1, 0))
     machine.post(GraphCancelled(1))
     assert machine.states() == ["CANCELLED", "CANCELLING"]
     assert machine.post(TimePassed(), after_s=60.0) == []
-    assert machine.post(OperandsReturned(1, 1, [1])) == [ForgetGraph(1)]
+    assert machine.post(ChunksReturned(1, 1, [1])) == [ForgetGraph(1)]
 
 
 # -- lost workers -----------------------------------------------------------------------------------------------
@@ -330,9 +330,9 @@ def test_losses_do_not_use_up_retries():
     machine.submit((), default_retries=1)
     machine.post(WorkerLost(0, running=(1, 0)))
     machine.post(WorkerStarted(0), after_s=60.0)
-    assert machine.post(OperandFailed(0, 1, 0)) == []
+    assert machine.post(ChunkFailed(0, 1, 0)) == []
     machine.post(TimePassed(), after_s=60.0)
-    assert machine.post(OperandFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == [FailGraph(1, 0, False), ForgetGraph(1)]
 
 
 def test_work_of_a_lost_worker_goes_to_another():
@@ -368,7 +368,7 @@ def test_cancel_stops_what_waits_and_interrupts_what_runs():
     assert machine.states() == ["RUNNING", "READY", "UNSCHEDULED"]
     assert machine.post(GraphCancelled(1)) == [Interrupt(0, 1, force=True)]
     assert machine.states() == ["CANCELLING", "CANCELLED", "CANCELLED"]
-    assert machine.post(OperandsReturned(0, 1, [0])) == [ForgetGraph(1)]
+    assert machine.post(ChunksReturned(0, 1, [0])) == [ForgetGraph(1)]
 
 
 def test_chunk_finished_after_its_cancelling_is_freed():
@@ -392,7 +392,7 @@ def test_chunk_failed_after_its_cancelling_is_not_reported():
     machine = CheckedMachine()
     machine.submit((), default_retries=3)
     machine.post(GraphCancelled(1))
-    assert machine.post(OperandFailed(0, 1, 0)) == [ForgetGraph(1)]
+    assert machine.post(ChunkFailed(0, 1, 0)) == [ForgetGraph(1)]
 
 
 def test_cancel_of_a_graph_with_nothing_in_hand_forgets_it_at_once():
@@ -429,10 +429,10 @@ def test_worker_that_is_cancelling_one_graph_gets_no_slow_work_of_another():
 @pytest.mark.parametrize(
     "event",
     [
-        OperandsFinished(0, 1, [0], [1.0]),
-        OperandsFinished(CLIENT, 1, [0], [1.0]),
-        OperandFailed(0, 1, 0),
-        OperandsReturned(0, 1, [0]),
+        ChunksFinished(0, 1, [0], [1.0]),
+        ChunksFinished(CLIENT, 1, [0], [1.0]),
+        ChunkFailed(0, 1, 0),
+        ChunksReturned(0, 1, [0]),
         GraphCancelled(1),
         ResultsTaken(1),
     ],
@@ -663,17 +663,17 @@ def test_inputs_on_two_workers_are_waited_for():
 
 def test_what_follows_a_failure_is_not_computed():
     checked, _ = quick((), (0,), (1,))
-    instructions = checked.post(OperandFailed(0, 1, 1))
+    instructions = checked.post(ChunkFailed(0, 1, 1))
     assert instructions == [FailGraph(1, 1, False), Interrupt(0, 1, False)]
     assert checked.states()[1:] == ["FATAL", "CANCELLING", "CANCELLING"]
-    checked.post(OperandsReturned(0, 1, [2, 3]))
+    checked.post(ChunksReturned(0, 1, [2, 3]))
     assert checked.machine.graphs == []
 
 
 def test_what_follows_a_retry_is_given_once_more():
     checked, _ = quick((), (0,), default_retries=1)
-    checked.post(OperandFailed(0, 1, 1))
-    checked.post(OperandsReturned(0, 1, [2]))
+    checked.post(ChunkFailed(0, 1, 1))
+    checked.post(ChunksReturned(0, 1, [2]))
     assert checked.states()[1:] == ["READY", "UNSCHEDULED"]
     assert checked.post(TimePassed(), after_s=1.0) == [Run(0, 1, [1, 2])]
 
@@ -725,7 +725,7 @@ def order_of(*inputs, sizes=None, **options):
         ((chunk,),) = [instruction.chunks for instruction in run]
         order.append(chunk)
         size = {chunk: sizes[chunk]}
-        instructions = checked.post(OperandsFinished(0, 1, [chunk], [1.0], size, size))
+        instructions = checked.post(ChunksFinished(0, 1, [chunk], [1.0], size, size))
 
 
 #: Two columns of two chunks, each standardised by what is known of its column; by rows.
@@ -767,9 +767,9 @@ def test_what_was_brought_forward_and_failed_waits_for_its_retry():
     checked = CheckedMachine(store_limit=10**6, memory_limit=10**6)
     checked.submit(*COLUMNS, default_retries=1, declared_bytes=lambda chunk: 1)
     for chunk in (0, 1, 2, 3):
-        checked.post(OperandsFinished(0, 1, [chunk], [1.0], {chunk: 1}, {chunk: 1}))
+        checked.post(ChunksFinished(0, 1, [chunk], [1.0], {chunk: 1}, {chunk: 1}))
     assert checked.machine.in_hand(0) == [(1, 8)]
-    checked.post(OperandFailed(0, 1, 8))
+    checked.post(ChunkFailed(0, 1, 8))
     started = []
     while hand := checked.machine.in_hand(0):
         started.append(hand[0][1])

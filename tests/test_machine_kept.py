@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from machines import CheckedMachine, plan
 
 from dask_mars.scheduler.events import (
+    ChunksFinished,
     ChunksLoaded,
     ChunksReleased,
     ChunksSpilled,
@@ -17,7 +18,6 @@ from dask_mars.scheduler.events import (
     Free,
     GraphCancelled,
     GraphSubmitted,
-    OperandsFinished,
     ReadAhead,
     ResultsKept,
     ResultsTaken,
@@ -36,7 +36,7 @@ def keeping(sizes: tuple[int, ...] = (), limit: int | None = None, **policy: Any
     machine.submit(*[()] * count, (), outputs=range(count))
     for chunk in range(count + 1):
         size = dict(zip([chunk], sizes[chunk : chunk + 1], strict=False))
-        machine.post(OperandsFinished(0, SOURCE, [chunk], [1.0], size, size))
+        machine.post(ChunksFinished(0, SOURCE, [chunk], [1.0], size, size))
     machine.machine.memory.stored_bytes = sum(sizes)
     assert machine.post(ResultsKept(SOURCE, KEPT, [*range(count)]))[0] == ForgetGraph(SOURCE)
     return machine
@@ -78,7 +78,7 @@ def test_idle_chunks_go_to_disk_where_results_that_are_being_taken_do_not():
     machine = keeping((40, 40), limit=100)
     machine.submit((), graph=USER)
     machine.machine.memory.stored_bytes = 120
-    assert machine.post(OperandsFinished(0, USER, [0], [1.0], {0: 40}, {0: 40})) == [
+    assert machine.post(ChunksFinished(0, USER, [0], [1.0], {0: 40}, {0: 40})) == [
         FinishGraph(USER),
         Spill(KEPT, [0]),
     ]

@@ -15,7 +15,10 @@ from machines import plan
 
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksFinished,
     ChunksLoaded,
+    ChunksReturned,
     ChunksSpilled,
     Event,
     FailGraph,
@@ -26,9 +29,6 @@ from dask_mars.scheduler.events import (
     GraphPlan,
     GraphSubmitted,
     Interrupt,
-    OperandFailed,
-    OperandsFinished,
-    OperandsReturned,
     ReadAhead,
     Refuse,
     ResultsKept,
@@ -158,7 +158,7 @@ class Host:
             self.finish(worker, graph, [chunk])
         else:
             self.hands[worker].pop(0)
-            self.post(OperandsReturned(worker, graph, [chunk]))
+            self.post(ChunksReturned(worker, graph, [chunk]))
 
     def pinned(self) -> set[tuple[int, int]]:
         """Return what workers, and the client, are reading."""
@@ -183,7 +183,7 @@ class Host:
                 sizes[chunk] = self.stored[graph, chunk] = size
             else:
                 self.stored[graph, chunk] = 0
-        self.post(OperandsFinished(worker, graph, chunks, [seconds] * len(chunks), sizes, sizes))
+        self.post(ChunksFinished(worker, graph, chunks, [seconds] * len(chunks), sizes, sizes))
 
     def load(self, worker: int, graph: int, chunks: Iterable[int]) -> None:
         """Put back into the store what a worker needs for chunks and was told to load."""
@@ -300,10 +300,10 @@ def test_what_operands_take_while_they_run_is_learnt():
     runs = machine.handle(GraphSubmitted(1, graph_plan), 0.0)
     assert len(runs) == 4
     # Three are running without a promise; what they are promised now leaves no room for another.
-    assert machine.handle(OperandsFinished(0, 1, [0], [0.1], {}, {}, {0: 40}), 1.0) == []
+    assert machine.handle(ChunksFinished(0, 1, [0], [0.1], {}, {}, {0: 40}), 1.0) == []
     assert machine.memory.promised_bytes == 120
-    assert machine.handle(OperandsFinished(1, 1, [1], [0.1]), 1.0) == []
-    assert machine.handle(OperandsFinished(2, 1, [2], [0.1]), 1.0) == [Run(0, 1, [4])]
+    assert machine.handle(ChunksFinished(1, 1, [1], [0.1]), 1.0) == []
+    assert machine.handle(ChunksFinished(2, 1, [2], [0.1]), 1.0) == [Run(0, 1, [4])]
     machine.validate()
 
 
@@ -390,7 +390,7 @@ def give_back(host: Host, graph: int) -> None:
     host.post(GraphCancelled(graph))
     if host.hands[CLIENT]:
         host.hands[CLIENT].remove((graph, 0))
-        host.post(OperandsReturned(CLIENT, graph, [0]))
+        host.post(ChunksReturned(CLIENT, graph, [0]))
 
 
 def test_room_is_made_before_it_is_given():
@@ -708,11 +708,11 @@ def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
         elif what == "fail" and busy and chance.random() < 0.1:
             worker = chance.choice(busy)
             graph, chunk = host.hands[worker].pop(0)
-            host.post(OperandFailed(worker, graph, chunk))
+            host.post(ChunkFailed(worker, graph, chunk))
         elif what == "return" and workers_busy and chance.random() < 0.1:
             worker = chance.choice(workers_busy)
             graph, chunk = host.hands[worker].pop()
-            host.post(OperandsReturned(worker, graph, [chunk]))
+            host.post(ChunksReturned(worker, graph, [chunk]))
         elif what == "lose" and workers_busy and chance.random() < 0.05:
             worker = chance.choice(workers_busy)
             host.lose(worker)

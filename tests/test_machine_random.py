@@ -12,20 +12,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksFinished,
+    ChunksReturned,
     Event,
     FailGraph,
     FinishGraph,
     ForgetGraph,
     Free,
-    GiveBack,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
     Instruction,
     Interrupt,
-    OperandFailed,
-    OperandsFinished,
-    OperandsReturned,
+    RecallQueued,
     ResultsTaken,
     Run,
     TimePassed,
@@ -123,7 +123,7 @@ class World:
     # -- instructions -----------------------------------------------------------------------------------------
 
     def carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, GiveBack):
+        if isinstance(instruction, RecallQueued):
             # Whether it does is left to chance, as it is when code does not return to the interpreter.
             assert len(self.hands[instruction.worker]) > 1
             assert any(not hand for worker, hand in self.hands.items() if worker != CLIENT)
@@ -214,7 +214,7 @@ class World:
             assert not self.missing(worker, graph, chunk, chunks[:position])
         computation.stored.update(chunks)
         computation.computed.update(chunks)
-        self.post(OperandsFinished(worker, graph, chunks, durations_s))
+        self.post(ChunksFinished(worker, graph, chunks, durations_s))
 
     def fail(self, worker: int, graph: int, chunk: int, final: bool) -> None:
         computation = self.put_down(worker, graph, [chunk])
@@ -225,7 +225,7 @@ class World:
                 self.may_fail = (graph, chunk, False)
             else:
                 self.delay(computation, chunk, failures)
-        self.post(OperandFailed(worker, graph, chunk, final))
+        self.post(ChunkFailed(worker, graph, chunk, final))
 
     def delay(self, computation: Computation, chunk: int, attempt: int) -> None:
         delay_s = min(POLICY.retry_delay_s * 2 ** (attempt - 1), POLICY.retry_delay_limit_s)
@@ -235,7 +235,7 @@ class World:
         computation = self.put_down(worker, graph, chunks)
         if to_client and not computation.over:
             computation.for_client.update(chunks)
-        self.post(OperandsReturned(worker, graph, chunks, to_client))
+        self.post(ChunksReturned(worker, graph, chunks, to_client))
 
     def lose(self, worker: int, running: tuple[int, int] | None) -> None:
         self.hands.pop(worker)

@@ -6,9 +6,9 @@ import pytest
 from machines import CheckedMachine, plan
 
 from dask_mars.scheduler.events import (
-    GiveBack,
+    ChunksReturned,
     GraphSubmitted,
-    OperandsReturned,
+    RecallQueued,
     Run,
     TimePassed,
     WorkerStarted,
@@ -31,7 +31,7 @@ def test_a_silent_worker_is_asked_to_give_back_what_waits() -> None:
     machine = with_long_queue()
     assert machine.machine.next_due_s() == pytest.approx(machine.now_s + 1.0)
     assert machine.post(TimePassed(), after_s=0.5) == []
-    assert machine.post(TimePassed(), after_s=0.5) == [GiveBack(0)]
+    assert machine.post(TimePassed(), after_s=0.5) == [RecallQueued(0)]
 
 
 def test_it_is_asked_again_after_twice_the_time() -> None:
@@ -44,7 +44,7 @@ def test_what_it_gives_back_goes_to_the_others() -> None:
     machine = with_long_queue()
     machine.post(TimePassed(), after_s=1.0)
     back = list(range(2, LEAVES))
-    assert machine.post(OperandsReturned(0, 1, back)) == [Run(1, 1, back)]
+    assert machine.post(ChunksReturned(0, 1, back)) == [Run(1, 1, back)]
     assert machine.machine.next_due_s() is None
     machine.finish(1, *back, seconds=1e-6)
     assert machine.machine.in_hand(0) == [(1, 1)]
@@ -53,7 +53,7 @@ def test_what_it_gives_back_goes_to_the_others() -> None:
 def test_a_silent_worker_gets_nothing_more_until_it_is_done() -> None:
     machine = with_long_queue()
     machine.post(TimePassed(), after_s=1.0)
-    machine.post(OperandsReturned(0, 1, list(range(2, LEAVES))))
+    machine.post(ChunksReturned(0, 1, list(range(2, LEAVES))))
     further = machine.post(GraphSubmitted(2, plan((), (), outputs=range(2))))
     assert [each.worker for each in further if isinstance(each, Run)] == []
     done = machine.finish(0, 1, seconds=2.0)

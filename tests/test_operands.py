@@ -20,7 +20,7 @@ from dask.array.core import getter
 
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.graph import functions
-from dask_mars.graph.functions import OperandMapping, op_id_of, path_of
+from dask_mars.graph.functions import FunctionRegistry, op_id_of, path_of
 from dask_mars.protocol import channel
 from tests import tasks
 from tests.conftest import without_addresses
@@ -64,8 +64,8 @@ def counted() -> None: ...
 
 
 @pytest.fixture
-def mapping() -> OperandMapping:
-    return OperandMapping()
+def mapping() -> FunctionRegistry:
+    return FunctionRegistry()
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_path_becomes_the_callable_on_first_use(mapping, module):
     op_id = mapping.op_id(loaded.function)
     path = mapping.path(op_id)
     del sys.modules["written_for_test"]
-    other = OperandMapping()
+    other = FunctionRegistry()
     other.learn(op_id, path)
     assert "written_for_test" not in sys.modules
     function = other[op_id]

@@ -26,7 +26,7 @@ from dask.graph_manipulation import clone
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.diagnostics.drawing.picture import KNOWN, make_picture
-from dask_mars.engine.spill_writer import Spiller
+from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.errors import PersistedLost
 from dask_mars.graph.chunks import DATA
 from dask_mars.optimize.expression import flatten
@@ -663,15 +663,15 @@ def test_one_and_a_half_times_the_store_summed_twice(small, spilled, monkeypatch
 
 def test_idle_chunks_make_room_for_computations(small, monkeypatch):
     written: list[str] = []
-    write = Spiller.write
+    write = SpillWriter.write
 
-    def note(self: Spiller, name: str, *rest: Any) -> None:
+    def note(self: SpillWriter, name: str, *rest: Any) -> None:
         written.append(name)
         write(self, name, *rest)
 
     persisted = numbers(880, 220).persist(scheduler=small.get)
     assert len(kept_by(persisted)) == 16
-    monkeypatch.setattr(Spiller, "write", note)
+    monkeypatch.setattr(SpillWriter, "write", note)
     other = da.random.default_rng(4).random((800, 800), chunks=200)
     assert abs((other - other.mean()).mean().compute(scheduler=small.get)) < 1e-9
     assert written

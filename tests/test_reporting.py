@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dask_mars.protocol import channel
-from dask_mars.worker.outbox import Output, Reporter
+from dask_mars.worker.outbox import Outbox, Output
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ class Says:
 
 @pytest.mark.parametrize("now", [False, True])
 def test_what_is_said_while_something_is_sent_comes_behind_it(now: bool, ends: Any) -> None:
-    reporter = Reporter(ends[0])
+    reporter = Outbox(ends[0])
     say = reporter.send_now if now else reporter.send
     reporter.outgoing.append((channel.WARNING, Says(lambda: say(("second",)))))
     reporter.flush(0.0)
@@ -71,7 +71,7 @@ class Talkative:
 @pytest.mark.parametrize("own", [True, False])
 def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any) -> None:
     connection: Any = Talkative(ends[0])
-    reporter = Reporter(connection)
+    reporter = Outbox(connection)
     output = Output(lambda name, text: reporter.send_now((channel.OUTPUT, 1, name, text)), "stdout", None)
     connection.say = lambda: output.write("from a finalizer\n")
 
@@ -90,7 +90,7 @@ def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any
 
 @pytest.mark.timeout(60)
 def test_threads_may_say_something_at_any_time(ends: Any) -> None:
-    reporter = Reporter(ends[0])
+    reporter = Outbox(ends[0])
     messages: list[Any] = []
     total = 2000
 

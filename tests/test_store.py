@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dask_mars.errors import StoreFull
-from dask_mars.protocol.object_ref import ARRAY, OBJECT, PICKLE, SMALL, VALUE, Block, Location, blocks_of, size_of
+from dask_mars.protocol.object_ref import ARRAY, OBJECT, PICKLE, SMALL, VALUE, Block, ObjectRef, blocks_of, size_of
 from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.in_place_sealing import make_heap
@@ -41,14 +41,14 @@ class Pair:
     read: Store
     descriptors: list[int]
 
-    def share(self, value: Any) -> tuple[Location, Any, list[tuple[Block, Any]]]:
+    def share(self, value: Any) -> tuple[ObjectRef, Any, list[tuple[Block, Any]]]:
         """Seal a value in one store and load it in the other, as the input of a task there."""
         location = through_a_message(self.make.seal(value))
         owners: list[tuple[Block, Any]] = []
         return location, self.read.load(location, owners), owners
 
 
-def through_a_message(location: Location) -> Location:
+def through_a_message(location: ObjectRef) -> ObjectRef:
     return pickle.loads(pickle.dumps(location, protocol=5))
 
 
@@ -102,7 +102,7 @@ def assert_same_array(result: Any, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-def release(pair: Pair, location: Location) -> None:
+def release(pair: Pair, location: ObjectRef) -> None:
     for arena, offset, _ in blocks_of(location):
         (pair.make, pair.read)[arena].release(offset)
 
@@ -701,7 +701,7 @@ def born() -> Iterator[Pair]:
     close(pair)
 
 
-def seal_result(pair: Pair, results: list[Any]) -> Location:
+def seal_result(pair: Pair, results: list[Any]) -> ObjectRef:
     """Seal the only item of a list, and drop it."""
     location = pair.make.seal(results[0], adopt=True)
     results.clear()

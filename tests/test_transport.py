@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.graph.chunks import Operand, Step
-from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.protocol import columns
 from dask_mars.protocol.columns import (
     pack_chunks,
@@ -91,7 +91,7 @@ def test_operand_arrives_with_the_same_functions():
         input_count=2,
         literal_count=1,
     )
-    sender, receiver = OperandMapping(), OperandMapping()
+    sender, receiver = FunctionRegistry(), FunctionRegistry()
     packed = pickle.loads(pickle.dumps(pack_operand(operand, sender, dumps)))
     for op_id in packed[1]:
         if op_id is not None:
@@ -109,4 +109,4 @@ def test_operand_of_importable_functions_is_not_pickled_by_value():
         raise AssertionError("all functions have paths")
 
     operand = Operand("neg", (operator.neg,), (Step(0, (0,), ()),), 1, 0)
-    assert pack_operand(operand, OperandMapping(), never)[-1] is None
+    assert pack_operand(operand, FunctionRegistry(), never)[-1] is None

@@ -37,7 +37,7 @@ from dask_mars.diagnostics.drawing.picture import (
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
-from dask_mars.scheduler.events import CLIENT, GraphSubmitted, OperandsFinished, Run, WorkerStarted
+from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine
 from dask_mars.scheduler.simulate import NOBODY, rehearse
 
@@ -145,7 +145,7 @@ def test_workers_are_those_that_the_machine_chooses():
         run = waiting.pop(0)
         assert len(run.chunks) == 1
         found[run.chunks[0]] = run.worker
-        instructions = machine.handle(OperandsFinished(run.worker, 1, run.chunks, [1.0]), now_s)
+        instructions = machine.handle(ChunksFinished(run.worker, 1, run.chunks, [1.0]), now_s)
         waiting += [instruction for instruction in instructions if isinstance(instruction, Run)]
     assert plan_workers(before, 2) == found
     assert set(found) == {0, 1}

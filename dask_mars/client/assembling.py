@@ -9,7 +9,7 @@ from dask.array.core import finalize
 
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.programs import make_list
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, Location
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef
 from dask_mars.store.store import Store
 
 
@@ -18,14 +18,14 @@ def is_assembly(operand: Operand) -> bool:
     return operand.functions[-1] is finalize
 
 
-def part(store: Store, location: Location, operand: Operand) -> Any:
+def part(store: Store, location: ObjectRef, operand: Operand) -> Any:
     """Return a value that is to be assembled, or, if it is on disk, what reads it when it is copied.
 
     Parameters
     ----------
     store : Store
         The process's own.
-    location : Location
+    location : ObjectRef
         Of the value.
     operand : Operand
         What assembles it.
@@ -40,7 +40,7 @@ def part(store: Store, location: Location, operand: Operand) -> Any:
 class _OnDisk:
     """As much of an array as Dask asks of one before it copies it into its result."""
 
-    def __init__(self, store: Store, location: Location) -> None:
+    def __init__(self, store: Store, location: ObjectRef) -> None:
         _, _, dtype, shape, *_ = location[3]
         self.dtype = np.dtype(dtype)
         self.shape: tuple[int, ...] = shape

@@ -33,7 +33,7 @@ from dask_mars.optimize.expression import annotate, declarations, flatten, low_l
 from dask_mars.optimize.prepare import Apart, prepare
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.locks import interprocess
-from dask_mars.protocol.object_ref import ARRAY, Location
+from dask_mars.protocol.object_ref import ARRAY, ObjectRef
 from dask_mars.protocol.pickling import FailureRecord, can_travel, unpack_error
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.persisted import Persisted, as_node, value_of
@@ -488,7 +488,7 @@ class _Computation:
 _registry: dict[Any, Any] = {}
 
 
-def _location(run: GraphRun, chunk: int) -> Location:
+def _location(run: GraphRun, chunk: int) -> ObjectRef:
     location = run.locations[chunk]
     assert location is not None, f"chunk {chunk} is nowhere"
     return location

@@ -30,9 +30,9 @@ from dask_mars.cluster.admission import NotWanted
 from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
-from dask_mars.cluster.stored_result import Stored, give_back_ended, plain
-from dask_mars.cluster.subtask_spec import Agent, Piece, admitted
-from dask_mars.cluster.transfers import Arrivals, Budget
+from dask_mars.cluster.stored_result import StoredResult, give_back_ended, plain
+from dask_mars.cluster.subtask_spec import Agent, SubtaskSpec, admitted
+from dask_mars.cluster.transfers import Budget, Transfers
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.version import __version__
@@ -103,7 +103,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: What subtasks have raised of which Dask has not heard yet.
         self._raised: dict[Any, BaseException] = {}
-        self._arrivals = Arrivals(self.data)
+        self._arrivals = Transfers(self.data)
         self._sent_from_disk = Budget(int(settings.memory_limit * _SENT_SHARE))
         self._messenger = Messenger(self)
         self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
@@ -190,7 +190,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             _let_go_of_frames(self._raised.pop(key, None))
 
     def _reads_stored(self, task: Any) -> bool:
-        return any(isinstance(self.data.get(source.key), Stored) for source in task.dependencies)
+        return any(isinstance(self.data.get(source.key), StoredResult) for source in task.dependencies)
 
     async def gather_dep(
         self, worker: str, to_gather: Collection[Any], total_nbytes: int, *, stimulus_id: str
@@ -208,16 +208,16 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self, comm: Any, keys: Collection[Any], who: str | None = None, serializers: Any = None
     ) -> Any:
         """Send results to another worker or a client; what is on disk a few at a time."""
-        stored = [value for key in keys if isinstance(value := self.data.get(key), Stored)]
+        stored = [value for key in keys if isinstance(value := self.data.get(key), StoredResult)]
         async with self._sent_from_disk.share(sum([value.on_disk_bytes for value in stored])):
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
-    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Any:
+    def compute(self, piece: SubtaskSpec, arguments: Sequence[Any]) -> Any:
         """Compute a subtask, and return its outputs or what stands for them. Called by a thread of Dask's.
 
         Parameters
         ----------
-        piece : Piece
+        piece : SubtaskSpec
             The subtask.
         arguments : sequence
             What it reads.
@@ -228,7 +228,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             self._raised[thread_state.key] = error
             raise
 
-    def _compute(self, key: Any, piece: Piece, arguments: Sequence[Any]) -> Any:
+    def _compute(self, key: Any, piece: SubtaskSpec, arguments: Sequence[Any]) -> Any:
         def started(number: int) -> None:
             with self._subtasks_lock:
                 self._subtasks[key] = number
@@ -259,8 +259,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             with self._subtasks_lock:
                 del self._subtasks[key]
                 self._cancelled.discard(key)
-        parcels = [Stored([found[chunk] for chunk in parcel]) for parcel in piece.parcels]
-        return parcels[0] if len(parcels) == 1 else Stored(parcels)
+        parcels = [StoredResult([found[chunk] for chunk in parcel]) for parcel in piece.parcels]
+        return parcels[0] if len(parcels) == 1 else StoredResult(parcels)
 
     def cancel_subtask(self, key: Any) -> None:
         """Stop computing a subtask, if it is being computed."""

@@ -42,7 +42,7 @@ class _Where(NamedTuple):
 _LEFT_TO_DASK = _Where(())
 
 
-class Wishes:
+class TaskAnnotations:
     """Makes the annotations of a computation's tasks.
 
     Parameters
@@ -149,4 +149,4 @@ class Wishes:
         return self._graph.retries.get(chunk, self._retries)
 
 
-__all__ = ["Wishes"]
+__all__ = ["TaskAnnotations"]

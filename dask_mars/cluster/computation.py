@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distributed import Client, Future
 
 from dask_mars.cluster.planning import Host
-from dask_mars.cluster.requirements import Demands
+from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.graph.chunks import ChunkGraph
 
@@ -32,7 +32,7 @@ class Computation:
         Tells it from others, also those of other clients.
     retries : int
         How often a task that raises is tried again, where the user has said nothing else of it.
-    demands : Demands
+    demands : Requirements
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
@@ -45,7 +45,7 @@ class Computation:
     hosts: Sequence[Host]
     name: str
     retries: int
-    demands: Demands
+    demands: Requirements
     shuffles: Shuffles
     given: Mapping[int, Future]
 

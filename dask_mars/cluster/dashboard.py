@@ -74,7 +74,7 @@ class _Noted:
     left: int = 0
 
 
-class Overview(SchedulerPlugin):  # type: ignore[misc]
+class Dashboard(SchedulerPlugin):  # type: ignore[misc]
     """Keeps what there is to know of dask_mars's computations, until the scheduler forgets their tasks.
 
     Parameters
@@ -269,13 +269,13 @@ def _cell(value: Any) -> str:
     return f"<td>{html.escape(str(value))}</td>"
 
 
-def routes(overview: Overview, prefix: str = "") -> Iterator[tuple[str, type, dict[str, Any]]]:
+def routes(overview: Dashboard, prefix: str = "") -> Iterator[tuple[str, type, dict[str, Any]]]:
     """Yield the pages as Tornado takes them."""
     for path, handler in (("mars", _Page), ("mars/operands.json", _Operands)):
         yield f"{prefix}/{path}", handler, {"extra": {"overview": overview}}
 
 
-def install(scheduler: Scheduler) -> Overview:
+def install(scheduler: Scheduler) -> Dashboard:
     """Have a scheduler keep an overview, and show it at ``/mars`` where it shows anything.
 
     Parameters
@@ -283,9 +283,9 @@ def install(scheduler: Scheduler) -> Overview:
     scheduler : Scheduler
         Dask's. If it has an overview already, that one stays.
     """
-    overview: Overview | None = scheduler.plugins.get(Overview.name)
+    overview: Dashboard | None = scheduler.plugins.get(Dashboard.name)
     if overview is None:
-        overview = Overview(scheduler)
+        overview = Dashboard(scheduler)
         scheduler.add_plugin(overview)
         application = getattr(scheduler, "http_application", None)
         if application is not None:
@@ -302,4 +302,4 @@ def _prefix(application: Any) -> str:
     return ""
 
 
-__all__ = ["STATES", "Computation", "Host", "Overview", "install"]
+__all__ = ["STATES", "Computation", "Dashboard", "Host", "install"]

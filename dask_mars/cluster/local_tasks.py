@@ -19,7 +19,7 @@ from dask_mars.protocol.locks import interprocess
 from dask_mars.store.persisted import value_of
 
 
-class Here:
+class LocalTasks:
     """The values of chunks in the user's process, and the way to those that are not there.
 
     Parameters
@@ -144,4 +144,4 @@ class Here:
         return list(dict.fromkeys([self.whereabouts[chunk][0] for chunk in chunks if chunk not in self.values]))
 
 
-__all__ = ["Here"]
+__all__ = ["LocalTasks"]

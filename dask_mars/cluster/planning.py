@@ -15,7 +15,7 @@ from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import IDENTITY, MARK
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
 from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
-from dask_mars.cluster.requirements import Demands
+from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources, names_in_hashes
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
@@ -129,7 +129,7 @@ def cut_for(
     hosts: Sequence[Host],
     here: Collection[int],
     held_bytes: Mapping[int, Mapping[int, int]],
-    demands: Demands,
+    demands: Requirements,
     shuffles: Shuffles,
 ) -> Cut:
     """Cut a graph into subtasks for hosts.
@@ -144,7 +144,7 @@ def cut_for(
         Chunks that have to run in this process, besides those of which the graph says so.
     held_bytes : mapping
         As `held_by` returns it.
-    demands : Demands
+    demands : Requirements
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
@@ -177,7 +177,7 @@ def cut_for(
 
 
 def _allowed(
-    graph: ChunkGraph, hosts: Sequence[Host], demands: Demands, shuffles: Shuffles
+    graph: ChunkGraph, hosts: Sequence[Host], demands: Requirements, shuffles: Shuffles
 ) -> dict[int, list[int]]:
     """Return the hosts for those chunks that not all will do for."""
     allowed: dict[int, list[int]] = {}
@@ -198,7 +198,7 @@ def _allowed(
     return allowed
 
 
-def _kinds(graph: ChunkGraph, demands: Demands, in_client: Collection[int]) -> dict[int, int]:
+def _kinds(graph: ChunkGraph, demands: Requirements, in_client: Collection[int]) -> dict[int, int]:
     """Return which chunks may share a subtask with their kind only."""
     kinds: dict[int, int] = {}
     kind_of: dict[Hashable, int] = {}

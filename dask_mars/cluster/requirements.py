@@ -13,7 +13,7 @@ from dask_mars.optimize.effects import Literals, appends, locks_of, makes_files,
 
 
 @dataclass(slots=True)
-class Demands:
+class Requirements:
     """Of the chunks of a graph that demand something, what it is.
 
     Attributes
@@ -45,9 +45,9 @@ class Demands:
             found[chunk] = alone, self.files.get(chunk), self.locks.get(chunk)
         return found
 
-    def renumbered(self, new: Mapping[int, int]) -> Demands:
+    def renumbered(self, new: Mapping[int, int]) -> Requirements:
         """Return the same of chunks that have new numbers."""
-        return Demands(
+        return Requirements(
             {new[chunk]: tokens for chunk, tokens in self.locks.items()},
             {new[chunk] for chunk in self.once},
             {new[chunk]: new[maker] for chunk, maker in self.files.items()},
@@ -55,9 +55,9 @@ class Demands:
         )
 
 
-def find_demands(graph: ChunkGraph) -> Demands:
+def find_demands(graph: ChunkGraph) -> Requirements:
     """Return what the chunks of a graph demand."""
-    demands, remarkable = Demands(), Literals().remarkable
+    demands, remarkable = Requirements(), Literals().remarkable
     parts = [parts_of(operand) for operand in graph.operands]
     of_dask = [need_dask(values) for values in parts]
     locking = [locks_of(values) for values in parts]
@@ -95,7 +95,7 @@ class Finder:
     """Finds what the chunks of a graph demand once, where it is wanted before and after chunks are merged."""
 
     def __init__(self) -> None:
-        self._found: Demands | None = None
+        self._found: Requirements | None = None
         #: Keys of the chunks that demand something: other than their numbers, they do not change.
         self._keys: dict[int, Key] = {}
 
@@ -105,7 +105,7 @@ class Finder:
         self._keys = {chunk: graph.keys[chunk] for chunk in self._found.chunks()}
         return self._keys
 
-    def of(self, graph: ChunkGraph) -> Demands:
+    def of(self, graph: ChunkGraph) -> Requirements:
         """Return what chunks demand.
 
         Parameters
@@ -119,4 +119,4 @@ class Finder:
         return self._found.renumbered({chunk: graph.ids[key] for chunk, key in self._keys.items()})
 
 
-__all__ = ["Demands", "Finder", "find_demands"]
+__all__ = ["Finder", "Requirements", "find_demands"]

@@ -16,12 +16,12 @@ from dask.sizeof import sizeof
 from distributed.protocol.serialize import Serialized, serialize
 
 from dask_mars.protocol.deferred import resolved
-from dask_mars.protocol.object_ref import ARRAY, OBJECT, SPILLED, Location
+from dask_mars.protocol.object_ref import ARRAY, OBJECT, SPILLED, ObjectRef
 from dask_mars.store.persisted import Persisted, value_of
 from dask_mars.store.store import Store
 
 
-class Stored(Serialized):  # type: ignore[misc]
+class StoredResult(Serialized):  # type: ignore[misc]
     """Values, some of which are in an engine's store; in the eyes of everybody else a list of them.
 
     Parameters
@@ -82,7 +82,7 @@ class Stored(Serialized):  # type: ignore[misc]
     def __getitem__(self, number: int) -> Any:
         # What a task returns has to be one of these.
         item = self.items[number]
-        return Stored([item], bare=True) if type(item) is Persisted else item
+        return StoredResult([item], bare=True) if type(item) is Persisted else item
 
     def item(self, number: int | None) -> Any:
         """Return an item as it is, or, given None, what it stands for if that is not a list."""
@@ -103,30 +103,30 @@ class Stored(Serialized):  # type: ignore[misc]
 
 def item_of(value: Any, number: int | None) -> Any:
     """Return an item of a result, or, given None, the result."""
-    if isinstance(value, Stored):
+    if isinstance(value, StoredResult):
         return value.item(number)
     return value if number is None else value[number]
 
 
 def plain(value: Any) -> Any:
     """Return what a result stands for, any other value as it is."""
-    return value.value() if isinstance(value, Stored) else resolved(value_of(value))
+    return value.value() if isinstance(value, StoredResult) else resolved(value_of(value))
 
 
-@sizeof.register(Stored)  # type: ignore[untyped-decorator]
-def _size_of_stored(stored: Stored) -> int:
+@sizeof.register(StoredResult)  # type: ignore[untyped-decorator]
+def _size_of_stored(stored: StoredResult) -> int:
     return stored.nbytes
 
 
 def _on_disk_bytes(item: Any) -> int:
-    if isinstance(item, Stored):
+    if isinstance(item, StoredResult):
         return item.on_disk_bytes
     location = item.location if type(item) is Persisted else None
     return item.nbytes if location is not None and location[0] == SPILLED else 0
 
 
 def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
-    if isinstance(item, Stored):
+    if isinstance(item, StoredResult):
         return item.serialized()
     found: tuple[dict[str, Any], list[Any]]
     if type(item) is not Persisted:
@@ -144,7 +144,7 @@ def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
         _ended.append(loan)
 
 
-def _frames_of(store: Store, location: Location, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+def _frames_of(store: Store, location: ObjectRef, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Serialise a value; whoever gets it may write to it, though it lies in shared memory here."""
     header: dict[str, Any]
     if location[0] == OBJECT:
@@ -165,7 +165,7 @@ class _Loan:
 
     __slots__ = ("left", "location", "persisted")
 
-    def __init__(self, persisted: Persisted, location: Location, left: int) -> None:
+    def __init__(self, persisted: Persisted, location: ObjectRef, left: int) -> None:
         self.persisted = persisted
         self.location = location
         self.left = left
@@ -191,4 +191,4 @@ def give_back_ended() -> None:
             engine.give_back(loan.location)
 
 
-__all__ = ["Stored", "give_back_ended", "item_of", "plain"]
+__all__ = ["StoredResult", "give_back_ended", "item_of", "plain"]

@@ -21,16 +21,16 @@ from distributed import Client, Future
 from dask_mars import config
 from dask_mars.client.callbacks import Observer
 from dask_mars.cluster.admission import allow_no_more, allow_once
-from dask_mars.cluster.annotations import Wishes
+from dask_mars.cluster.annotations import TaskAnnotations
 from dask_mars.cluster.computation import Computation, DaskKey
-from dask_mars.cluster.local_tasks import Here
+from dask_mars.cluster.local_tasks import LocalTasks
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import Cut, Host, cut_for, futures_of, held_by
 from dask_mars.cluster.progress import Watch
-from dask_mars.cluster.requirements import Demands
+from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import barrier_task, find_shuffles
-from dask_mars.cluster.subtask_spec import Packer, Terms, Unsendable, task_of_large
+from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.scheduler.events import CLIENT
 
@@ -44,7 +44,7 @@ def run_on_cluster(
     client: Client,
     graph: ChunkGraph,
     hosts: Sequence[Host],
-    demands: Demands,
+    demands: Requirements,
     retries: int | None = None,
     keep: bool = False,
     observer: Observer | None = None,
@@ -59,7 +59,7 @@ def run_on_cluster(
         What to compute.
     hosts : sequence of Host
         Its agents.
-    demands : Demands
+    demands : Requirements
         Of the graph's chunks.
     retries : int, optional
         How often a task that raises is tried again.
@@ -130,13 +130,13 @@ class _Submission:
         self._shuffles = computation.shuffles
         self._packer = packer
         self._subtasks, self._sizes = found
-        self._wishes = Wishes(computation, self._subtasks)
+        self._wishes = TaskAnnotations(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
         self._keep = keep
         self._watch: Watch | None = None
         if observer is not None and observer.wants_tasks:
             self._watch = Watch(client, self._name, graph, self._subtasks, observer)
-        self._here = Here(computation, self._watch)
+        self._here = LocalTasks(computation, self._watch)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
@@ -289,7 +289,7 @@ class _Submission:
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
         return tasks
 
-    def _terms(self, number: int, subtask: Subtask) -> Terms:
+    def _terms(self, number: int, subtask: Subtask) -> Constraints:
         """Return on what terms a subtask may be computed; its chunks are of one kind."""
         demands, first = self._demands, subtask.chunks[0]
         once = None
@@ -300,7 +300,7 @@ class _Submission:
         if self._wishes.needs_files(number):
             home = self._hosts[subtask.host].id
             self._here.homes[home] = str(self._graph.keys[subtask.chunks[-1]])
-        return Terms(demands.locks.get(first, frozenset()), once, home, self._wishes.in_thread(number))
+        return Constraints(demands.locks.get(first, frozenset()), once, home, self._wishes.in_thread(number))
 
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one.

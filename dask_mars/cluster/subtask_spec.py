@@ -30,12 +30,12 @@ class Agent(ABC):
     """A worker that has an engine for subtasks."""
 
     @abstractmethod
-    def compute(self, piece: Piece, arguments: Sequence[Any]) -> Any:
+    def compute(self, piece: SubtaskSpec, arguments: Sequence[Any]) -> Any:
         """Compute a subtask, and return its outputs or what stands for them.
 
         Parameters
         ----------
-        piece : Piece
+        piece : SubtaskSpec
             The subtask.
         arguments : sequence
             What it reads.
@@ -43,7 +43,7 @@ class Agent(ABC):
 
 
 @dataclass(slots=True)
-class PieceGraph(ChunkGraph):
+class SubtaskGraph(ChunkGraph):
     """A chunk graph whose sizes were declared elsewhere."""
 
     sizes: Sequence[int | None] = ()
@@ -54,7 +54,7 @@ class PieceGraph(ChunkGraph):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Constraints:
     """On what terms an agent may compute a subtask.
 
     Attributes
@@ -76,7 +76,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SubtaskSpec:
     """What an agent gets to know of a subtask. Chunks are numbered anew, those that it reads first.
 
     Attributes
@@ -100,7 +100,7 @@ class Piece:
         As in a `ChunkGraph`.
     default_retries : int
         For all other chunks.
-    terms : Terms
+    terms : Constraints
         On which it may be computed.
     """
 
@@ -117,9 +117,9 @@ class Piece:
     retries: dict[int, int]
     priorities: dict[int, float]
     default_retries: int
-    terms: Terms = Terms()
+    terms: Constraints = Constraints()
 
-    def graph(self, arguments: Sequence[Any]) -> PieceGraph:
+    def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
         """Return the chunk graph, given what the subtask reads.
 
         Parameters
@@ -134,7 +134,7 @@ class Piece:
             if chunk not in values:
                 argument, item = next(read)
                 values[chunk] = item_of(arguments[argument], item)
-        return PieceGraph(
+        return SubtaskGraph(
             keys=self.keys,
             operand_of=[DATA] * known + self.operand_of,
             literals=[()] * known + self.literals,
@@ -176,12 +176,12 @@ class Piece:
 
 
 @contextlib.contextmanager
-def admitted(piece: Piece, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def admitted(piece: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Hold to a piece's terms while it is computed.
 
     Parameters
     ----------
-    piece : Piece
+    piece : SubtaskSpec
         Is to be computed.
     worker : Worker
         By whom.
@@ -254,7 +254,7 @@ class Packer:
         parcels: list[list[int]],
         sources: Mapping[int, tuple[int, int | None]],
         values: Mapping[int, Any],
-        terms: Terms = Terms(),
+        terms: Constraints = Constraints(),
     ) -> bytes:
         """Return the pickle of a piece.
 
@@ -268,7 +268,7 @@ class Packer:
             Of the inputs that others compute, where in the arguments they are.
         values : mapping
             Of inputs that are known.
-        terms : Terms, optional
+        terms : Constraints, optional
             On which it may be computed.
 
         Raises
@@ -281,7 +281,7 @@ class Packer:
         new = {chunk: number for number, chunk in enumerate(members)}
         numbers = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
         places = {number: place for place, number in enumerate(numbers)}
-        piece = Piece(
+        piece = SubtaskSpec(
             id=subtask.id,
             keys=[graph.keys[chunk] for chunk in members],
             sources=[sources[chunk] for chunk in subtask.inputs if chunk not in values],
@@ -352,4 +352,4 @@ def _can_dump(value: Any) -> bool:
     return True
 
 
-__all__ = ["Packer", "Piece", "PieceGraph", "Terms", "Unsendable", "admitted", "task_of_large"]
+__all__ = ["Constraints", "Packer", "SubtaskGraph", "SubtaskSpec", "Unsendable", "admitted", "task_of_large"]

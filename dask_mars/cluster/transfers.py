@@ -14,7 +14,7 @@ from typing import Any
 
 from dask.sizeof import sizeof
 
-from dask_mars.cluster.stored_result import Stored
+from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.engine.loop import Engine
 from dask_mars.engine.reservations import Room
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _LEAST_BYTES = 1 << 16
 
 
-class Arrivals:
+class Transfers:
     """Puts what has come from elsewhere into the store of an agent.
 
     Parameters
@@ -80,11 +80,11 @@ class Arrivals:
         engine = self.engine
         for key in keys:
             value = values.get(key)
-            if engine is None or isinstance(value, Stored) or sizeof(value) < _LEAST_BYTES:
+            if engine is None or isinstance(value, StoredResult) or sizeof(value) < _LEAST_BYTES:
                 continue
             items = value if type(value) is list else [value]
             try:
-                values[key] = Stored(engine.put("arrived", items), bare=items is not value)
+                values[key] = StoredResult(engine.put("arrived", items), bare=items is not value)
             except Exception as error:
                 # It can be used as it is, too.
                 logger.debug("%r stays where it is: %s", key, error)
@@ -92,7 +92,7 @@ class Arrivals:
     async def take_in(self, key: Any) -> None:
         """Put a result that the agent has, in its own memory, into the store, if it is large."""
         value = self._data.get(key)
-        if value is None or isinstance(value, Stored):
+        if value is None or isinstance(value, StoredResult):
             return
         # The key may be given up and asked for again meanwhile.
         which = key, id(value)
@@ -158,4 +158,4 @@ class Budget:
             self._freed.set()
 
 
-__all__ = ["Arrivals", "Budget"]
+__all__ = ["Budget", "Transfers"]

@@ -16,14 +16,14 @@ from dask_mars.engine.listeners import EngineView, Happening, Listener, listener
 from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksFinished,
     ChunksSpilled,
     FailGraph,
     FinishGraph,
     ForgetGraph,
     GraphCancelled,
     GraphSubmitted,
-    OperandFailed,
-    OperandsFinished,
     WorkerLost,
     WorkerStarted,
 )
@@ -131,7 +131,7 @@ class EventLog(Listener):
         args = {"graph": event.graph, "operands": operands}
         file.note(file.instant, "graph submitted", engine.number, None, now_s, args)
 
-    def _on_finished(self, file: TraceFile, engine: EngineView, event: OperandsFinished, now_s: float) -> None:
+    def _on_finished(self, file: TraceFile, engine: EngineView, event: ChunksFinished, now_s: float) -> None:
         if not event.steps_s:
             # They were begun before anybody wanted to know.
             return
@@ -148,7 +148,7 @@ class EventLog(Listener):
             locations = [run.locations[chunk] for chunk in event.chunks]
             file.note(file.operands, self._pid(file, engine, event.worker), run.number, keys, times, locations)
 
-    def _on_failed(self, file: TraceFile, engine: EngineView, event: OperandFailed, now_s: float) -> None:
+    def _on_failed(self, file: TraceFile, engine: EngineView, event: ChunkFailed, now_s: float) -> None:
         pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)
         args = _failure(engine, event.graph, event.chunk)
         file.note(file.instant, "operand failed", engine.number, pid, now_s, args)
@@ -204,8 +204,8 @@ class EventLog(Listener):
 
     _writers: ClassVar[dict[type, Callable[[EventLog, TraceFile, EngineView, Any, float], None]]] = {
         GraphSubmitted: _on_submitted,
-        OperandsFinished: _on_finished,
-        OperandFailed: _on_failed,
+        ChunksFinished: _on_finished,
+        ChunkFailed: _on_failed,
         WorkerStarted: _on_started,
         WorkerLost: _on_lost,
         ChunksSpilled: _on_spilled,

@@ -14,12 +14,12 @@ from dask_mars.diagnostics.tally import Tally
 from dask_mars.engine.listeners import EngineView, Happening, Listener, listeners
 from dask_mars.graph.chunks import Key
 from dask_mars.scheduler.events import (
+    ChunkFailed,
+    ChunksFinished,
     FailGraph,
     FinishGraph,
     GraphCancelled,
     GraphSubmitted,
-    OperandFailed,
-    OperandsFinished,
 )
 
 if TYPE_CHECKING:
@@ -131,11 +131,11 @@ class Progress(Callback, Listener):  # type: ignore[misc]
         tally_of = self._tallies.get((engine.number, getattr(happening, "graph", 0)))
         if tally_of is None:
             return
-        if isinstance(happening, OperandsFinished):
+        if isinstance(happening, ChunksFinished):
             tally_of.done.append(happening.chunks)
             stored_bytes = engine.store()["stored_bytes"]
             tally_of.most_stored_bytes = max(tally_of.most_stored_bytes, stored_bytes)
-        elif isinstance(happening, OperandFailed):
+        elif isinstance(happening, ChunkFailed):
             tally_of.failed.append(happening.chunk)
         elif kind in _OUTCOMES:
             tally_of.end(time.monotonic(), _OUTCOMES[kind])

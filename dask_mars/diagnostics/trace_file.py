@@ -12,7 +12,7 @@ from typing import Any
 
 from dask_mars.diagnostics import trace
 from dask_mars.graph.chunks import Key, layer_of
-from dask_mars.protocol.object_ref import Location, size_of
+from dask_mars.protocol.object_ref import ObjectRef, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class TraceFile:
         graph: int,
         keys: Sequence[Key],
         times: Sequence[Times],
-        locations: Sequence[Location | None],
+        locations: Sequence[ObjectRef | None],
     ) -> Iterator[str]:
         """Return the events of operands of a worker."""
         row = self._rows[pid,]

@@ -14,7 +14,7 @@ from dask_mars.protocol.control import ControlPage
 _AGAIN_S = 0.02
 
 
-class Deadlines:
+class Cancellation:
     """Interrupts tasks, and ends processes that go on all the same.
 
     Parameters

@@ -10,7 +10,7 @@ from typing import Any
 from dask_mars.engine.profile import Figures
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.protocol.columns import PackedOperand
-from dask_mars.protocol.object_ref import Block, Location
+from dask_mars.protocol.object_ref import Block, ObjectRef
 from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import GraphPlan
 
@@ -124,11 +124,11 @@ class GraphRun:
     observed: bool = False
     values_wanted: bool = False
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
-    locations: list[Location | None] = field(default_factory=list)
+    locations: list[ObjectRef | None] = field(default_factory=list)
     values: dict[int, Any] = field(default_factory=dict)
     packed: dict[int, PackedOperand | None] = field(default_factory=dict)
     kept: list[Block] = field(default_factory=list)
-    spilled: dict[int, Location] = field(default_factory=dict)
+    spilled: dict[int, ObjectRef] = field(default_factory=dict)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     unpicklable: set[int] = field(default_factory=set)
     one_by_one: bool = False

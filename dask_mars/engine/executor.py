@@ -13,24 +13,24 @@ from dask_mars.engine import computation as messages
 from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.listeners import listeners
 from dask_mars.engine.processes import WorkerHandle
-from dask_mars.engine.registry import Holdings
+from dask_mars.engine.registry import Registry
 from dask_mars.errors import RequestTooLarge, SpillError
 from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import SPILLED, Location, needed_bytes
+from dask_mars.protocol.object_ref import SPILLED, ObjectRef, needed_bytes
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksReturned,
     ChunksSpilled,
     Event,
     FailGraph,
     FinishGraph,
     ForgetGraph,
     Free,
-    GiveBack,
     Instruction,
     Interrupt,
-    OperandFailed,
-    OperandsReturned,
     ReadAhead,
+    RecallQueued,
     Refuse,
     Run,
     Spill,
@@ -45,7 +45,7 @@ class Instructions:
 
     Parameters
     ----------
-    holdings : Holdings
+    holdings : Registry
         What the engine holds.
     post : callable
         Feeds an event to the state machine.
@@ -61,7 +61,7 @@ class Instructions:
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: Registry,
         post: Callable[[Event], None],
         command: Callable[[Callable[[], None]], None],
         end_soon: Callable[[WorkerHandle, int], None],
@@ -95,9 +95,9 @@ class Instructions:
         for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
             unsent = self._sender.send(handle, run, part, instruction.loads, listeners.want_steps)
             for chunk in unsent.refused:
-                self._post(OperandFailed(handle.number, run.number, chunk, final=True))
+                self._post(ChunkFailed(handle.number, run.number, chunk, final=True))
             if unsent.unsendable:
-                self._post(OperandsReturned(handle.number, run.number, unsent.unsendable, to_client=True))
+                self._post(ChunksReturned(handle.number, run.number, unsent.unsendable, to_client=True))
 
     def _free(self, instruction: Free) -> None:
         run = self._runs[instruction.graph]
@@ -119,7 +119,7 @@ class Instructions:
         if instruction.force:
             self._end_soon(handle, instruction.graph)
 
-    def _give_back(self, instruction: GiveBack) -> None:
+    def _give_back(self, instruction: RecallQueued) -> None:
         self._ask_back(self._workers[instruction.worker])
 
     def _spill(self, instruction: Spill) -> None:
@@ -135,7 +135,7 @@ class Instructions:
             self._spiller.write(f"{run.number}-{chunk}", location, answer)
 
     def _on_spilled(
-        self, run: GraphRun, chunk: int, location: Location, outcome: Location | SpillError, began_s: float
+        self, run: GraphRun, chunk: int, location: ObjectRef, outcome: ObjectRef | SpillError, began_s: float
     ) -> None:
         """In the spiller's thread: tell the engine's what became of a chunk."""
         ended_s = time.perf_counter()
@@ -208,7 +208,7 @@ class Instructions:
         Run: _run,
         Free: _free,
         Interrupt: _interrupt,
-        GiveBack: _give_back,
+        RecallQueued: _give_back,
         Spill: _spill,
         UseSpilled: _use_spilled,
         ReadAhead: _read_ahead,

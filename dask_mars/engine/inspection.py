@@ -8,7 +8,7 @@ from typing import Any
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.profile import Figures
-from dask_mars.engine.registry import Holdings
+from dask_mars.engine.registry import Registry
 from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.machine import Machine
 
@@ -22,7 +22,7 @@ class Inspection:
         Of the engine.
     """
 
-    def __init__(self, machine: Machine, holdings: Holdings, control: ControlPage, view: EngineView) -> None:
+    def __init__(self, machine: Machine, holdings: Registry, control: ControlPage, view: EngineView) -> None:
         self._machine = machine
         self._holdings = holdings
         self._control = control

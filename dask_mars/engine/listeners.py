@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 
-from dask_mars.engine.registry import Holdings
+from dask_mars.engine.registry import Registry
 from dask_mars.graph.ids import SubtaskId
 from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.events import Event, FailGraph, FinishGraph, ForgetGraph
@@ -47,7 +47,7 @@ class EngineView:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, holdings: Holdings, memory: Memory, control: ControlPage, of_agent: bool) -> None:
+    def __init__(self, holdings: Registry, memory: Memory, control: ControlPage, of_agent: bool) -> None:
         self.of_agent = of_agent
         self.number = next(self._numbers)
         self.runs = holdings.runs
@@ -89,7 +89,7 @@ class Listener:
     Attributes
     ----------
     wants_steps : bool
-        Whether workers are to note the steps of operands, and `OperandsFinished` is to have them.
+        Whether workers are to note the steps of operands, and `ChunksFinished` is to have them.
     """
 
     wants_steps = False

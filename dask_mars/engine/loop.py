@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from dask_mars import process_role
 from dask_mars.config import Settings
 from dask_mars.engine import computation as messages
-from dask_mars.engine.cancellation import Deadlines
+from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.executor import Instructions
 from dask_mars.engine.inspection import Inspection
@@ -33,7 +33,7 @@ from dask_mars.engine.listeners import EngineView, Happening, listeners
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import LayerProfile, by_layer
 from dask_mars.engine.receiver import Reports, SenselessReport
-from dask_mars.engine.registry import Holdings
+from dask_mars.engine.registry import Registry
 from dask_mars.errors import (
     Cancelled,
     EngineStopped,
@@ -49,17 +49,17 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import ControlPage, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
-from dask_mars.protocol.object_ref import ARRAY, Location, size_of
+from dask_mars.protocol.object_ref import ARRAY, ObjectRef, size_of
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksFinished,
     ChunksReleased,
+    ChunksReturned,
     Event,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
-    OperandFailed,
-    OperandsFinished,
-    OperandsReturned,
     ResultsKept,
     ResultsTaken,
     TimePassed,
@@ -144,11 +144,13 @@ class Engine:
         control = arenas.Arena(self._control_file, self._control_bytes)
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
-        holdings = Holdings(self.store, settings.spill_directory)
+        holdings = Registry(self.store, settings.spill_directory)
         self._runs, self._workers, self._kept = holdings.runs, holdings.workers, holdings.kept
         self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
         self._reports = Reports(holdings, self._machine.holds, self._handle)
-        self._deadlines = Deadlines(self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s)
+        self._deadlines = Cancellation(
+            self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s
+        )
         self.view = EngineView(holdings, self._machine.memory, self._control, of_agent)
         self._holdings = holdings
         self._inspection = Inspection(self._machine, holdings, self._control, self.view)
@@ -201,7 +203,7 @@ class Engine:
             self._handle(GraphCancelled(run.number))
             in_hand = [chunk for number, chunk in self._machine.in_hand(CLIENT) if number == run.number]
             if abandoned := [chunk for chunk in in_hand if chunk not in computed_here]:
-                self._handle(OperandsReturned(CLIENT, run.number, abandoned, to_client=False))
+                self._handle(ChunksReturned(CLIENT, run.number, abandoned, to_client=False))
 
         self._command(command)
 
@@ -280,7 +282,7 @@ class Engine:
                 return error
             self._runs[run.number] = run
             self._handle(GraphSubmitted(run.number, plan))
-            self._handle(OperandsFinished(CLIENT, run.number, chunks, [0.0] * len(values), sizes, fresh))
+            self._handle(ChunksFinished(CLIENT, run.number, chunks, [0.0] * len(values), sizes, fresh))
             return None
 
         error = self._ask(command)
@@ -295,15 +297,15 @@ class Engine:
         """Whether there are persisted data."""
         return bool(self._kept)
 
-    def location_of(self, graph: int, chunk: int) -> Location | None:
+    def location_of(self, graph: int, chunk: int) -> ObjectRef | None:
         """Return where a kept chunk is at the moment, None before `keep` has been seen to and after the end."""
         run = self._runs.get(graph)
         return None if run is None else run.locations[chunk]
 
-    def borrow(self, graph: int, chunk: int) -> Location:
+    def borrow(self, graph: int, chunk: int) -> ObjectRef:
         """Return the location of a chunk that is kept, or of a graph that is; it stays until it is given back."""
 
-        def kept() -> Location | None:
+        def kept() -> ObjectRef | None:
             location = self.location_of(graph, chunk)
             if location is not None:
                 self._blocks.keep_location(location)
@@ -314,7 +316,7 @@ class Engine:
             raise self.why_stopped()
         return location
 
-    def give_back(self, location: Location) -> None:
+    def give_back(self, location: ObjectRef) -> None:
         """Let go of a location that was borrowed."""
         self._command(lambda: self._blocks.drop_location(location))
 
@@ -326,7 +328,7 @@ class Engine:
             if run.number in self._runs:
                 run.values[chunk] = value
                 run.figures.durations_s[chunk] = duration_s
-                self._handle(OperandsFinished(CLIENT, run.number, [chunk], [duration_s], steps_s=[steps_s]))
+                self._handle(ChunksFinished(CLIENT, run.number, [chunk], [duration_s], steps_s=[steps_s]))
 
         self._command(command)
 
@@ -336,7 +338,7 @@ class Engine:
         def command() -> None:
             run.errors[chunk] = error
             final = not isinstance(error, Exception)
-            self._handle(OperandFailed(CLIENT, run.number, chunk, final))
+            self._handle(ChunkFailed(CLIENT, run.number, chunk, final))
 
         self._command(command)
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from dask_mars.engine import computation as messages
 from dask_mars.engine.processes import WorkerHandle
-from dask_mars.engine.registry import Holdings
+from dask_mars.engine.registry import Registry
 from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import ARRAY, Block, Location, needed_bytes
-from dask_mars.scheduler.events import ChunksLoaded, Event, OperandFailed, OperandsFinished, OperandsReturned
+from dask_mars.protocol.object_ref import ARRAY, Block, ObjectRef, needed_bytes
+from dask_mars.scheduler.events import ChunkFailed, ChunksFinished, ChunksLoaded, ChunksReturned, Event
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Reports:
 
     Parameters
     ----------
-    holdings : Holdings
+    holdings : Registry
         What the engine holds.
     holds : callable
         Says of a worker, a graph and chunks whether the worker has the chunks in hand.
@@ -37,7 +37,7 @@ class Reports:
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: Registry,
         holds: Callable[[int, int, Collection[int]], bool],
         post: Callable[[Event], None],
     ) -> None:
@@ -75,7 +75,7 @@ class Reports:
         handle: WorkerHandle,
         number: int,
         chunks: list[int],
-        locations: list[Location],
+        locations: list[ObjectRef],
         durations_s: list[float],
         peaks: dict[int, int],
         steps_s: list[tuple[float, float, float]],
@@ -97,9 +97,9 @@ class Reports:
         if run.observed:
             values = self._copies(chunks, locations) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
-        return OperandsFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s)
+        return ChunksFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s)
 
-    def _copies(self, chunks: list[int], locations: list[Location]) -> dict[int, Any]:
+    def _copies(self, chunks: list[int], locations: list[ObjectRef]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""
         values = {}
         for chunk, location in zip(chunks, locations, strict=True):
@@ -108,7 +108,7 @@ class Reports:
                 values[chunk] = self._store.load_copy(location)
         return values
 
-    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, Location]) -> Event:
+    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, ObjectRef]) -> Event:
         # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
         run = self._runs[number]
         for chunk, location in locations.items():
@@ -131,7 +131,7 @@ class Reports:
     def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> Event:
         self._check(handle, number, [chunk])
         self._runs[number].errors[chunk] = record
-        return OperandFailed(handle.number, number, chunk, final)
+        return ChunkFailed(handle.number, number, chunk, final)
 
     def _on_returned(self, handle: WorkerHandle, number: int, chunks: list[int], reason: str) -> Event:
         self._check(handle, number, chunks)
@@ -148,7 +148,7 @@ class Reports:
             logger.debug(
                 "%r runs in the user's process: it is %s between processes", run.graph.keys[chunks[0]], reason
             )
-        return OperandsReturned(handle.number, number, chunks, to_client)
+        return ChunksReturned(handle.number, number, chunks, to_client)
 
     def _on_held(self, handle: WorkerHandle, blocks: list[Block]) -> None:
         for block in blocks:

@@ -10,15 +10,15 @@ from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import Figures
 from dask_mars.engine.sender import Sender
-from dask_mars.engine.spill_writer import Spiller
+from dask_mars.engine.spill_writer import SpillWriter
 from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import ARRAY, Location, needed_bytes
+from dask_mars.protocol.object_ref import ARRAY, ObjectRef, needed_bytes
 from dask_mars.store.persisted import Reference
-from dask_mars.store.refs import Blocks
+from dask_mars.store.refs import References
 from dask_mars.store.store import Store
 
 
-class Holdings:
+class Registry:
     """What an engine's parts share. Only its thread changes it.
 
     Parameters
@@ -48,8 +48,8 @@ class Holdings:
         self.workers: dict[int, WorkerHandle] = {}
         self.kept: dict[int, list[Reference]] = {}
         self.last: Figures | None = None
-        self.spiller = Spiller(store, spill_directory)
-        self.blocks = Blocks(self._release_block, self.spiller.remove)
+        self.spiller = SpillWriter(store, spill_directory)
+        self.blocks = References(self._release_block, self.spiller.remove)
         self.sender = Sender(store, self.blocks)
 
     def put(self, run: GraphRun, values: Sequence[Any]) -> tuple[dict[int, int], dict[int, int]]:
@@ -88,7 +88,7 @@ class Holdings:
                     known.difference_update(gone)
                     handle.to_free.setdefault(run.number, []).extend(gone)
 
-    def replace_location(self, run: GraphRun, chunk: int, new: Location) -> None:
+    def replace_location(self, run: GraphRun, chunk: int, new: ObjectRef) -> None:
         """Have a chunk be somewhere else; what it refers to there has a reference already."""
         location = run.locations[chunk]
         run.locations[chunk] = new

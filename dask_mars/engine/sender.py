@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.errors import StoreFull
-from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.protocol import channel
 from dask_mars.protocol.columns import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
 from dask_mars.protocol.deferred import Deferred
-from dask_mars.protocol.object_ref import Block, Location
+from dask_mars.protocol.object_ref import Block, ObjectRef
 from dask_mars.protocol.pickling import dumps, frozen
 from dask_mars.store.persisted import Persisted
-from dask_mars.store.refs import Blocks
+from dask_mars.store.refs import References
 from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -41,15 +41,15 @@ class Sender:
     ----------
     store : Store
         The client's view of the shared store.
-    blocks : Blocks
+    blocks : References
         The references to its blocks.
     """
 
-    def __init__(self, store: Store, blocks: Blocks) -> None:
+    def __init__(self, store: Store, blocks: References) -> None:
         self._store = store
         self._blocks = blocks
         #: What the workers call the functions of operands.
-        self._mapping = OperandMapping()
+        self._mapping = FunctionRegistry()
         #: What tasks find around them, by number.
         self.contexts: dict[int, bytes] = {}
         self._newest_context = -1
@@ -77,7 +77,7 @@ class Sender:
         sent = handle.operands.setdefault(run.number, set())
         known = handle.known.setdefault(run.number, set())
         operands: dict[int, PackedOperand] = {}
-        locations: dict[int, Location] = {}
+        locations: dict[int, ObjectRef] = {}
         good = []
         for chunk in chunks:
             try:
@@ -168,7 +168,7 @@ class Sender:
             run.kept += parts
         return payload, tuple(parts)
 
-    def _location(self, run: GraphRun, chunk: int) -> Location | None:
+    def _location(self, run: GraphRun, chunk: int) -> ObjectRef | None:
         """Return where a value is; None if the worker itself is still to compute it.
 
         A value of the user's process is put into the client's arena now.

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dask_mars.errors import SpillError
-from dask_mars.protocol.object_ref import Location, spilled_file
+from dask_mars.protocol.object_ref import ObjectRef, spilled_file
 from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillDirectory
 from dask_mars.store.spill_ownership import clear_abandoned
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 #: Called in the spiller's thread with the location of what was written, or with the error, and with the time when
 #: writing began.
-Answer = Callable[[Location | SpillError, float], None]
+Answer = Callable[[ObjectRef | SpillError, float], None]
 
 
-class Spiller:
+class SpillWriter:
     """Writes values of a store to files, one after the other.
 
     Nothing is made on disk before the first value is to be written.
@@ -55,14 +55,14 @@ class Spiller:
         for path in clear_abandoned(self._root):
             logger.info("removed %s, whose owner has ended", path)
 
-    def write(self, name: str, location: Location, answer: Answer) -> None:
+    def write(self, name: str, location: ObjectRef, answer: Answer) -> None:
         """Write a value to a file, some time later.
 
         Parameters
         ----------
         name : str
             Of the file.
-        location : Location
+        location : ObjectRef
             Where the value is; its blocks have to stay until the answer comes.
         answer : callable
             Is told the outcome.
@@ -71,7 +71,7 @@ class Spiller:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-spill")
         self._pool.submit(self._write, name, location, answer)
 
-    def _write(self, name: str, location: Location, answer: Answer) -> None:
+    def _write(self, name: str, location: ObjectRef, answer: Answer) -> None:
         began_s = time.perf_counter()
         try:
             if self._directory is None:
@@ -87,14 +87,14 @@ class Spiller:
             # Whatever it is, the engine has to hear of it.
             answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
 
-    def read_ahead(self, location: Location) -> None:
+    def read_ahead(self, location: ObjectRef) -> None:
         """Have the system read a value's file into its cache, some time soon."""
         if self._reading_pool is None:
             self._reading_pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-read")
         if self._directory is not None:
             self._reading_pool.submit(self._directory.read_ahead, spilled_file(location))
 
-    def remove(self, location: Location) -> None:
+    def remove(self, location: ObjectRef) -> None:
         """Remove a value's file."""
         if self._directory is not None:
             # What stays is removed with the directory.

@@ -1,7 +1,7 @@
 """Callables by number: four bytes stand for every function that another process can import.
 
-An op id is the hash of a callable's full path. `OperandMapping` leads from the id to the path, and from its first
-use in a process on to the callable. What has no path of its own (lambdas, closures, partial functions, whatever is
+An op id is the hash of a callable's full path. `FunctionRegistry` leads from the id to the path, and from its
+first use in a process on to the callable. What has no path of its own (lambdas, closures, partial functions, whatever is
 defined in ``__main__``) has no op id either, and has to travel by value.
 """
 
@@ -128,7 +128,7 @@ def _travels_by_value(module: str) -> bool:
     return any(module == name or module.startswith(name + ".") for name in registered)
 
 
-class OperandMapping:
+class FunctionRegistry:
     """From op id to path, and from its first use to the callable.
 
     The process that sends operands fills one by asking for op ids, the process that receives them one by learning.

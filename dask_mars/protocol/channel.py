@@ -43,7 +43,7 @@ MOVED = 9
 #: (READY, pid)
 READY = 20
 #: (FINISHED, graph, chunks, locations, durations_s, peaks, steps_s): `peaks` has the bytes that operands took
-#: while they ran, of those of which that is news; `steps_s` is empty unless wanted, see `OperandsFinished`.
+#: while they ran, of those of which that is news; `steps_s` is empty unless wanted, see `ChunksFinished`.
 FINISHED = 21
 #: (FAILED, graph, chunk, record, final)
 FAILED = 22

@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from dask_mars.graph.chunks import Operand, Step
-from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.functions import FunctionRegistry
 
 #: Name, op ids (None for functions that travel by value), steps, number of inputs and of literals, and what the
 #: sender has made of the functions that travel by value.
@@ -26,7 +26,7 @@ PackedChunks = tuple[PackedNumbers, list[tuple[int, ...]] | None, Any]
 
 
 def pack_operand(
-    operand: Operand, mapping: OperandMapping, by_value: Callable[[list[Callable[..., Any]]], Any]
+    operand: Operand, mapping: FunctionRegistry, by_value: Callable[[list[Callable[..., Any]]], Any]
 ) -> PackedOperand:
     """Make an operand ready to travel.
 
@@ -34,7 +34,7 @@ def pack_operand(
     ----------
     operand : Operand
         What to pack.
-    mapping : OperandMapping
+    mapping : FunctionRegistry
         Gives functions their op ids.
     by_value : callable
         Packs the functions that have none.
@@ -52,7 +52,7 @@ def pack_operand(
 
 
 def unpack_operand(
-    packed: PackedOperand, mapping: OperandMapping, by_value: Callable[[Any], Iterable[Callable[..., Any]]]
+    packed: PackedOperand, mapping: FunctionRegistry, by_value: Callable[[Any], Iterable[Callable[..., Any]]]
 ) -> Operand:
     """Return the operand, importing what its functions need.
 
@@ -60,7 +60,7 @@ def unpack_operand(
     ----------
     packed : tuple
         As `pack_operand` returns it.
-    mapping : OperandMapping
+    mapping : FunctionRegistry
         Has learnt the op ids.
     by_value : callable
         Unpacks the functions that have none.

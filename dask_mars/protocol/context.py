@@ -117,7 +117,7 @@ def _can_pickle(value: Any) -> bool:
     return True
 
 
-class Surroundings:
+class TaskContext:
     """What the tasks of a computation are to find around them, in a worker.
 
     Parameters

@@ -27,7 +27,7 @@ VALUE, PICKLE, SMALL, ARRAY, OBJECT, SPILLED = range(6)
 
 #: (arena, offset, size in bytes) of an allocation.
 Block = tuple[int, int, int]
-Location = tuple[Any, ...]
+ObjectRef = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class SpilledFile:
     owner: int = -1
 
 
-def blocks_of(location: Location) -> tuple[Block, ...]:
+def blocks_of(location: ObjectRef) -> tuple[Block, ...]:
     """Return the blocks that a location refers to."""
     return location[1] if location[0] >= ARRAY else ()
 
 
-def extents(location: Location) -> list[tuple[int, int]]:
+def extents(location: ObjectRef) -> list[tuple[int, int]]:
     """Return what a value needs of each of its blocks: from which byte of the block to which."""
     if location[0] == ARRAY:
         _, ((_, _, block_bytes),), dtype, shape, strides, position, _ = location
@@ -84,20 +84,20 @@ def extents(location: Location) -> list[tuple[int, int]]:
     return found
 
 
-def needed_bytes(location: Location) -> int:
+def needed_bytes(location: ObjectRef) -> int:
     """Return how many bytes a value takes that is not in blocks which others need as well."""
     size = sum([high - low for low, high in extents(location)])
     return min(size, size_of(location)) if location[0] == ARRAY else size
 
 
-def spilled_file(location: Location) -> SpilledFile:
+def spilled_file(location: ObjectRef) -> SpilledFile:
     """Return the file that a value on disk is in."""
     file = location[2]
     assert isinstance(file, SpilledFile)
     return file
 
 
-def assembled(location: Location, blocks: Sequence[Any]) -> Any:
+def assembled(location: ObjectRef, blocks: Sequence[Any]) -> Any:
     """Return a value, given the memory of each of the blocks that its location names."""
     if location[0] == ARRAY:
         _, _, dtype, shape, strides, position, _ = location
@@ -106,14 +106,14 @@ def assembled(location: Location, blocks: Sequence[Any]) -> Any:
     return loads(header, buffers=views)
 
 
-def pickle_of(location: Location, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
+def pickle_of(location: ObjectRef, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
     """Return the pickle that a value lies in arenas as, and its buffers, given the memory of each block."""
     _, _, header, parts = location
     views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
     return (views.pop() if header is None else header), views
 
 
-def size_of(location: Location) -> int:
+def size_of(location: ObjectRef) -> int:
     """Return the bytes that a location's value takes, roughly."""
     kind = location[0]
     if kind == VALUE:
@@ -127,8 +127,8 @@ def size_of(location: Location) -> int:
     return sum(size for _, _, size in location[3])
 
 
-def relocated(location: Location, own: int, moved: dict[int, tuple[int, int, int]]) -> Location:
-    """Return where a value is after blocks of the own arena were copied, as `Adoption.settle` says."""
+def relocated(location: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) -> ObjectRef:
+    """Return where a value is after blocks of the own arena were copied, as `InPlaceSealing.settle` says."""
     blocks = []
     shifts = []
     for arena, offset, size in location[1]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
-from dask_mars.scheduler.events import CLIENT, GiveBack, Instruction, OperandsFinished, ReadAhead, Run, Spill
+from dask_mars.scheduler.events import CLIENT, ChunksFinished, Instruction, ReadAhead, RecallQueued, Run, Spill
 from dask_mars.scheduler.memory import Memory
 
 #: From here on the time between requests to give back what waits is not doubled any more.
@@ -174,7 +174,7 @@ class Dispatcher:
             mean_s = graph.mean_s
             graph.mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
 
-    def learn_sizes(self, graph: Graph, event: OperandsFinished) -> None:
+    def learn_sizes(self, graph: Graph, event: ChunksFinished) -> None:
         """Note what operands and their results have taken in the store."""
         new = graph.memory.learn(event.chunks, event.sizes, event.fresh, event.peaks)
         if not new:
@@ -333,7 +333,7 @@ class Dispatcher:
         for number, due_s in self._asks():
             if due_s <= self.now_s:
                 self.workers[number].asks += 1
-                self._emit(GiveBack(number))
+                self._emit(RecallQueued(number))
 
     def next_ask_s(self) -> float | None:
         """Return when a worker is to be asked, if it has not reported anything until then."""

@@ -80,7 +80,7 @@ class GraphSubmitted:
 
 
 @dataclass(slots=True)
-class OperandsFinished:
+class ChunksFinished:
     """A worker computed chunks; `durations_s` are in the order of `chunks`.
 
     `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
@@ -100,7 +100,7 @@ class OperandsFinished:
 
 
 @dataclass(slots=True)
-class OperandFailed:
+class ChunkFailed:
     """A chunk's computation raised. `final` says that trying again is useless."""
 
     worker: int
@@ -110,7 +110,7 @@ class OperandFailed:
 
 
 @dataclass(slots=True)
-class OperandsReturned:
+class ChunksReturned:
     """A worker gave chunks back without computing them.
 
     With `to_client` they can only run in the user's process (they cannot be pickled, say).
@@ -203,9 +203,9 @@ class TimePassed:
 
 Event = (
     GraphSubmitted
-    | OperandsFinished
-    | OperandFailed
-    | OperandsReturned
+    | ChunksFinished
+    | ChunkFailed
+    | ChunksReturned
     | WorkerStarted
     | WorkerLost
     | GraphCancelled
@@ -252,7 +252,7 @@ class Interrupt:
 
 
 @dataclass(slots=True)
-class GiveBack:
+class RecallQueued:
     """Ask a worker that runs something for long to give back what waits behind it."""
 
     worker: int
@@ -323,7 +323,7 @@ Instruction = (
     Run
     | Free
     | Interrupt
-    | GiveBack
+    | RecallQueued
     | Spill
     | UseSpilled
     | ReadAhead

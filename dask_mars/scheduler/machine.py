@@ -28,8 +28,11 @@ from dask_mars.scheduler.bookkeeping import (
 from dask_mars.scheduler.dispatch import Dispatcher, Policy
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunkFailed,
+    ChunksFinished,
     ChunksLoaded,
     ChunksReleased,
+    ChunksReturned,
     ChunksSpilled,
     Event,
     FailGraph,
@@ -41,9 +44,6 @@ from dask_mars.scheduler.events import (
     GraphSubmitted,
     Instruction,
     Interrupt,
-    OperandFailed,
-    OperandsFinished,
-    OperandsReturned,
     Refuse,
     ResultsKept,
     ResultsTaken,
@@ -76,9 +76,9 @@ class Machine:
         self.memory = self._dispatcher.memory
         self._handlers = {
             GraphSubmitted: self._graph_submitted,
-            OperandsFinished: self._operands_finished,
-            OperandFailed: self._operand_failed,
-            OperandsReturned: self._operands_returned,
+            ChunksFinished: self._operands_finished,
+            ChunkFailed: self._operand_failed,
+            ChunksReturned: self._operands_returned,
             WorkerStarted: self._worker_started,
             WorkerLost: self._worker_lost,
             GraphCancelled: self._graph_cancelled,
@@ -220,7 +220,7 @@ class Machine:
         if not graph.unfinished_outputs:
             self._out.append(FinishGraph(graph.number))
 
-    def _operands_finished(self, event: OperandsFinished, now_s: float) -> None:
+    def _operands_finished(self, event: ChunksFinished, now_s: float) -> None:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
@@ -260,7 +260,7 @@ class Machine:
             self._out.append(FinishGraph(graph.number))
         self._maybe_forget(graph)
 
-    def _operand_failed(self, event: OperandFailed, now_s: float) -> None:
+    def _operand_failed(self, event: ChunkFailed, now_s: float) -> None:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
@@ -288,7 +288,7 @@ class Machine:
         delay = min(policy.retry_delay_s * 2.0 ** min(attempt - 1, 60), policy.retry_delay_limit_s)
         heapq.heappush(self._delayed, (now_s + delay, graph.number, chunk))
 
-    def _operands_returned(self, event: OperandsReturned, now_s: float) -> None:
+    def _operands_returned(self, event: ChunksReturned, now_s: float) -> None:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return

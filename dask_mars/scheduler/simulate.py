@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from dask_mars.scheduler.events import (
     CLIENT,
+    ChunksFinished,
     Event,
     GraphPlan,
     GraphSubmitted,
-    OperandsFinished,
     Run,
     WorkerStarted,
 )
@@ -27,7 +27,7 @@ _GRAPH = 1
 _CHUNK_S = 1.0
 
 
-class Rehearsal(NamedTuple):
+class Simulation(NamedTuple):
     """Who would run what, and when.
 
     Attributes
@@ -42,7 +42,7 @@ class Rehearsal(NamedTuple):
     order: list[int]
 
 
-def rehearse(plan: GraphPlan, num_workers: int) -> Rehearsal:
+def rehearse(plan: GraphPlan, num_workers: int) -> Simulation:
     """Go through a graph with so many workers.
 
     Parameters
@@ -78,5 +78,5 @@ def rehearse(plan: GraphPlan, num_workers: int) -> Rehearsal:
     post(GraphSubmitted(_GRAPH, plan), 0.0)
     while running:
         now_s, _, worker, chunk = heapq.heappop(running)
-        post(OperandsFinished(worker, _GRAPH, (chunk,), (_CHUNK_S,)), now_s)
-    return Rehearsal(workers, order)
+        post(ChunksFinished(worker, _GRAPH, (chunk,), (_CHUNK_S,)), now_s)
+    return Simulation(workers, order)

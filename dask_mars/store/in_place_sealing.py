@@ -54,7 +54,7 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
     return heap
 
 
-class Adoption:
+class InPlaceSealing:
     """Blocks that arrays own, on their way to belonging to the store alone.
 
     Parameters

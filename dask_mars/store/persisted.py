@@ -15,7 +15,7 @@ from dask._task_spec import DataNode, GraphNode, Task, TaskRef, _is_dask_future
 
 from dask_mars.errors import PersistedLost
 from dask_mars.protocol.deferred import resolved
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, Location
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef
 from dask_mars.store.store import Store
 
 # Two runs of a program must not give the same name to what they keep.
@@ -36,13 +36,13 @@ class Keeper(Protocol):
     def alive(self) -> bool:
         """Whether the engine is there."""
 
-    def borrow(self, graph: int, chunk: int) -> Location:
+    def borrow(self, graph: int, chunk: int) -> ObjectRef:
         """Return the location of a kept chunk, which stays there until it is given back."""
 
-    def give_back(self, location: Location) -> None:
+    def give_back(self, location: ObjectRef) -> None:
         """Let go of a location that was borrowed."""
 
-    def location_of(self, graph: int, chunk: int) -> Location | None:
+    def location_of(self, graph: int, chunk: int) -> ObjectRef | None:
         """Return where a kept chunk is at the moment, None if that is not known."""
 
 
@@ -96,7 +96,7 @@ class Persisted:
             return store.load_copy(location)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[tuple[Store, Location]]:
+    def lent(self) -> Iterator[tuple[Store, ObjectRef]]:
         """Return the store and the location of the chunk, which stays there meanwhile."""
         if self.engine.pid != os.getpid():
             raise PersistedLost(str(self.key), "it is in a process that this one was forked from")
@@ -113,7 +113,7 @@ class Persisted:
                 self.engine.give_back(location)
 
     @property
-    def location(self) -> Location | None:
+    def location(self) -> ObjectRef | None:
         """Where the chunk is at the moment; None if that is not known."""
         return self.engine.location_of(self.graph, self.chunk)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dask_mars.protocol.object_ref import SPILLED, Block, Location, blocks_of, spilled_file
+from dask_mars.protocol.object_ref import SPILLED, Block, ObjectRef, blocks_of, spilled_file
 
 
-class Blocks:
+class References:
     """Counts references to the blocks of all arenas and to the files of spilled values.
 
     Parameters
@@ -27,7 +27,7 @@ class Blocks:
         What the files take.
     """
 
-    def __init__(self, release: Callable[[int, int], None], remove: Callable[[Location], None]) -> None:
+    def __init__(self, release: Callable[[int, int], None], remove: Callable[[ObjectRef], None]) -> None:
         self._release = release
         self._remove = remove
         self.references: dict[tuple[int, int], list[int]] = {}
@@ -58,7 +58,7 @@ class Blocks:
             self.stored_bytes -= entry[1]
             self._release(arena, offset)
 
-    def keep_location(self, location: Location) -> None:
+    def keep_location(self, location: ObjectRef) -> None:
         """Add a reference to all that a value takes, in memory or on disk."""
         if location[0] == SPILLED:
             file = spilled_file(location)
@@ -69,7 +69,7 @@ class Blocks:
             for block in blocks_of(location):
                 self.keep(block)
 
-    def drop_location(self, location: Location) -> None:
+    def drop_location(self, location: ObjectRef) -> None:
         """Remove a reference to all that a value takes."""
         if location[0] == SPILLED:
             file = spilled_file(location)

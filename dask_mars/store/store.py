@@ -24,7 +24,7 @@ from dask_mars.protocol.object_ref import (
     SPILLED,
     VALUE,
     Block,
-    Location,
+    ObjectRef,
     assembled,
     blocks_of,
     extents,
@@ -37,7 +37,7 @@ from dask_mars.protocol.pickling import dumps, frozen, loads
 from dask_mars.store.allocator import Allocator
 from dask_mars.store.arena import Arena, Bytes
 from dask_mars.store.codec import lz4_codec
-from dask_mars.store.in_place_sealing import Adoption
+from dask_mars.store.in_place_sealing import InPlaceSealing
 from dask_mars.store.spill_files import SpillFiles
 
 if TYPE_CHECKING:
@@ -79,13 +79,13 @@ class Store:
         self.inline_bytes = inline_bytes
         self.allocator: Allocator | Heap = heap or Allocator(arenas[own].capacity_bytes, live)
         self._heap = heap
-        self._adoption = None if heap is None else Adoption(heap, arenas[own], own)
+        self._adoption = None if heap is None else InPlaceSealing(heap, arenas[own], own)
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
     def seal(
         self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False, adopt: bool = False
-    ) -> Location:
+    ) -> ObjectRef:
         """Put a value where every process can read it.
 
         Parameters
@@ -127,14 +127,14 @@ class Store:
             return (SMALL, dtype, None, "C", False, value.tobytes())
         return self._seal_object(value, inputs, freeze, adopt)
 
-    def settle(self, location: Location, inputs: Iterable[Block] = ()) -> Location:
+    def settle(self, location: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
         """Return the final location of a value that was sealed with `adopt`, once the caller has let go of it.
 
         Where something still refers to its arrays, and could write into them, it gets copies of them.
 
         Parameters
         ----------
-        location : Location
+        location : ObjectRef
             What `seal` returned.
         inputs : iterable of Block
             As `seal` got it.
@@ -155,7 +155,7 @@ class Store:
             raise
         return relocated(location, self.own, moved) if moved else location
 
-    def _seal_small(self, array: np.ndarray[Any, Any], freeze: bool) -> Location:
+    def _seal_small(self, array: np.ndarray[Any, Any], freeze: bool) -> ObjectRef:
         writeable: bool | None = array.flags.writeable
         if freeze:
             writeable = None if writeable and array.size else writeable
@@ -173,7 +173,7 @@ class Store:
         # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
         return (PICKLE, pickle.dumps(frozen(array) if freeze else array, protocol=5))
 
-    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], adopt: bool) -> Location:
+    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], adopt: bool) -> ObjectRef:
         low, high = _byte_bounds(array)
         writeable = array.flags.writeable or self._sharing(low, high) is not None
         block = self._block_of(low, high, inputs)
@@ -208,7 +208,7 @@ class Store:
                 return arena
         return None
 
-    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, adopt: bool) -> Location:
+    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, adopt: bool) -> ObjectRef:
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -303,12 +303,12 @@ class Store:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def load(self, location: Location, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
+    def load(self, location: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
         """Read a value without copying what lies in arenas.
 
         Parameters
         ----------
-        location : Location
+        location : ObjectRef
             What `seal` returned, in any process.
         owners : list, optional
             Gets a (block, array) pair for each block that the value refers to. As long as anything made of the
@@ -325,7 +325,7 @@ class Store:
             return _unspilled(location)
         return assembled(location, self._bases(location, owners))
 
-    def _bases(self, location: Location, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
+    def _bases(self, location: ObjectRef, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
         """Return the memory of each block of a value."""
         bases = []
         for block in location[1]:
@@ -336,19 +336,19 @@ class Store:
                 owners.append((block, base))
         return bases
 
-    def load_pickle(self, location: Location, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
+    def load_pickle(self, location: ObjectRef, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
         """Return the pickle that an object lies in arenas as, and its buffers, without copying them.
 
         Parameters
         ----------
-        location : Location
+        location : ObjectRef
             Of kind `OBJECT`.
         owners : list
             As for `load`.
         """
         return pickle_of(location, self._bases(location, owners))
 
-    def load_copy(self, location: Location) -> Any:
+    def load_copy(self, location: ObjectRef) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
         kind = location[0]
         if kind == VALUE:
@@ -374,12 +374,12 @@ class Store:
 
     # -- spilling ---------------------------------------------------------------------------------------------
 
-    def spill(self, location: Location, name: str, files: SpillFiles) -> Location:
+    def spill(self, location: ObjectRef, name: str, files: SpillFiles) -> ObjectRef:
         """Write a value to a file.
 
         Parameters
         ----------
-        location : Location
+        location : ObjectRef
             Of a value that is in arenas.
         name : str
             Of the file.
@@ -408,7 +408,7 @@ class Store:
             there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
         return (SPILLED, (), files.write(name, views), there)
 
-    def _needed_of_array(self, location: Location) -> tuple[list[Bytes], Location]:
+    def _needed_of_array(self, location: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
         """Return the memory that an array needs, and its location were that its block."""
         kind, (block,), dtype, shape, strides, position, writeable = location
         arena, offset, size = block
@@ -421,12 +421,12 @@ class Store:
         view = _raw(int(array.__array_interface__["data"][0]), array.nbytes, array)
         return [view], (kind, (block,), dtype, shape, array.strides, 0, writeable)
 
-    def restore(self, location: Location) -> Location:
+    def restore(self, location: ObjectRef) -> ObjectRef:
         """Read a value from a file into the own arena.
 
         Parameters
         ----------
-        location : Location
+        location : ObjectRef
             Of a value on disk.
 
         Returns
@@ -496,7 +496,7 @@ def _unused_count() -> int:
 _UNUSED_COUNT = _unused_count()
 
 
-def _unspilled(location: Location) -> Any:
+def _unspilled(location: ObjectRef) -> Any:
     """Read a value from disk into private, writable memory."""
     original = location[3]
     value = assembled(original, _read_back(location))
@@ -505,7 +505,7 @@ def _unspilled(location: Location) -> Any:
     return value
 
 
-def _read_back(location: Location, into: Sequence[Any] | None = None) -> Sequence[Any]:
+def _read_back(location: ObjectRef, into: Sequence[Any] | None = None) -> Sequence[Any]:
     """Read the memory of each of the blocks that a value on disk had."""
     file = spilled_file(location)
     return SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file, into)

@@ -27,7 +27,7 @@ import numpy as np
 
 from dask_mars.errors import ExecutionInterrupted, StoreFull
 from dask_mars.graph.chunks import Operand
-from dask_mars.graph.functions import OperandMapping
+from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
 from dask_mars.protocol import channel
 from dask_mars.protocol.columns import (
@@ -38,15 +38,15 @@ from dask_mars.protocol.columns import (
     unpack_numbers,
     unpack_operand,
 )
-from dask_mars.protocol.context import Surroundings
+from dask_mars.protocol.context import TaskContext
 from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, asks, to_stop
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, Block, Location, blocks_of
+from dask_mars.protocol.object_ref import ARRAY, SPILLED, Block, ObjectRef, blocks_of
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
 from dask_mars.store.store import Store, still_used
 from dask_mars.worker import forked
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
-from dask_mars.worker.outbox import Output, Reporter
+from dask_mars.worker.outbox import Outbox, Output
 from dask_mars.worker.readonly import is_about_writing
 
 #: How long results may wait for company before they are sent.
@@ -67,7 +67,7 @@ class _Graph:
         #: Operands by number; as they came until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, location).
-        self.values: dict[int, tuple[Any, Location | None]] = {}
+        self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
         #: Operands that took next to no time when they were last run here.
         self.quick: set[int] = set()
         #: Most bytes of the arena that an operand was seen to take while it ran.
@@ -111,15 +111,15 @@ class WorkerProcess:
         self._graphs: dict[int, _Graph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
-        self._surroundings: Surroundings | None = None
+        self._surroundings: TaskContext | None = None
         #: The graph of which chunks were run since the surroundings were last looked at, 0 for none.
         self._graph = 0
         #: Whether tasks get copies of arrays that they may write into, as the context says.
         self._writable_inputs = False
-        self._mapping = OperandMapping()
+        self._mapping = FunctionRegistry()
         #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
-        self._reporter = Reporter(connection)
+        self._reporter = Outbox(connection)
         #: Whether somebody wants to know the steps of operands, and when the inputs of this one were there.
         self._timed = False
         self._loaded_s = 0.0
@@ -242,7 +242,7 @@ class WorkerProcess:
         timed: bool,
         packed_chunks: PackedNumbers,
         records: PackedChunks,
-        locations: dict[int, Location],
+        locations: dict[int, ObjectRef],
         loads: list[int],
         operands: dict[int, PackedOperand],
         paths: dict[int, str],
@@ -596,7 +596,7 @@ class WorkerProcess:
         payload = self._contexts.get(number)
         if self._context != number and payload is not None:
             self._context = number
-            self._surroundings = Surroundings(payload)
+            self._surroundings = TaskContext(payload)
             self._surroundings.enter()
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
@@ -616,7 +616,7 @@ class WorkerProcess:
 
 # By these a signal's handler knows where it is.
 _COMPUTE = WorkerProcess._compute.__code__
-_SEND_NOW = Reporter.send_now.__code__
+_SEND_NOW = Outbox.send_now.__code__
 _GIVE_BACK = WorkerProcess._give_back.__code__
 
 

@@ -10,15 +10,15 @@ from collections import deque
 from typing import Any
 
 from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import Block, Location
+from dask_mars.protocol.object_ref import Block, ObjectRef
 from dask_mars.store.arena import Bytes
 from dask_mars.store.store import still_used
 
 #: Of a graph: chunks, locations, durations, what operands took if it is news, steps if somebody wants to know.
-Batch = tuple[list[int], list[Location], list[float], dict[int, int], list[tuple[float, float, float]]]
+Batch = tuple[list[int], list[ObjectRef], list[float], dict[int, int], list[tuple[float, float, float]]]
 
 
-class Reporter:
+class Outbox:
     """Sends messages, and keeps results until there is company or somebody may be waiting.
 
     Parameters
@@ -192,4 +192,4 @@ class Output:
         return getattr(self._original, name)
 
 
-__all__ = ["Batch", "Output", "Reporter"]
+__all__ = ["Batch", "Outbox", "Output"]

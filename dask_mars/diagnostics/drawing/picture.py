@@ -36,7 +36,7 @@ class Node:
     index : str
         Its place in its collection; empty if it has none.
     worker : int
-        Who would run it, as in `Rehearsal.workers`.
+        Who would run it, as in `Simulation.workers`.
     colour : str
         The worker's, as ``#rrggbb``.
     wanted : bool
@@ -136,7 +136,7 @@ def make_picture(
 
 
 def plan_workers(graph: ChunkGraph, num_workers: int) -> list[int]:
-    """Return who would run each chunk if all took equally long, as in `Rehearsal.workers`."""
+    """Return who would run each chunk if all took equally long, as in `Simulation.workers`."""
     return rehearse(_plan(graph), num_workers).workers
 
 
