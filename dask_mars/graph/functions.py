@@ -1,8 +1,8 @@
 """Callables by number: four bytes stand for every function that another process can import.
 
 An op id is the hash of a callable's full path. `FunctionRegistry` leads from the id to the path, and from its
-first use in a process on to the callable. What has no path of its own (lambdas, closures, partial functions, whatever is
-defined in ``__main__``) has no op id either, and has to travel by value.
+first use in a process on to the callable. What has no path of its own (lambdas, closures, partial functions,
+whatever is defined in ``__main__``) has no op id either, and has to travel by value.
 """
 
 from __future__ import annotations
