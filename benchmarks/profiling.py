@@ -42,7 +42,7 @@ CLIENT_PARTS = (
     ("dask_mars.engine.sender", "Sender", "send", "engine", "sending"),
     ("dask_mars.engine.processes", "WorkerHandle", "write", "engine", "sending"),
     ("dask_mars.engine.processes", "WorkerHandle", "read", "engine", "taking reports"),
-    ("dask_mars.engine.receiver", "Reports", "take", "engine", "taking reports"),
+    ("dask_mars.engine.receiver", "Receiver", "take", "engine", "taking reports"),
 )
 WORKER_PARTS = (
     ("dask_mars.worker.loop", "WorkerProcess", "_look", "workers", "reading messages"),

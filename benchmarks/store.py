@@ -97,13 +97,13 @@ class Maker:
     def seal(self, results: list[Array]) -> ObjectRef:
         """Seal the only item of a list as a worker does: whoever gets it lets go of it before it is settled."""
         result = results.pop()
-        location = self.store.seal(result, adopt=True)
+        ref = self.store.seal(result, adopt=True)
         del result
-        return self.store.settle(location)
+        return self.store.settle(ref)
 
-    def release(self, location: ObjectRef) -> None:
+    def release(self, ref: ObjectRef) -> None:
         """Free what was sealed."""
-        for _, offset, _ in location[1]:
+        for _, offset, _ in ref[1]:
             self.store.release(offset)
 
 
@@ -125,10 +125,10 @@ def chains(maker: Maker, repeat: int, size_bytes: int) -> dict[str, list[float]]
     def once(kind: str) -> None:
         chain_s = _seconds(run)
         start_s = time.perf_counter()
-        location = maker.seal(results)
+        ref = maker.seal(results)
         seconds[f"sealed{kind}"].append(chain_s + time.perf_counter() - start_s)
         seconds[f"chain{kind}"].append(chain_s)
-        maker.release(location)
+        maker.release(ref)
 
     # The first of each finds pages that nobody has touched.
     for _ in range(repeat + 1):
@@ -146,11 +146,11 @@ def seals(
     for _ in range(repeat + 1):
         results = [np.ones(size_bytes // 8)]
         start_s = time.perf_counter()
-        location = maker.seal(results)
+        ref = maker.seal(results)
         seconds["seal"].append(time.perf_counter() - start_s)
-        for name, found in zip(("read", "sum", "private sum"), reader(location), strict=True):
+        for name, found in zip(("read", "sum", "private sum"), reader(ref), strict=True):
             seconds[name].append(found)
-        maker.release(location)
+        maker.release(ref)
     return {name: found[1:] for name, found in seconds.items()}
 
 
@@ -163,11 +163,11 @@ def reader() -> None:
     store = Store([Arena(file, ARENA_BYTES) for file in (descriptor, arenas.create("own", ARENA_BYTES))], 1)
     while True:
         try:
-            location = pickle.load(sys.stdin.buffer)
+            ref = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         start_s = time.perf_counter()
-        value = store.load(location, [])
+        value = store.load(ref, [])
         loaded_s = time.perf_counter() - start_s
         first_sum_s = _seconds(value.sum)
         private = value.copy()
@@ -190,8 +190,8 @@ def _reading(descriptor: int) -> Iterator[Callable[[ObjectRef], list[float]]]:
         requests: IO[bytes] = process.stdin
         answers: IO[bytes] = process.stdout
 
-        def ask(location: ObjectRef) -> list[float]:
-            pickle.dump(location, requests)
+        def ask(ref: ObjectRef) -> list[float]:
+            pickle.dump(ref, requests)
             requests.flush()
             answer: list[float] = pickle.load(answers)
             return answer

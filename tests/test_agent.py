@@ -28,7 +28,7 @@ from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.local import LocalMarsCluster
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import cut, place
-from dask_mars.cluster.stored_result import StoredResult, give_back_ended
+from dask_mars.cluster.stored_result import StoredResult, release_ended
 from dask_mars.cluster.subtask_spec import Packer, Unsendable
 from dask_mars.cluster.transfers import Budget
 from dask_mars.engine.reservations import Room
@@ -76,10 +76,10 @@ def piece_of(dsk: dict[Any, Any], *wanted: Any, reads: tuple[Any, ...] = (), ite
     return Packer(graph, 0).pack(subtask, [[graph.ids[key] for key in wanted]], sources, values)
 
 
-def submit(client: Any, agent: Any, piece: bytes, *arguments: Any, key: str = "subtask") -> Any:
+def submit(client: Any, agent: Any, spec: bytes, *arguments: Any, key: str = "subtask") -> Any:
     """Have a piece computed by an agent, as the client side does it."""
     refs = [TaskRef(future.key) for future in arguments]
-    graph = {key: Task(key, call, Task(None, pickle.loads, piece), *refs)}
+    graph = {key: Task(key, call, Task(None, pickle.loads, spec), *refs)}
     held = {future.key: future for future in arguments}
     with dask.annotate(**{MARK: True}):
         return client.get({**held, **graph}, key, sync=False, workers=[agent.address])
@@ -90,7 +90,7 @@ def large(value: float = 1.0) -> np.ndarray[Any, Any]:
 
 
 def nothing_is_stored(agent: MarsWorker) -> bool:
-    give_back_ended()
+    release_ended()
     state = agent.engine.state()
     return not agent.data and not state["graphs"] and not state["store"]["stored_bytes"]
 
@@ -98,8 +98,8 @@ def nothing_is_stored(agent: MarsWorker) -> bool:
 def endless(client: Any, agent: Any, folder: Path) -> tuple[Any, Callable[[], bool]]:
     """Submit a subtask that would go on for ever, and return what says whether it has begun."""
     begun, never = folder / "begun", folder / "never"
-    piece = piece_of({"x": (note, str(begun)), "y": (wait_for, str(never), "x")}, "y")
-    return submit(client, agent, piece), begun.exists
+    spec = piece_of({"x": (note, str(begun)), "y": (wait_for, str(never), "x")}, "y")
+    return submit(client, agent, spec), begun.exists
 
 
 @contextlib.contextmanager
@@ -197,8 +197,8 @@ def test_what_is_on_disk_is_sent_in_turns(monkeypatch, private_tmp):
 
 def test_single_values_are_put_into_the_store_too(client, agent):
     scattered = client.scatter(large(), workers=[agent.address])
-    piece = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)
-    assert submit(client, agent, piece, scattered).result() == [100_000]
+    spec = piece_of({"t": (np.sum, "x")}, "t", reads=("x",), item=None)
+    assert submit(client, agent, spec, scattered).result() == [100_000]
     assert isinstance(agent.data[scattered.key], StoredResult)
     assert np.array_equal(scattered.result(), large())
 
@@ -275,10 +275,10 @@ def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, 
         arriving.set()
         await asyncio.sleep(0.2)
 
-    monkeypatch.setattr(agent._arrivals, "take_in", take_in)
+    monkeypatch.setattr(agent._transfers, "take_in", take_in)
     scattered = client.scatter(1, workers=[agent.address])
-    piece = piece_of({"y": (note_name, str(tmp_path / "begun"), "x")}, "y", reads=("x",), item=None)
-    future = submit(client, agent, piece, scattered)
+    spec = piece_of({"y": (note_name, str(tmp_path / "begun"), "x")}, "y", reads=("x",), item=None)
+    future = submit(client, agent, spec, scattered)
     assert arriving.wait(10)
     future.cancel()
     assert eventually(lambda: "subtask" not in agent.state.tasks, 5)

@@ -32,37 +32,37 @@ def mebibyte(value: float) -> Any:
 
 
 def arrivals_of(engine: Engine, data: dict[str, Any] | None = None) -> Transfers:
-    arrivals = Transfers({} if data is None else data)
-    arrivals.engine = engine
-    return arrivals
+    transfers = Transfers({} if data is None else data)
+    transfers.engine = engine
+    return transfers
 
 
-async def waiting_put(arrivals: Transfers) -> asyncio.Future[Any]:
+async def waiting_put(transfers: Transfers) -> asyncio.Future[Any]:
     """Return something that is to come, and waits for room."""
-    waiting = asyncio.ensure_future(put(arrivals, "second", mebibyte(1).repeat(4)))
+    waiting = asyncio.ensure_future(put(transfers, "second", mebibyte(1).repeat(4)))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     return waiting
 
 
-async def put(arrivals: Transfers, key: str, value: Any) -> Any:
+async def put(transfers: Transfers, key: str, value: Any) -> Any:
     """Let a result come as an agent does it."""
     values = {key: value}
-    async with arrivals.room(key, value.nbytes):
-        await arrivals.put(values, [key])
+    async with transfers.room(key, value.nbytes):
+        await transfers.put(values, [key])
     return values[key]
 
 
 def test_others_leave_memory_before_something_comes(host):
     engine = host.engine()
-    arrivals = arrivals_of(engine)
+    transfers = arrivals_of(engine)
     most = 0
 
     async def come() -> list[Any]:
         nonlocal most
         found = []
         for number in range(20):
-            found.append(await put(arrivals, f"x{number}", mebibyte(number)))
+            found.append(await put(transfers, f"x{number}", mebibyte(number)))
             most = max(most, engine.view.store()["stored_bytes"])
         return found
 
@@ -77,15 +77,15 @@ def test_others_leave_memory_before_something_comes(host):
 
 def test_many_at_a_time_keep_to_the_limit(host):
     engine = host.engine()
-    arrivals = arrivals_of(engine)
+    transfers = arrivals_of(engine)
 
     async def come() -> list[Any]:
-        return await asyncio.gather(*[put(arrivals, f"x{number}", mebibyte(number)) for number in range(20)])
+        return await asyncio.gather(*[put(transfers, f"x{number}", mebibyte(number)) for number in range(20)])
 
     found = asyncio.run(come())
     assert [value.value()[0] for value in found] == list(range(20))
     assert engine.view.store()["stored_bytes"] <= 8 * MIB
-    assert not engine.view.store()["promised_bytes"]
+    assert not engine.view.store()["reserved_bytes"]
 
 
 def test_what_is_larger_than_all_memory_comes_all_the_same(host):
@@ -93,18 +93,18 @@ def test_what_is_larger_than_all_memory_comes_all_the_same(host):
 
     async def come() -> None:
         async with arrivals_of(engine).room("x", 1 << 40):
-            assert not engine.view.store()["promised_bytes"]
+            assert not engine.view.store()["reserved_bytes"]
 
     asyncio.run(come())
 
 
 def test_who_waits_can_be_cancelled(host):
     engine = host.engine()
-    arrivals = arrivals_of(engine)
+    transfers = arrivals_of(engine)
 
     async def come() -> None:
-        async with arrivals.room("first", 6 * MIB):
-            waiting = await waiting_put(arrivals)
+        async with transfers.room("first", 6 * MIB):
+            waiting = await waiting_put(transfers)
             assert engine.state()["graphs"]
             assert "'second' is next and waits for 4.00 MiB of memory" in engine.explain()
             waiting.cancel()
@@ -116,15 +116,15 @@ def test_who_waits_can_be_cancelled(host):
 
 def test_the_end_of_the_engine_ends_the_wait(small):
     engine = small.engine()
-    arrivals = arrivals_of(engine)
+    transfers = arrivals_of(engine)
 
     async def come() -> None:
-        async with arrivals.room("first", 6 * MIB):
-            waiting = await waiting_put(arrivals)
+        async with transfers.room("first", 6 * MIB):
+            waiting = await waiting_put(transfers)
             await asyncio.to_thread(engine.close)
             # It stays as it has come.
             assert type(await waiting) is np.ndarray
-        async with arrivals.room("third", MIB):
+        async with transfers.room("third", MIB):
             pass
 
     asyncio.run(come())
@@ -135,10 +135,10 @@ def test_the_end_of_the_engine_ends_the_wait(small):
 def test_results_that_are_here_go_into_the_store_once(host):
     engine = host.engine()
     data = {"x": mebibyte(1), "y": 5}
-    arrivals = arrivals_of(engine, data)
+    transfers = arrivals_of(engine, data)
 
     async def come() -> None:
-        await asyncio.gather(*[arrivals.take_in(key) for key in ("x", "x", "y", "z")])
+        await asyncio.gather(*[transfers.take_in(key) for key in ("x", "x", "y", "z")])
 
     asyncio.run(come())
     assert type(data["x"]) is StoredResult

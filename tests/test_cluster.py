@@ -36,7 +36,7 @@ from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.cluster.stored_result import StoredResult, give_back_ended
+from dask_mars.cluster.stored_result import StoredResult, release_ended
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
@@ -61,7 +61,7 @@ def get(client: Client) -> Get:
 
 
 def nothing_is_left(cluster: Any) -> bool:
-    give_back_ended()
+    release_ended()
     agents = cluster.workers.values()
     stored = sum(agent.engine.state()["store"]["stored_bytes"] for agent in agents)
     return not stored and not any(agent.data or agent._subtasks for agent in agents)
@@ -563,10 +563,10 @@ def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
         return lambda *arguments: calls.append(name) or function(*arguments)
 
     monkeypatch.setattr(clients, "find_hosts", noting("hosts", clients.find_hosts))
-    monkeypatch.setattr(requirements, "find_demands", noting("demands", requirements.find_demands))
+    monkeypatch.setattr(requirements, "find_demands", noting("requirements", requirements.find_demands))
     with Client(cluster):
         assert (da.ones(40, chunks=4) + 1).sum().compute(scheduler=dask_mars.get) == 80
-    assert sorted(calls) == ["demands", "hosts"]
+    assert sorted(calls) == ["hosts", "requirements"]
 
 
 def test_without_a_client_nothing_changes(runtime, cluster):

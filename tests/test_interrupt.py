@@ -216,15 +216,15 @@ def test_an_interrupted_task_leaves_no_memory(tmp_path: Path) -> None:
 def print_while_signalled(path: str, go_on: str) -> Any:
     if notes(path):
         return notes(path)
-    reporter: Any = sys.stdout._send.__self__._reporter  # type: ignore[attr-defined]
-    flush = reporter.flush
+    outbox: Any = sys.stdout._send.__self__._outbox  # type: ignore[attr-defined]
+    flush = outbox.flush
 
     def flush_signalled(now: float) -> None:
         signal.raise_signal(SIGNAL)
         flush(now)
         note(path, "sent")
 
-    reporter.flush = flush_signalled
+    outbox.flush = flush_signalled
     wait_for(go_on)
     try:
         print("a whole line")
@@ -233,7 +233,7 @@ def print_while_signalled(path: str, go_on: str) -> Any:
         note(path, type(error).__name__)
         raise
     finally:
-        del reporter.flush
+        del outbox.flush
 
 
 def test_what_a_task_prints_is_sent_before_it_is_interrupted(
@@ -403,9 +403,9 @@ class Host:
         self.control = ControlPage(memoryview(bytearray(page_bytes(1))))
         self.control.clear(0)
         self.in_hand = {(1, 0)}
-        self.deadlines = Cancellation({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
-        self.deadlines.end_soon(self.handle, 1)
-        self.now_s = self.deadlines.next_s() or 0.0
+        self.cancellation = Cancellation({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
+        self.cancellation.end_soon(self.handle, 1)
+        self.now_s = self.cancellation.next_s() or 0.0
 
     def runs(self, graph: int, chunk: int = 0) -> None:
         write_subtask_id(self.control.note_of(0), graph, 0, chunk)
@@ -414,8 +414,8 @@ class Host:
         """Return what is done meanwhile."""
         end_s = self.now_s + seconds
         self.handle.done.clear()
-        while (due_s := self.deadlines.next_s()) is not None and due_s <= end_s:
-            self.deadlines.enforce(due_s)
+        while (due_s := self.cancellation.next_s()) is not None and due_s <= end_s:
+            self.cancellation.enforce(due_s)
         self.now_s = end_s
         return self.handle.done
 
@@ -436,14 +436,14 @@ def test_a_task_is_interrupted_at_once_and_ended_after_its_time(host: Host) -> N
     done = host.after(0.2)
     assert done[-1] == "kill"
     assert done.count("kill") == 1
-    assert host.deadlines.next_s() is None
+    assert host.cancellation.next_s() is None
 
 
 def test_nothing_is_done_to_a_worker_that_has_given_all_back(host: Host) -> None:
     host.runs(2)
     host.in_hand.clear()
     assert host.after(10) == []
-    assert host.deadlines.next_s() is None
+    assert host.cancellation.next_s() is None
 
 
 @pytest.mark.parametrize("chunk", [0, NO_CHUNK])
@@ -469,7 +469,7 @@ def test_a_worker_that_starts_is_waited_for(host: Host) -> None:
 
 def test_two_graphs_are_stopped_one_after_the_other(host: Host) -> None:
     host.in_hand.add((3, 0))
-    host.deadlines.end_soon(host.handle, 3)
+    host.cancellation.end_soon(host.handle, 3)
     host.runs(3)
     assert set(host.after(0.5)) == {"interrupt"}
     assert host.stops() == 3

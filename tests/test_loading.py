@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import files
 
-from dask_mars.engine.receiver import Reports
+from dask_mars.engine.receiver import Receiver
 from dask_mars.errors import SpillError, StoreFull
 from dask_mars.protocol import channel
 from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef, blocks_of, needed_bytes, spilled_file
@@ -153,7 +153,7 @@ def test_a_worker_reads_for_itself_where_the_store_is_full(process, store, tmp_p
     store.seal(np.ones(MIB + MIB // 2))
     (value,) = process._load_inputs(1, (7,), [], False)
     np.testing.assert_array_equal(value, expected)
-    assert process._reporter.outgoing == []
+    assert process._outbox.outgoing == []
     assert graph.values[7][1][0] == SPILLED
 
 
@@ -163,14 +163,14 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
     graph.loads.add(7)
     owners: list[Any] = []
     (value,) = process._load_inputs(1, (7,), owners, False)
-    ((code, number, locations),) = process._reporter.outgoing
-    assert (code, number, list(locations)) == (channel.LOADED, 1, [7])
-    assert locations[7][0] == ARRAY
-    assert [block for block, _ in owners] == list(blocks_of(locations[7]))
+    ((code, number, refs),) = process._outbox.outgoing
+    assert (code, number, list(refs)) == (channel.LOADED, 1, [7])
+    assert refs[7][0] == ARRAY
+    assert [block for block, _ in owners] == list(blocks_of(refs[7]))
     assert not value.flags.writeable
     # The next operand finds it there, and nobody is told again.
     process._load_inputs(1, (7,), [], False)
-    assert len(process._reporter.outgoing) == 1
+    assert len(process._outbox.outgoing) == 1
 
 
 # -- with an engine -----------------------------------------------------------------------------------------------
@@ -180,13 +180,13 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the chunks that workers put back into the store."""
     chunks: list[int] = []
-    on_loaded = Reports._on_loaded
+    on_loaded = Receiver._on_loaded
 
-    def note(self: Reports, handle: Any, number: int, locations: dict[int, ObjectRef]) -> None:
-        chunks.extend(locations)
-        on_loaded(self, handle, number, locations)
+    def note(self: Receiver, handle: Any, number: int, refs: dict[int, ObjectRef]) -> None:
+        chunks.extend(refs)
+        on_loaded(self, handle, number, refs)
 
-    monkeypatch.setitem(Reports._receive, channel.LOADED, note)
+    monkeypatch.setitem(Receiver._receive, channel.LOADED, note)
     return chunks
 
 
@@ -378,7 +378,7 @@ def test_masked_arrays_are_assembled_beside_plain_ones(small, written):
 
 def test_a_signal_may_come_while_chunks_are_given_back(process, monkeypatch):
     told: list[tuple[int, list[int]]] = []
-    monkeypatch.setattr(process._reporter, "send_now", lambda message: told.append((message[1], message[2])))
+    monkeypatch.setattr(process._outbox, "send_now", lambda message: told.append((message[1], message[2])))
 
     class Record(tuple):
         """Is looked at when the next signal comes."""

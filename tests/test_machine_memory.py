@@ -301,7 +301,7 @@ def test_what_operands_take_while_they_run_is_learnt():
     assert len(runs) == 4
     # Three are running without a promise; what they are promised now leaves no room for another.
     assert machine.handle(ChunksFinished(0, 1, [0], [0.1], {}, {}, {0: 40}), 1.0) == []
-    assert machine.memory.promised_bytes == 120
+    assert machine.memory.reserved_bytes == 120
     assert machine.handle(ChunksFinished(1, 1, [1], [0.1]), 1.0) == []
     assert machine.handle(ChunksFinished(2, 1, [2], [0.1]), 1.0) == [Run(0, 1, [4])]
     machine.validate()
@@ -374,7 +374,7 @@ def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
     host.run()
     assert host.failed == {1: 1}
     assert host.refused == {1: Refuse(1, 1, 500, 200)}
-    assert not host.machine.memory.promised_bytes
+    assert not host.machine.memory.reserved_bytes
 
 
 # -- room for what comes from elsewhere ---------------------------------------------------------------------------
@@ -403,9 +403,9 @@ def test_room_is_made_before_it_is_given():
     host.run_workers()
     assert host.hands[CLIENT] == [(3, 0)]
     assert host.ever_spilled == [(2, 0), (2, 1)]
-    assert host.machine.memory.promised_bytes == 70
+    assert host.machine.memory.reserved_bytes == 70
     give_back(host, 3)
-    assert not host.machine.memory.promised_bytes
+    assert not host.machine.memory.reserved_bytes
     assert host.machine.graphs == [2]
 
 
@@ -441,7 +441,7 @@ def test_room_larger_than_all_memory_is_refused_with_numbers():
     host.submit(room(500))
     assert host.refused == {1: Refuse(1, 0, 500, 200)}
     assert not host.machine.graphs
-    assert not host.machine.memory.promised_bytes
+    assert not host.machine.memory.reserved_bytes
 
 
 def test_who_waits_for_room_can_give_up():
@@ -557,9 +557,9 @@ def test_what_is_loaded_is_counted_once():
     host = with_first_on_disk(3)
     memory = host.machine.memory
     assert host.hands[0] == [(1, 3)]
-    assert (host.stored_bytes, memory.promised_bytes) == (0, 50)
+    assert (host.stored_bytes, memory.reserved_bytes) == (0, 50)
     host.load(0, 1, [3])
-    assert (host.stored_bytes, memory.promised_bytes) == (40, 10)
+    assert (host.stored_bytes, memory.reserved_bytes) == (40, 10)
     assert memory.need(host.machine._graphs[1], 4) == 10
     host.run()
     assert host.peak_bytes <= 100
@@ -589,7 +589,7 @@ def test_a_second_worker_reads_for_itself_what_the_first_is_to_load():
     assert host.loads == {1: {0: 0}}
     host.load(0, 1, [3])
     # It is in the store, and in the second one's own memory.
-    assert (host.stored_bytes, host.machine.memory.promised_bytes) == (40, 10 + 50)
+    assert (host.stored_bytes, host.machine.memory.reserved_bytes) == (40, 10 + 50)
     host.run()
     assert host.finished == {1}
 
@@ -726,7 +726,7 @@ def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
         host.answer()
     assert host.machine.graphs == []
     memory = host.machine.memory
-    assert (memory.promised_bytes, memory.spilling_bytes) == (0, 0)
+    assert (memory.reserved_bytes, memory.spilling_bytes) == (0, 0)
     assert not memory._promised
 
 
@@ -741,7 +741,7 @@ def test_cancelling_gives_everything_back(cancelled_after):
     host.run()
     assert host.machine.graphs == []
     assert not host.stored
-    assert (host.machine.memory.promised_bytes, host.machine.memory.spilling_bytes) == (0, 0)
+    assert (host.machine.memory.reserved_bytes, host.machine.memory.spilling_bytes) == (0, 0)
 
 
 def test_a_disk_that_failed_is_tried_again_after_some_time():

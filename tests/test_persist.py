@@ -556,9 +556,9 @@ def small(spilled: Path) -> Iterator[Runtime]:
     with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
         # What writes to disk and reads from it is there before the first test looks what threads there are.
         persisted = numbers(1240, 155).persist(scheduler=runtime.get)
-        spiller = runtime.engine()._spiller
+        spill_writer = runtime.engine()._spill_writer
         assert eventually(partial(on_disk, persisted))
-        spiller.read_ahead(next(chunk.location for chunk in kept_by(persisted) if chunk.location[0] == SPILLED))
+        spill_writer.read_ahead(next(chunk.ref for chunk in kept_by(persisted) if chunk.ref[0] == SPILLED))
         del persisted
         assert is_empty(runtime)
         yield runtime

@@ -42,9 +42,9 @@ def test_results_are_those_of_tasks(get, shape, before, after, use):
 
 def test_workers_of_dask_are_not_needed():
     handed = handed_over(rechunked((400, 400), (100, 400), (400, 100), "p2p") + 1)
-    demands = Finder()
-    graph = prepare(*handed, apart=demands.apart)
-    assert not demands.of(graph).chunks()
+    requirements = Finder()
+    graph = prepare(*handed, apart=requirements.apart)
+    assert not requirements.of(graph).chunks()
     # What the array declares of its chunks holds for those of the rechunk.
     (output,) = graph.outputs
     assert [graph.declared_bytes(chunk) for chunk in graph.inputs[output]] == [400 * 100 * 8] * 4

@@ -43,12 +43,12 @@ class Says:
 
 @pytest.mark.parametrize("now", [False, True])
 def test_what_is_said_while_something_is_sent_comes_behind_it(now: bool, ends: Any) -> None:
-    reporter = Outbox(ends[0])
-    say = reporter.send_now if now else reporter.send
-    reporter.outgoing.append((channel.WARNING, Says(lambda: say(("second",)))))
-    reporter.flush(0.0)
+    outbox = Outbox(ends[0])
+    say = outbox.send_now if now else outbox.send
+    outbox.outgoing.append((channel.WARNING, Says(lambda: say(("second",)))))
+    outbox.flush(0.0)
     assert received(ends[1]) == [(channel.WARNING, "said"), ("second",)]
-    reporter.flush(0.0)
+    outbox.flush(0.0)
     assert received(ends[1]) == []
 
 
@@ -71,12 +71,12 @@ class Talkative:
 @pytest.mark.parametrize("own", [True, False])
 def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any) -> None:
     connection: Any = Talkative(ends[0])
-    reporter = Outbox(connection)
-    output = Output(lambda name, text: reporter.send_now((channel.OUTPUT, 1, name, text)), "stdout", None)
+    outbox = Outbox(connection)
+    output = Output(lambda name, text: outbox.send_now((channel.OUTPUT, 1, name, text)), "stdout", None)
     connection.say = lambda: output.write("from a finalizer\n")
 
     def send() -> None:
-        reporter.send_now(("first",))
+        outbox.send_now(("first",))
 
     if own:
         send()
@@ -84,13 +84,13 @@ def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any
         thread = threading.Thread(target=send)
         thread.start()
         thread.join()
-        reporter.flush(0.0)
+        outbox.flush(0.0)
     assert received(ends[1]) == [("first",), (channel.OUTPUT, 1, "stdout", "from a finalizer\n")]
 
 
 @pytest.mark.timeout(60)
 def test_threads_may_say_something_at_any_time(ends: Any) -> None:
-    reporter = Outbox(ends[0])
+    outbox = Outbox(ends[0])
     messages: list[Any] = []
     total = 2000
 
@@ -102,7 +102,7 @@ def test_threads_may_say_something_at_any_time(ends: Any) -> None:
 
     def talk(number: int) -> None:
         for count in range(total):
-            reporter.send_now((number, count))
+            outbox.send_now((number, count))
 
     threads = [threading.Thread(target=read), *[threading.Thread(target=talk, args=(at,)) for at in range(3)]]
     for thread in threads:

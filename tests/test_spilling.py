@@ -191,14 +191,14 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(tmp_path, scripts):
         textwrap.dedent(
             """
             import os, signal, time, dask.array as da, dask_mars
-            from dask_mars.engine.spill_writer import Spiller
+            from dask_mars.engine.spill_writer import SpillWriter
 
-            write = Spiller._write
+            write = SpillWriter._write
 
             def write_and_die(self, name, location, answer):
                 write(self, name, location, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 
-            Spiller._write = write_and_die
+            SpillWriter._write = write_and_die
             x = da.random.default_rng(3).random((2000, 2000), chunks=500)
             (x - x.mean()).std().compute(scheduler=dask_mars.get)
             """

@@ -43,13 +43,13 @@ class Pair:
 
     def share(self, value: Any) -> tuple[ObjectRef, Any, list[tuple[Block, Any]]]:
         """Seal a value in one store and load it in the other, as the input of a task there."""
-        location = through_a_message(self.make.seal(value))
+        ref = through_a_message(self.make.seal(value))
         owners: list[tuple[Block, Any]] = []
-        return location, self.read.load(location, owners), owners
+        return ref, self.read.load(ref, owners), owners
 
 
-def through_a_message(location: ObjectRef) -> ObjectRef:
-    return pickle.loads(pickle.dumps(location, protocol=5))
+def through_a_message(ref: ObjectRef) -> ObjectRef:
+    return pickle.loads(pickle.dumps(ref, protocol=5))
 
 
 def make_pair(capacity_bytes: int = CAPACITY_BYTES) -> Pair:
@@ -102,8 +102,8 @@ def assert_same_array(result: Any, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-def release(pair: Pair, location: ObjectRef) -> None:
-    for arena, offset, _ in blocks_of(location):
+def release(pair: Pair, ref: ObjectRef) -> None:
+    for arena, offset, _ in blocks_of(ref):
         (pair.make, pair.read)[arena].release(offset)
 
 
@@ -112,10 +112,10 @@ def release(pair: Pair, location: ObjectRef) -> None:
 
 @pytest.mark.parametrize("value", [None, True, 0, -(1 << 100), 2.5, float("-inf"), 1j])
 def test_scalars_travel_as_they_are(pair, value):
-    location = pair.make.seal(value)
-    assert location == (VALUE, value)
-    assert pair.read.load(location) is pair.read.load_copy(location) is value
-    assert blocks_of(location) == ()
+    ref = pair.make.seal(value)
+    assert ref == (VALUE, value)
+    assert pair.read.load(ref) is pair.read.load_copy(ref) is value
+    assert blocks_of(ref) == ()
 
 
 class Fraction(float):
@@ -126,8 +126,8 @@ class Fraction(float):
 
 
 def test_subclass_of_a_scalar_is_not_mistaken_for_one(pair):
-    location, result, _ = pair.share(Fraction(0.5))
-    assert location[0] == PICKLE
+    ref, result, _ = pair.share(Fraction(0.5))
+    assert ref[0] == PICKLE
     assert (type(result), result, result.note) == (Fraction, 0.5, "kept")
 
 
@@ -144,8 +144,8 @@ SMALL_OBJECTS = {
 
 @pytest.mark.parametrize("value", SMALL_OBJECTS.values(), ids=SMALL_OBJECTS)
 def test_small_objects_travel_in_the_message(pair, value):
-    location, result, owners = pair.share(value)
-    assert location[0] == PICKLE
+    ref, result, owners = pair.share(value)
+    assert ref[0] == PICKLE
     assert (type(result), result) == (type(value), value)
     assert owners == []
     assert pair.make.allocator.used_bytes == 0
@@ -153,8 +153,8 @@ def test_small_objects_travel_in_the_message(pair, value):
 
 @pytest.mark.parametrize("value", [np.float32(1.5), np.int64(-3), np.bool_(True), np.complex64(1 - 2j)], ids=repr)
 def test_numpy_scalars_travel_in_the_message(pair, value):
-    location, result, owners = pair.share(value)
-    assert location[0] == SMALL
+    ref, result, owners = pair.share(value)
+    assert ref[0] == SMALL
     assert (type(result), result) == (type(value), value)
     assert owners == []
 
@@ -172,12 +172,12 @@ LARGE = {
 @pytest.mark.parametrize("read", [Store.load, Store.load_copy])
 @pytest.mark.parametrize("value", LARGE.values(), ids=LARGE)
 def test_large_objects_lie_in_the_arena(pair, value, read):
-    location = through_a_message(pair.make.seal(value))
-    assert location[0] == OBJECT
-    assert len(pickle.dumps(location)) < 500
-    result = read(pair.read, location)
+    ref = through_a_message(pair.make.seal(value))
+    assert ref[0] == OBJECT
+    assert len(pickle.dumps(ref)) < 500
+    result = read(pair.read, ref)
     assert (type(result), result) == (type(value), value)
-    assert size_of(location) >= 10_000
+    assert size_of(ref) >= 10_000
 
 
 # -- arrays -----------------------------------------------------------------------------------------------------
@@ -215,19 +215,19 @@ LARGE_ARRAYS = {
 
 @pytest.mark.parametrize("expected", LARGE_ARRAYS.values(), ids=LARGE_ARRAYS)
 def test_large_array_is_read_where_it_lies(pair, expected):
-    location, result, owners = pair.share(expected)
-    assert location[0] == ARRAY
+    ref, result, owners = pair.share(expected)
+    assert ref[0] == ARRAY
     assert_same_array(result, expected)
     assert arena_of(pair.read, result) == 0
     assert not result.flags.writeable
-    assert [block for block, _ in owners] == list(blocks_of(location))
-    assert size_of(location) == expected.nbytes
+    assert [block for block, _ in owners] == list(blocks_of(ref))
+    assert size_of(ref) == expected.nbytes
 
 
 @pytest.mark.parametrize("expected", LARGE_ARRAYS.values(), ids=LARGE_ARRAYS)
 def test_copy_of_a_large_array_is_private(pair, expected):
-    location, shared, _ = pair.share(expected)
-    copy = pair.read.load_copy(location)
+    ref, shared, _ = pair.share(expected)
+    copy = pair.read.load_copy(ref)
     assert_same_array(copy, expected)
     assert arena_of(pair.read, copy) is None
     assert copy.flags.writeable == expected.flags.writeable
@@ -251,8 +251,8 @@ SMALL_ARRAYS = {
 
 @pytest.mark.parametrize("expected", SMALL_ARRAYS.values(), ids=SMALL_ARRAYS)
 def test_small_arrays_travel_in_the_message(pair, expected):
-    location, result, _ = pair.share(expected)
-    assert location[0] == (SMALL if expected.dtype.kind in "biufc" else PICKLE)
+    ref, result, _ = pair.share(expected)
+    assert ref[0] == (SMALL if expected.dtype.kind in "biufc" else PICKLE)
     assert_same_array(result, expected)
     assert result.flags.writeable
 
@@ -265,10 +265,10 @@ def test_contiguous_array_keeps_its_strides(pair):
 
 def test_broadcast_array_takes_the_room_of_what_was_broadcast(pair):
     huge = np.broadcast_to(np.arange(3.0), (1 << 40, 3))
-    location, result, _ = pair.share(huge)
+    ref, result, _ = pair.share(huge)
     assert result.shape == huge.shape
     assert pair.make.allocator.used_bytes == PAGE_BYTES
-    copy = pair.read.load_copy(location)
+    copy = pair.read.load_copy(ref)
     assert copy.shape == huge.shape
     assert copy[1 << 39].tolist() == [0.0, 1.0, 2.0]
     assert not copy.flags.writeable
@@ -276,8 +276,8 @@ def test_broadcast_array_takes_the_room_of_what_was_broadcast(pair):
 
 def test_huge_broadcast_scalar_does_not_blow_up(pair):
     huge = np.broadcast_to(np.float32(2.0), (1 << 20, 1 << 20))
-    location, result, _ = pair.share(huge)
-    assert (result.shape, result[5, 5], pair.read.load_copy(location)[7, 7]) == (huge.shape, 2.0, 2.0)
+    ref, result, _ = pair.share(huge)
+    assert (result.shape, result[5, 5], pair.read.load_copy(ref)[7, 7]) == (huge.shape, 2.0, 2.0)
 
 
 def test_strided_array_takes_no_more_room_than_its_items(pair):
@@ -287,8 +287,8 @@ def test_strided_array_takes_no_more_room_than_its_items(pair):
 
 def test_array_of_objects_is_pickled(pair):
     expected = np.array([{"n": number} for number in range(3000)], dtype=object)
-    location, result, _ = pair.share(expected)
-    assert location[0] == OBJECT
+    ref, result, _ = pair.share(expected)
+    assert ref[0] == OBJECT
     assert_same_array(result, expected)
 
 
@@ -313,8 +313,8 @@ class Labelled(np.ndarray):
 def test_subclass_of_ndarray_keeps_its_type(pair):
     expected = np.arange(6000.0).view(Labelled)
     expected.label = "mine"
-    location, result, _ = pair.share(expected)
-    assert location[0] == OBJECT
+    ref, result, _ = pair.share(expected)
+    assert ref[0] == OBJECT
     assert (type(result), result.label) == (Labelled, "mine")
     np.testing.assert_array_equal(np.asarray(result), np.asarray(expected))
 
@@ -374,10 +374,10 @@ def test_any_view_of_any_array_survives_the_way(shared_pair, data, inline_bytes)
         expected = np.broadcast_to(expected, (data.draw(st.integers(1, 50)), *expected.shape))
     pair.make.inline_bytes = inline_bytes
     try:
-        location, result, owners = pair.share(expected)
-        copy = pair.read.load_copy(location)
+        ref, result, owners = pair.share(expected)
+        copy = pair.read.load_copy(ref)
         assert pair.make.allocator.used_bytes == sum(
-            -(-size // PAGE_BYTES) * PAGE_BYTES for _, _, size in blocks_of(location)
+            -(-size // PAGE_BYTES) * PAGE_BYTES for _, _, size in blocks_of(ref)
         )
         for found in (result, copy):
             assert type(found) is np.ndarray
@@ -387,7 +387,7 @@ def test_any_view_of_any_array_survives_the_way(shared_pair, data, inline_bytes)
         assert still_used(owners) == []
     finally:
         pair.make.inline_bytes = INLINE_BYTES
-    release(pair, location)
+    release(pair, ref)
     assert pair.make.allocator.used_bytes == 0
 
 
@@ -396,9 +396,9 @@ def test_any_view_of_any_array_survives_the_way(shared_pair, data, inline_bytes)
 
 def test_arrays_inside_containers_are_read_where_they_lie(pair):
     values = {"one": [np.arange(6001.0), {"two": np.asfortranarray(np.ones((81, 91)))}], "rest": (1, "text")}
-    location, result, _ = pair.share(values)
-    assert location[0] == OBJECT
-    assert len(blocks_of(location)) == 1
+    ref, result, _ = pair.share(values)
+    assert ref[0] == OBJECT
+    assert len(blocks_of(ref)) == 1
     first, second = result["one"][0], result["one"][1]["two"]
     assert_same_array(first, values["one"][0])
     assert_same_array(second, values["one"][1]["two"])
@@ -410,8 +410,8 @@ def test_arrays_inside_containers_are_read_where_they_lie(pair):
 
 
 def test_copy_of_arrays_inside_containers_is_private_and_writable(pair):
-    location, shared, _ = pair.share([np.arange(6000.0), np.arange(3)])
-    copy = pair.read.load_copy(location)
+    ref, shared, _ = pair.share([np.arange(6000.0), np.arange(3)])
+    copy = pair.read.load_copy(ref)
     copy[0][:] = -1.0
     copy[1][:] = -1
     assert arena_of(pair.read, copy[0]) is None
@@ -420,9 +420,9 @@ def test_copy_of_arrays_inside_containers_is_private_and_writable(pair):
 
 def test_array_met_twice_in_an_object_is_stored_once(pair):
     once = np.arange(6000.0)
-    location, result, _ = pair.share([once, once])
+    ref, result, _ = pair.share([once, once])
     assert result[0] is result[1]
-    assert size_of(location) < 2 * once.nbytes
+    assert size_of(ref) < 2 * once.nbytes
 
 
 def test_read_only_array_in_an_object_stays_read_only(pair):
@@ -450,8 +450,8 @@ def make_frame(length: int = 3000) -> Any:
 @pytest.mark.parametrize("read", [Store.load, Store.load_copy])
 def test_frame_with_columns_of_all_kinds(pair, length, read):
     frame = make_frame(length)
-    location = through_a_message(pair.make.seal(frame))
-    pd.testing.assert_frame_equal(read(pair.read, location), frame)
+    ref = through_a_message(pair.make.seal(frame))
+    pd.testing.assert_frame_equal(read(pair.read, ref), frame)
 
 
 def test_numbers_of_a_frame_are_read_where_they_lie(pair):
@@ -462,8 +462,8 @@ def test_numbers_of_a_frame_are_read_where_they_lie(pair):
 
 def test_copy_of_a_frame_is_writable(pair):
     frame = pd.DataFrame({"x": np.arange(6000.0)})
-    location, shared, _ = pair.share(frame)
-    copy = pair.read.load_copy(location)
+    ref, shared, _ = pair.share(frame)
+    copy = pair.read.load_copy(ref)
     copy.iloc[0, 0] = 5.0
     assert (copy.iloc[0, 0], shared.iloc[0, 0]) == (5.0, 0.0)
 
@@ -478,9 +478,9 @@ def test_series_and_index(pair):
 @pytest.mark.parametrize("length", [3, 5000])
 def test_arrow_table(pair, length):
     table = pa.table({"x": np.arange(length), "name": [f"name {number}" for number in range(length)]})
-    location, result, _ = pair.share(table)
+    ref, result, _ = pair.share(table)
     assert result.equals(table)
-    assert pair.read.load_copy(location).equals(table)
+    assert pair.read.load_copy(ref).equals(table)
     if length == 5000:
         start = pair.read.arenas[0].address
         address = result["x"].chunk(0).buffers()[1].address
@@ -509,22 +509,22 @@ VIEWS = {
 def test_view_of_an_input_is_sealed_as_a_reference(pair, view):
     _, shared, owners = pair.share(np.arange(100_000.0))
     result = view(shared)
-    location = through_a_message(pair.read.seal(result, [block for block, _ in owners]))
+    ref = through_a_message(pair.read.seal(result, [block for block, _ in owners]))
     assert pair.read.allocator.used_bytes == 0
-    assert blocks_of(location) == tuple(block for block, _ in owners)
-    assert_same_array(pair.make.load(location), result)
-    copy = pair.make.load_copy(location)
+    assert blocks_of(ref) == tuple(block for block, _ in owners)
+    assert_same_array(pair.make.load(ref), result)
+    copy = pair.make.load_copy(ref)
     assert_same_array(copy, result)
     assert copy.flags.writeable
 
 
 def test_view_of_one_of_two_neighbours_refers_to_that_one(pair):
     owners: list[tuple[Block, Any]] = []
-    locations = [pair.make.seal(np.full(50_000, float(number))) for number in range(3)]
-    values = [pair.read.load(location, owners) for location in locations]
+    refs = [pair.make.seal(np.full(50_000, float(number))) for number in range(3)]
+    values = [pair.read.load(ref, owners) for ref in refs]
     for order in (owners, owners[::-1]):
-        location = pair.read.seal(values[1][10:], [block for block, _ in order])
-        assert blocks_of(location) == blocks_of(locations[1])
+        ref = pair.read.seal(values[1][10:], [block for block, _ in order])
+        assert blocks_of(ref) == blocks_of(refs[1])
 
 
 def test_copy_of_a_strided_view_is_no_larger_than_its_items(pair):
@@ -538,19 +538,19 @@ def test_view_of_the_right_input_among_several(pair):
     _, first, owners = pair.share(np.arange(50_000.0))
     second_location = pair.read.seal(np.arange(50_000.0) + 0.5)
     second = pair.read.load(second_location, owners)
-    location = pair.read.seal(second[10:], [block for block, _ in owners])
-    assert blocks_of(location) == blocks_of(second_location)
-    assert pair.make.load(location)[0] == 10.5
+    ref = pair.read.seal(second[10:], [block for block, _ in owners])
+    assert blocks_of(ref) == blocks_of(second_location)
+    assert pair.make.load(ref)[0] == 10.5
     assert first[0] == 0.0
 
 
 def test_views_inside_an_object_are_sealed_as_references(pair):
     _, shared, owners = pair.share(np.arange(100_000.0))
     value = {"part": shared[1000:], "new": np.ones(6000)}
-    location = through_a_message(pair.read.seal(value, [block for block, _ in owners]))
+    ref = through_a_message(pair.read.seal(value, [block for block, _ in owners]))
     assert pair.read.allocator.used_bytes == 12 * PAGE_BYTES
-    assert {arena for arena, _, _ in blocks_of(location)} == {0, 1}
-    result = pair.make.load(location)
+    assert {arena for arena, _, _ in blocks_of(ref)} == {0, 1}
+    result = pair.make.load(ref)
     assert_same_array(result["part"], shared[1000:])
     assert_same_array(result["new"], value["new"])
 
@@ -558,29 +558,29 @@ def test_views_inside_an_object_are_sealed_as_references(pair):
 def test_frame_made_of_an_input_refers_to_it(pair):
     frame = pd.DataFrame({"x": np.arange(50_000.0), "y": np.arange(50_000.0)})
     _, shared, owners = pair.share(frame)
-    location = pair.read.seal(shared[["x"]], [block for block, _ in owners])
+    ref = pair.read.seal(shared[["x"]], [block for block, _ in owners])
     assert pair.read.allocator.used_bytes == 0
-    pd.testing.assert_frame_equal(pair.make.load(location), frame[["x"]])
+    pd.testing.assert_frame_equal(pair.make.load(ref), frame[["x"]])
 
 
 def test_tiny_view_of_a_large_input_is_copied_out(pair):
     _, shared, owners = pair.share(np.arange(1 << 20))
-    location = pair.read.seal(shared[5:1005], [block for block, _ in owners])
-    assert [arena for arena, _, _ in blocks_of(location)] == [1]
+    ref = pair.read.seal(shared[5:1005], [block for block, _ in owners])
+    assert [arena for arena, _, _ in blocks_of(ref)] == [1]
     assert pair.read.allocator.used_bytes == 2 * PAGE_BYTES
-    assert_same_array(pair.make.load(location), np.arange(5, 1005))
+    assert_same_array(pair.make.load(ref), np.arange(5, 1005))
 
 
 def test_tiny_view_inside_an_object_is_copied_out(pair):
     _, shared, owners = pair.share(np.arange(1 << 20))
-    location = pair.read.seal([shared[5:1005]], [block for block, _ in owners])
-    assert [arena for arena, _, _ in blocks_of(location)] == [1]
+    ref = pair.read.seal([shared[5:1005]], [block for block, _ in owners])
+    assert [arena for arena, _, _ in blocks_of(ref)] == [1]
 
 
 def test_array_beside_an_input_is_not_taken_for_a_view_of_it(pair):
     _, shared, owners = pair.share(np.arange(10_000.0))
-    location = pair.read.seal(shared + 1.0, [block for block, _ in owners])
-    assert [arena for arena, _, _ in blocks_of(location)] == [1]
+    ref = pair.read.seal(shared + 1.0, [block for block, _ in owners])
+    assert [arena for arena, _, _ in blocks_of(ref)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -610,9 +610,9 @@ def test_copy_of_a_frame_made_of_an_input_is_writable(pair):
 
 def test_copy_of_a_broadcast_input_is_read_only_as_under_threads(pair):
     _, shared, owners = pair.share(np.arange(10_000.0))
-    location = pair.read.seal(np.broadcast_to(shared, (5, 10_000)), [block for block, _ in owners])
+    ref = pair.read.seal(np.broadcast_to(shared, (5, 10_000)), [block for block, _ in owners])
     assert pair.read.allocator.used_bytes == 0
-    copy = pair.make.load_copy(location)
+    copy = pair.make.load_copy(ref)
     assert copy.nbytes == 5 * 80_000
     assert not copy.flags.writeable
 
@@ -666,17 +666,17 @@ def test_parts_of_a_frame_are_noticed_until_they_are_gone(pair, keep):
 
 def test_only_blocks_in_use_are_reported(pair):
     owners: list[tuple[Block, Any]] = []
-    locations = [pair.make.seal(np.full(6000, float(number))) for number in range(3)]
-    values = [pair.read.load(location, owners) for location in locations]
+    refs = [pair.make.seal(np.full(6000, float(number))) for number in range(3)]
+    values = [pair.read.load(ref, owners) for ref in refs]
     del values[0], values[1]
-    assert [block for block, _ in still_used(owners)] == [blocks_of(locations[1])[0]]
+    assert [block for block, _ in still_used(owners)] == [blocks_of(refs[1])[0]]
 
 
 def test_copies_refer_to_no_block(pair):
-    location = pair.make.seal([np.arange(6000.0)])
+    ref = pair.make.seal([np.arange(6000.0)])
     owners: list[tuple[Block, Any]] = []
-    pair.read.load(location, owners)
-    kept = pair.read.load_copy(location)
+    pair.read.load(ref, owners)
+    kept = pair.read.load_copy(ref)
     assert still_used(owners) == []
     assert kept[0][5] == 5.0
 
@@ -703,9 +703,9 @@ def born() -> Iterator[Pair]:
 
 def seal_result(pair: Pair, results: list[Any]) -> ObjectRef:
     """Seal the only item of a list, and drop it."""
-    location = pair.make.seal(results[0], adopt=True)
+    ref = pair.make.seal(results[0], adopt=True)
     results.clear()
-    return through_a_message(pair.make.settle(location))
+    return through_a_message(pair.make.settle(ref))
 
 
 BORN = {
@@ -725,14 +725,14 @@ BORN = {
 def test_result_is_sealed_where_it_was_built(born, make):
     results = [make()]
     address, used = address_of(results[0]), born.make.allocator.used
-    location = seal_result(born, results)
+    ref = seal_result(born, results)
     assert born.make.allocator.used == used
-    block = blocks_of(location)[0]
-    assert address_of(born.make.load(location)) == address
+    block = blocks_of(ref)[0]
+    assert address_of(born.make.load(ref)) == address
     expected = make()
-    assert_same_array(born.read.load(location), expected)
-    assert born.read.load(location).strides == expected.strides
-    copy = born.read.load_copy(location)
+    assert_same_array(born.read.load(ref), expected)
+    assert born.read.load(ref).strides == expected.strides
+    copy = born.read.load_copy(ref)
     assert_same_array(copy, expected)
     assert copy.flags.writeable == expected.flags.writeable
     del copy, expected
@@ -742,9 +742,9 @@ def test_result_is_sealed_where_it_was_built(born, make):
 
 def test_without_leave_a_result_is_copied(born):
     array = np.arange(6000.0)
-    location = born.make.seal(array)
+    ref = born.make.seal(array)
     array[:] = 0
-    assert_same_array(born.read.load(location), np.arange(6000.0))
+    assert_same_array(born.read.load(ref), np.arange(6000.0))
 
 
 @pytest.mark.parametrize(
@@ -752,9 +752,9 @@ def test_without_leave_a_result_is_copied(born):
     [(slice(0, 200_000), 391), (slice(90_000, 180_000), 176), (slice(None, None, 3), 131), (slice(0, 1000), 2)],
 )
 def test_part_of_a_result_keeps_no_more_than_twice_its_memory(born, part, pages):
-    location = seal_result(born, [np.arange(200_000)[part]])
+    ref = seal_result(born, [np.arange(200_000)[part]])
     assert born.make.allocator.used_bytes == pages * PAGE_BYTES
-    assert_same_array(born.read.load(location), np.arange(200_000)[part])
+    assert_same_array(born.read.load(ref), np.arange(200_000)[part])
 
 
 @pytest.mark.parametrize("wrap", [lambda array: array, lambda array: [array], lambda array: {"x": array[1:]}])
@@ -783,23 +783,23 @@ def test_result_that_something_else_refers_to_is_copied(born, keep, part, wrap):
     kept = keep(array)
     results = [wrap(array[part])]
     del array
-    location = seal_result(born, results)
+    ref = seal_result(born, results)
     writer[:] = -1.0
-    result = born.read.load(location)
+    result = born.read.load(ref)
     assert_same_array(result if isinstance(result, np.ndarray) else result[1], np.arange(6000.0)[part])
-    assert born.make.allocator.used[blocks_of(location)[0][1]] <= 12 * PAGE_BYTES
+    assert born.make.allocator.used[blocks_of(ref)[0][1]] <= 12 * PAGE_BYTES
     del kept
     gc.collect()
     assert len(born.make.allocator.used) == 1
-    release(born, location)
+    release(born, ref)
     assert born.make.allocator.used_bytes == 0
 
 
 def test_half_of_a_result_that_something_else_refers_to_is_copied_alone(born):
     kept = np.arange(200_000)
-    location = seal_result(born, [[kept[100_000:]]])
+    ref = seal_result(born, [[kept[100_000:]]])
     assert sorted(born.make.allocator.used.values()) == [196 * PAGE_BYTES, 391 * PAGE_BYTES]
-    assert_same_array(born.read.load(location)[0], np.arange(100_000, 200_000))
+    assert_same_array(born.read.load(ref)[0], np.arange(100_000, 200_000))
 
 
 def test_arrays_inside_a_result_are_sealed_where_they_were_built(born):
@@ -807,14 +807,14 @@ def test_arrays_inside_a_result_are_sealed_where_they_were_built(born):
     small = np.arange(10)
     results = [{"first": np.arange(6000.0), "second": [np.ones((70, 90)), small], "third": kept}]
     addresses = [address_of(results[0]["first"]), address_of(results[0]["second"][0])]
-    location = seal_result(born, results)
-    found = born.make.load(location)
+    ref = seal_result(born, results)
+    found = born.make.load(ref)
     assert [address_of(found["first"]), address_of(found["second"][0])] == addresses
     kept[:] = -1
     assert_same_array(found["third"], np.arange(5000.0))
     assert_same_array(found["second"][1], small)
     del found, kept
-    release(born, location)
+    release(born, ref)
     assert born.make.allocator.used_bytes == 0
 
 
@@ -823,9 +823,9 @@ def test_array_met_twice_in_a_result(born):
     results = [[once, once, once[::-1], once[:4000]]]
     del once
     used = born.make.allocator.used_bytes
-    location = seal_result(born, results)
-    assert len([block for block in blocks_of(location) if block[2] == 48_000]) == 1
-    for result in (born.read.load(location), born.read.load_copy(location)):
+    ref = seal_result(born, results)
+    assert len([block for block in blocks_of(ref) if block[2] == 48_000]) == 1
+    for result in (born.read.load(ref), born.read.load_copy(ref)):
         assert [int(array[0]) for array in result] == [0, 0, 5999, 0]
     assert used <= born.make.allocator.used_bytes < 3 * used
 
@@ -834,18 +834,18 @@ def test_frame_is_sealed_where_it_was_built(born):
     results = [pd.DataFrame({"x": np.arange(6000.0), "y": np.arange(6000.0), "z": np.arange(6000)})]
     expected = results[0].map(lambda item: item)
     addresses = {address_of(results[0][name].to_numpy()) for name in "xyz"}
-    location = seal_result(born, results)
-    found = born.make.load(location)
+    ref = seal_result(born, results)
+    found = born.make.load(ref)
     assert {address_of(found[name].to_numpy()) for name in "xyz"} == addresses
-    pd.testing.assert_frame_equal(born.read.load(location), expected)
+    pd.testing.assert_frame_equal(born.read.load(ref), expected)
 
 
 def test_frame_that_something_else_refers_to_is_copied(born):
     kept = pd.DataFrame({"x": np.arange(6000.0), "y": np.arange(6000.0)})
-    location = seal_result(born, [kept[["y", "x"]].iloc[10:]])
+    ref = seal_result(born, [kept[["y", "x"]].iloc[10:]])
     expected = kept[["y", "x"]].iloc[10:].copy()
     kept.loc[:] = 0.0
-    pd.testing.assert_frame_equal(born.read.load(location), expected)
+    pd.testing.assert_frame_equal(born.read.load(ref), expected)
 
 
 def test_arrow_array_of_a_result_is_sealed_where_it_was_built(born):
@@ -853,27 +853,27 @@ def test_arrow_array_of_a_result_is_sealed_where_it_was_built(born):
     address = address_of(array)
     results = [pa.array(array)]
     del array
-    location = seal_result(born, results)
-    assert born.make.load(location).buffers()[1].address == address
-    assert born.read.load(location).to_pylist() == list(range(6000))
+    ref = seal_result(born, results)
+    assert born.make.load(ref).buffers()[1].address == address
+    assert born.read.load(ref).to_pylist() == list(range(6000))
 
 
 def test_view_of_an_input_in_the_own_arena_is_no_array_of_its_own(born):
-    location = seal_result(born, [np.arange(100_000.0)])
+    ref = seal_result(born, [np.arange(100_000.0)])
     owners: list[tuple[Block, Any]] = []
-    shared = born.make.load(location, owners)
+    shared = born.make.load(ref, owners)
     inputs = [block for block, _ in owners]
     part = born.make.settle(born.make.seal(shared[1:], inputs, adopt=True), inputs)
-    assert blocks_of(part) == blocks_of(location)
+    assert blocks_of(part) == blocks_of(ref)
     assert born.make.load_copy(part).flags.writeable
 
 
 def test_full_store_leaves_a_result_that_has_to_be_copied_to_who_has_it(born):
     kept = np.zeros(40 << 20, "u1")
     used = born.make.allocator.used
-    location = born.make.seal([kept, np.ones(6000)], adopt=True)
+    ref = born.make.seal([kept, np.ones(6000)], adopt=True)
     with pytest.raises(StoreFull, match=f"{40 << 20:,} bytes does not fit"):
-        born.make.settle(location)
+        born.make.settle(ref)
     assert born.make.allocator.used == used
     del kept
     assert born.make.allocator.used_bytes == 0
@@ -894,15 +894,15 @@ def test_any_view_of_a_result_survives_the_way(born, data, keep, wrapped):
     whole = np.concatenate([whole.reshape(-1)] * 100) if whole.size else whole
     view = whole[:: data.draw(st.sampled_from([1, -1, 2, -3]))][data.draw(st.integers(0, 3)) :]
     expected = view.tobytes()
-    location = born.make.seal([view] if wrapped else view, adopt=True)
+    ref = born.make.seal([view] if wrapped else view, adopt=True)
     if not keep:
         del view, whole
-    location = through_a_message(born.make.settle(location))
-    result = born.read.load(location)
+    ref = through_a_message(born.make.settle(ref))
+    result = born.read.load(ref)
     assert (result[0] if wrapped else result).tobytes() == expected
-    copy = born.read.load_copy(location)
+    copy = born.read.load_copy(ref)
     assert (copy[0] if wrapped else copy).tobytes() == expected
-    for block in blocks_of(location):
+    for block in blocks_of(ref):
         born.make.release(block[1])
 
 
@@ -936,9 +936,9 @@ def test_full_store_says_how_much_was_wanted_and_how_much_there_is(small_pair, v
 
 def test_broken_up_store_names_its_largest_free_block(small_pair):
     store = small_pair.make
-    locations = [store.seal(np.zeros(16 * PAGE_BYTES, "u1")) for _ in range(4)]
-    for location in (locations[0], locations[2]):
-        release(small_pair, location)
+    refs = [store.seal(np.zeros(16 * PAGE_BYTES, "u1")) for _ in range(4)]
+    for ref in (refs[0], refs[2]):
+        release(small_pair, ref)
     with pytest.raises(StoreFull) as caught:
         store.seal(np.zeros(32 * PAGE_BYTES, "u1"))
     assert caught.value.free_bytes == 16 * PAGE_BYTES
@@ -946,20 +946,20 @@ def test_broken_up_store_names_its_largest_free_block(small_pair):
 
 def test_released_room_is_used_again(small_pair):
     for number in range(20):
-        location, result, _ = small_pair.share(np.full(50 * PAGE_BYTES, number, "u1"))
+        ref, result, _ = small_pair.share(np.full(50 * PAGE_BYTES, number, "u1"))
         assert result[-1] == number
-        release(small_pair, location)
+        release(small_pair, ref)
     assert small_pair.make.allocator.used_bytes == 0
 
 
 def test_live_blocks_survive_the_process_that_made_them(small_pair):
-    location = small_pair.make.seal(np.arange(6000.0))
-    live = [(offset, size) for _, offset, size in blocks_of(location)]
+    ref = small_pair.make.seal(np.arange(6000.0))
+    live = [(offset, size) for _, offset, size in blocks_of(ref)]
     successor = Store(small_pair.make.arenas, 0, live, INLINE_BYTES)
     other = successor.seal(np.zeros(6000))
-    assert blocks_of(other)[0][1] != blocks_of(location)[0][1]
-    assert_same_array(small_pair.read.load(location), np.arange(6000.0))
-    successor.release(blocks_of(location)[0][1])
+    assert blocks_of(other)[0][1] != blocks_of(ref)[0][1]
+    assert_same_array(small_pair.read.load(ref), np.arange(6000.0))
+    successor.release(blocks_of(ref)[0][1])
 
 
 def test_put_copies_bytes_into_a_block(pair):

@@ -18,7 +18,7 @@ def is_assembly(operand: Operand) -> bool:
     return operand.functions[-1] is finalize
 
 
-def part(store: Store, location: ObjectRef, operand: Operand) -> Any:
+def part(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     """Return a value that is to be assembled, or, if it is on disk, what reads it when it is copied.
 
     Parameters
@@ -32,24 +32,24 @@ def part(store: Store, location: ObjectRef, operand: Operand) -> Any:
     """
     # A single chunk is asked for a copy of itself, and other functions may ask for anything.
     plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
-    if plain and location[0] == SPILLED and location[3][0] == ARRAY:
-        return _OnDisk(store, location)
-    return store.load(location)
+    if plain and ref[0] == SPILLED and ref[3][0] == ARRAY:
+        return _OnDisk(store, ref)
+    return store.load(ref)
 
 
 class _OnDisk:
     """As much of an array as Dask asks of one before it copies it into its result."""
 
-    def __init__(self, store: Store, location: ObjectRef) -> None:
-        _, _, dtype, shape, *_ = location[3]
+    def __init__(self, store: Store, ref: ObjectRef) -> None:
+        _, _, dtype, shape, *_ = ref[3]
         self.dtype = np.dtype(dtype)
         self.shape: tuple[int, ...] = shape
         self.ndim = len(shape)
         self._store = store
-        self._location = location
+        self._ref = ref
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self._store.load(self._location)
+        array = self._store.load(self._ref)
         return np.asarray(array, dtype)
 
     def __getitem__(self, index: Any) -> Any:

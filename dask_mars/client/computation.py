@@ -320,7 +320,7 @@ class _Computation:
         """Have the engine keep what is in its arenas and files; small values are kept here."""
         outputs = self._graph.outputs
         values = {chunk: run.values[chunk] for chunk in outputs if chunk in run.values}
-        stored = [chunk for chunk in outputs if chunk not in values and _location(run, chunk)[0] >= ARRAY]
+        stored = [chunk for chunk in outputs if chunk not in values and _ref(run, chunk)[0] >= ARRAY]
         for chunk in outputs:
             if chunk not in values and chunk not in stored:
                 values[chunk] = self._value(run, chunk)
@@ -418,27 +418,27 @@ class _Computation:
         """Return an input: a copy, or in place as long as all that is `lent` is not given back."""
         value = run.values.get(chunk, run)
         if value is run:
-            location, store = _location(run, chunk), self._engine.store
-            return store.load_copy(location) if lent is None else part(store, location, operand)
+            ref, store = _ref(run, chunk), self._engine.store
+            return store.load_copy(ref) if lent is None else part(store, ref, operand)
         if type(value) is Persisted and lent is not None:
-            store, location = lent.enter_context(value.lent())
-            return part(store, location, operand)
+            store, ref = lent.enter_context(value.lent())
+            return part(store, ref, operand)
         return value_of(value)
 
     def _input_again(self, run: GraphRun, chunk: int) -> Any:
         """Return a copy of an input of a chunk that has failed, which could go to disk at any moment."""
         if chunk in run.values:
             return value_of(run.values[chunk])
-        location = self._engine.borrow(run.number, chunk)
+        ref = self._engine.borrow(run.number, chunk)
         try:
-            return self._engine.store.load_copy(location)
+            return self._engine.store.load_copy(ref)
         finally:
-            self._engine.give_back(location)
+            self._engine.give_back(ref)
 
     def _value(self, run: GraphRun, chunk: int) -> Any:
         if chunk in run.values:
             return value_of(run.values[chunk])
-        return self._engine.store.load_copy(_location(run, chunk))
+        return self._engine.store.load_copy(_ref(run, chunk))
 
     def _on_started(self, run: GraphRun, message: messages.Started) -> None:
         if self._observer:
@@ -488,10 +488,10 @@ class _Computation:
 _registry: dict[Any, Any] = {}
 
 
-def _location(run: GraphRun, chunk: int) -> ObjectRef:
-    location = run.locations[chunk]
-    assert location is not None, f"chunk {chunk} is nowhere"
-    return location
+def _ref(run: GraphRun, chunk: int) -> ObjectRef:
+    ref = run.refs[chunk]
+    assert ref is not None, f"chunk {chunk} is nowhere"
+    return ref
 
 
 def raised_by(graph: ChunkGraph, chunk: int) -> str:

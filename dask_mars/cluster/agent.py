@@ -30,7 +30,7 @@ from dask_mars.cluster.admission import NotWanted
 from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import Messenger, SubtaskWatcher
-from dask_mars.cluster.stored_result import StoredResult, give_back_ended, plain
+from dask_mars.cluster.stored_result import StoredResult, plain, release_ended
 from dask_mars.cluster.subtask_spec import Agent, SubtaskSpec, admitted
 from dask_mars.cluster.transfers import Budget, Transfers
 from dask_mars.engine.loop import Engine
@@ -103,10 +103,10 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         self._cancelled: set[Any] = set()
         #: What subtasks have raised of which Dask has not heard yet.
         self._raised: dict[Any, BaseException] = {}
-        self._arrivals = Transfers(self.data)
+        self._transfers = Transfers(self.data)
         self._sent_from_disk = Budget(int(settings.memory_limit * _SENT_SHARE))
         self._messenger = Messenger(self)
-        self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(give_back_ended, _GIVE_BACK_MS)
+        self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(release_ended, _GIVE_BACK_MS)
 
     @property
     def engine(self) -> Engine:
@@ -116,7 +116,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, then register with the scheduler."""
-        self._engine = self._arrivals.engine = Engine(self._settings, of_agent=True)
+        self._engine = self._transfers.engine = Engine(self._settings, of_agent=True)
         await super().start_unsafe()
         if self.nanny is not None:
             # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.
@@ -152,7 +152,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         try:
             return await super().close(*args, **kwargs)
         finally:
-            engine, self._engine, self._arrivals.engine = self._engine, None, None
+            engine, self._engine, self._transfers.engine = self._engine, None, None
             if engine is not None:
                 self.data.clear()
                 self._ending = asyncio.ensure_future(asyncio.to_thread(engine.close))
@@ -181,7 +181,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
-                await asyncio.gather(*[self._arrivals.take_in(source.key) for source in task.dependencies])
+                await asyncio.gather(*[self._transfers.take_in(source.key) for source in task.dependencies])
             elif not _takes_apart(task) and self._reads_stored(task):
                 task.run_spec = _WithPlainValues(task.run_spec)
         try:
@@ -198,10 +198,10 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         """Fetch results of another worker; what subtasks read once there is room for it, and into the store."""
         tasks = [task for key in to_gather if (task := self.state.tasks.get(key)) is not None]
         read = [task for task in tasks if any(map(_is_for_engine, task.dependents))]
-        async with self._arrivals.room(f"what comes from {worker}", sum([task.get_nbytes() for task in read])):
+        async with self._transfers.room(f"what comes from {worker}", sum([task.get_nbytes() for task in read])):
             event = await super().gather_dep(worker, to_gather, total_nbytes, stimulus_id=stimulus_id)
             if isinstance(event, GatherDepSuccessEvent):
-                await self._arrivals.put(event.data, [task.key for task in read])
+                await self._transfers.put(event.data, [task.key for task in read])
         return event
 
     async def get_data(
@@ -212,7 +212,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         async with self._sent_from_disk.share(sum([value.on_disk_bytes for value in stored])):
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
-    def compute(self, piece: SubtaskSpec, arguments: Sequence[Any]) -> Any:
+    def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
         """Compute a subtask, and return its outputs or what stands for them. Called by a thread of Dask's.
 
         Parameters
@@ -223,12 +223,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             What it reads.
         """
         try:
-            return self._compute(thread_state.key, piece, arguments)
+            return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:
             self._raised[thread_state.key] = error
             raise
 
-    def _compute(self, key: Any, piece: SubtaskSpec, arguments: Sequence[Any]) -> Any:
+    def _compute(self, key: Any, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
         def started(number: int) -> None:
             with self._subtasks_lock:
                 self._subtasks[key] = number
@@ -242,16 +242,16 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             if task is None or task.state == "cancelled":
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
-            with admitted(piece, self, lambda: key not in self._cancelled):
-                if piece.terms.in_thread:
-                    return piece.compute_here(arguments)
-                graph = piece.graph(arguments)
+            with admitted(spec, self, lambda: key not in self._cancelled):
+                if spec.constraints.in_thread:
+                    return spec.compute_here(arguments)
+                graph = spec.graph(arguments)
                 mark = (task.annotations or {}).get(MARK)
                 watcher = None
                 if isinstance(mark, dict) and "topic" in mark:
-                    watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(piece.operand_of))
+                    watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(spec.operand_of))
                 with _hints():
-                    found = run_graph(self.engine, graph, piece.default_retries, started, watcher)
+                    found = run_graph(self.engine, graph, spec.default_retries, started, watcher)
         except (Cancelled, NotWanted):
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
@@ -259,7 +259,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             with self._subtasks_lock:
                 del self._subtasks[key]
                 self._cancelled.discard(key)
-        parcels = [StoredResult([found[chunk] for chunk in parcel]) for parcel in piece.parcels]
+        parcels = [StoredResult([found[chunk] for chunk in parcel]) for parcel in spec.parcels]
         return parcels[0] if len(parcels) == 1 else StoredResult(parcels)
 
     def cancel_subtask(self, key: Any) -> None:

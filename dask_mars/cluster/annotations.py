@@ -58,7 +58,7 @@ class TaskAnnotations:
         self._graph = computation.graph
         self._hosts = computation.hosts
         self._retries = computation.retries
-        self._demands = computation.demands
+        self._requirements = computation.requirements
         self._subtasks = subtasks
         self._shuffled = computation.shuffles.members()
         #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
@@ -101,11 +101,11 @@ class TaskAnnotations:
 
     def in_thread(self, number: int) -> bool:
         """Say whether a thread of Dask's has to compute a subtask."""
-        return self._subtasks[number].chunks[0] in self._demands.threads
+        return self._subtasks[number].chunks[0] in self._requirements.threads
 
     def needs_files(self, number: int) -> bool:
         """Say whether a subtask needs files that are at its host."""
-        return self._subtasks[number].chunks[0] in self._demands.files
+        return self._subtasks[number].chunks[0] in self._requirements.files
 
     def _resources(self, restriction: Restriction) -> dict[str, float]:
         """Return what a subtask takes of a host's resources; nothing if no host has them and others will do."""
@@ -144,7 +144,7 @@ class TaskAnnotations:
     def _retries_of(self, number: int) -> int:
         """Return how often Dask is to try again what raises; engines do so themselves."""
         chunk = self._subtasks[number].chunks[0]
-        if not self.in_thread(number) or chunk in self._demands.once:
+        if not self.in_thread(number) or chunk in self._requirements.once:
             return 0
         return self._graph.retries.get(chunk, self._retries)
 

@@ -124,10 +124,10 @@ def compute(
     """
     client, hosts = cluster
     slots = sum([host.slots for host in hosts])
-    demands = Finder()
+    requirements = Finder()
 
     def run(graph: ChunkGraph, observer: Observer | None) -> dict[int, Any]:
-        return run_on_cluster(client, graph, hosts, demands.of(graph), retries, keep, observer)
+        return run_on_cluster(client, graph, hosts, requirements.of(graph), retries, keep, observer)
 
     def held(key: Key) -> Future | None:
         # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.
@@ -135,7 +135,7 @@ def compute(
 
     # Nobody waits for what is kept, and would see the end.
     callbacks = () if keep else callbacks
-    return compute_with(run, dsk, keys, fold_from(slots), callbacks, cache, keep, held, True, demands.apart)
+    return compute_with(run, dsk, keys, fold_from(slots), callbacks, cache, keep, held, True, requirements.apart)
 
 
 __all__ = ["Cluster", "close", "cluster_of", "compute", "connected", "current"]

@@ -45,7 +45,7 @@ class Computation:
     hosts: Sequence[Host]
     name: str
     retries: int
-    demands: Requirements
+    requirements: Requirements
     shuffles: Shuffles
     given: Mapping[int, Future]
 

@@ -44,7 +44,7 @@ class LocalTasks:
     def __init__(self, computation: Computation, progress: Watch | None = None) -> None:
         self._client = computation.client
         self._graph = computation.graph
-        self._demands = computation.demands
+        self._requirements = computation.requirements
         self._retries = computation.retries
         self._progress = progress
         self.values: dict[int, Any] = {}
@@ -104,7 +104,7 @@ class LocalTasks:
         tokens: frozenset[str] = frozenset()
         with contextlib.ExitStack() as locks:
             for chunk in subtask.chunks:
-                wanted = self._demands.locks.get(chunk, frozenset())
+                wanted = self._requirements.locks.get(chunk, frozenset())
                 sources = self._graph.inputs[chunk]
                 if tokens and (tokens != wanted or not self._can_be_fetched(sources)):
                     # Nobody is to wait for others while it holds a lock.
@@ -124,7 +124,7 @@ class LocalTasks:
         graph = self._graph
         operand = graph.operands[graph.operand_of[chunk]]
         literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
-        left = 0 if chunk in self._demands.once else graph.retries.get(chunk, self._retries)
+        left = 0 if chunk in self._requirements.once else graph.retries.get(chunk, self._retries)
         while True:
             try:
                 return operand.run([self.value(source) for source in graph.inputs[chunk]], literals)

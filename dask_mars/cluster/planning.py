@@ -129,7 +129,7 @@ def cut_for(
     hosts: Sequence[Host],
     here: Collection[int],
     held_bytes: Mapping[int, Mapping[int, int]],
-    demands: Requirements,
+    requirements: Requirements,
     shuffles: Shuffles,
 ) -> Cut:
     """Cut a graph into subtasks for hosts.
@@ -156,8 +156,8 @@ def cut_for(
     """
     in_client = graph.chunks_for_client().union(graph.in_client, here)
     # Files that are written here are not to be looked for elsewhere.
-    makers = {demands.files[chunk] for chunk in in_client if chunk in demands.files}
-    in_client |= {chunk for chunk, maker in demands.files.items() if maker in makers}
+    makers = {requirements.files[chunk] for chunk in in_client if chunk in requirements.files}
+    in_client |= {chunk for chunk, maker in requirements.files.items() if maker in makers}
     plan = GraphPlan(
         inputs=graph.inputs,
         outputs=graph.outputs,
@@ -168,8 +168,8 @@ def cut_for(
     slots = {number: host.slots for number, host in enumerate(hosts)}
     by_address = names_in_hashes({host.address: host.name for host in hosts})
     known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
-    allowed = _allowed(graph, hosts, demands, shuffles)
-    kinds = _kinds(graph, demands, in_client)
+    allowed = _allowed(graph, hosts, requirements, shuffles)
+    kinds = _kinds(graph, requirements, in_client)
     sizes = estimate_bytes(plan)
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, held_bytes, sizes)
@@ -177,7 +177,7 @@ def cut_for(
 
 
 def _allowed(
-    graph: ChunkGraph, hosts: Sequence[Host], demands: Requirements, shuffles: Shuffles
+    graph: ChunkGraph, hosts: Sequence[Host], requirements: Requirements, shuffles: Shuffles
 ) -> dict[int, list[int]]:
     """Return the hosts for those chunks that not all will do for."""
     allowed: dict[int, list[int]] = {}
@@ -189,7 +189,7 @@ def _allowed(
     for chunk, number in shuffles.host_numbers(len(hosts)).items():
         allowed[chunk] = [number]
     home_of: dict[int, int] = {}
-    for chunk, maker in demands.files.items():
+    for chunk, maker in requirements.files.items():
         if maker not in home_of:
             candidates = allowed.get(maker, range(len(hosts)))
             # All files of a shuffle are at one host; those of the next go to the next, lest one have them all.
@@ -198,11 +198,11 @@ def _allowed(
     return allowed
 
 
-def _kinds(graph: ChunkGraph, demands: Requirements, in_client: Collection[int]) -> dict[int, int]:
+def _kinds(graph: ChunkGraph, requirements: Requirements, in_client: Collection[int]) -> dict[int, int]:
     """Return which chunks may share a subtask with their kind only."""
     kinds: dict[int, int] = {}
     kind_of: dict[Hashable, int] = {}
-    demanded = demands.kinds()
+    demanded = requirements.kinds()
     for chunk in sorted(graph.restrictions.keys() | demanded.keys()):
         restriction = graph.restrictions.get(chunk)
         # What takes resources takes them for as long as its subtask runs.

@@ -57,7 +57,7 @@ class Requirements:
 
 def find_demands(graph: ChunkGraph) -> Requirements:
     """Return what the chunks of a graph demand."""
-    demands, remarkable = Requirements(), Literals().remarkable
+    requirements, remarkable = Requirements(), Literals().remarkable
     parts = [parts_of(operand) for operand in graph.operands]
     of_dask = [need_dask(values) for values in parts]
     locking = [locks_of(values) for values in parts]
@@ -72,23 +72,23 @@ def find_demands(graph: ChunkGraph) -> Requirements:
         if number == DATA:
             continue
         inputs, literals = graph.inputs[chunk], remarkable(graph.literals[chunk])
-        if quiet[number] and not (literals or values or demands.files):
+        if quiet[number] and not (literals or values or requirements.files):
             continue
         if of_dask[number] or need_dask(literals):
-            demands.threads.add(chunk)
+            requirements.threads.add(chunk)
         if appending[number]:
-            demands.once.add(chunk)
+            requirements.once.add(chunk)
         locks = locking[number].union(locks_of(literals), *[values[at] for at in inputs if at in values])
         if locks:
-            demands.locks[chunk] = locks
+            requirements.locks[chunk] = locks
         if not inputs and (making[number] or makes_files(literals)):
-            demands.files[chunk] = chunk
+            requirements.files[chunk] = chunk
             # Made again, it would be empty, and others would take it for full.
-            demands.once.add(chunk)
-        made = [source for source in inputs if demands.files.get(source) == source]
+            requirements.once.add(chunk)
+        made = [source for source in inputs if requirements.files.get(source) == source]
         if made:
-            demands.files[chunk] = made[0]
-    return demands
+            requirements.files[chunk] = made[0]
+    return requirements
 
 
 class Finder:

@@ -121,8 +121,8 @@ def _size_of_stored(stored: StoredResult) -> int:
 def _on_disk_bytes(item: Any) -> int:
     if isinstance(item, StoredResult):
         return item.on_disk_bytes
-    location = item.location if type(item) is Persisted else None
-    return item.nbytes if location is not None and location[0] == SPILLED else 0
+    ref = item.ref if type(item) is Persisted else None
+    return item.nbytes if ref is not None and ref[0] == SPILLED else 0
 
 
 def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -132,28 +132,28 @@ def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
     if type(item) is not Persisted:
         found = serialize(item)
         return found
-    give_back_ended()
-    location = item.engine.borrow(item.graph, item.chunk)
+    release_ended()
+    ref = item.engine.borrow(item.graph, item.chunk)
     owners: list[Any] = []
     try:
-        return _frames_of(item.engine.store, location, owners)
+        return _frames_of(item.engine.store, ref, owners)
     finally:
-        loan = _Loan(item, location, len(owners) + 1)
+        loan = _Loan(item, ref, len(owners) + 1)
         for _, base in owners:
             weakref.finalize(base, _ended.append, loan).atexit = False
         _ended.append(loan)
 
 
-def _frames_of(store: Store, location: ObjectRef, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+def _frames_of(store: Store, ref: ObjectRef, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Serialise a value; whoever gets it may write to it, though it lies in shared memory here."""
     header: dict[str, Any]
-    if location[0] == OBJECT:
+    if ref[0] == OBJECT:
         # It is pickled already.
-        pickled, buffers = store.load_pickle(location, owners)
+        pickled, buffers = store.load_pickle(ref, owners)
         return {"serializer": "pickle", "writeable": (True,) * len(buffers)}, [pickled, *buffers]
-    header, frames = serialize(store.load(location, owners))
-    if location[0] == ARRAY and "writeable" in header.get("sub-header", ()):
-        header["sub-header"]["writeable"] = [location[6]]
+    header, frames = serialize(store.load(ref, owners))
+    if ref[0] == ARRAY and "writeable" in header.get("sub-header", ()):
+        header["sub-header"]["writeable"] = [ref[6]]
     return header, frames
 
 
@@ -163,11 +163,11 @@ def _frames_of(store: Store, location: ObjectRef, owners: list[Any]) -> tuple[di
 class _Loan:
     """A borrowed chunk, and how many are still to say that they need it no more."""
 
-    __slots__ = ("left", "location", "persisted")
+    __slots__ = ("left", "persisted", "ref")
 
-    def __init__(self, persisted: Persisted, location: ObjectRef, left: int) -> None:
+    def __init__(self, persisted: Persisted, ref: ObjectRef, left: int) -> None:
         self.persisted = persisted
-        self.location = location
+        self.ref = ref
         self.left = left
 
 
@@ -176,7 +176,7 @@ _ended: deque[_Loan] = deque()
 _guard = threading.Lock()
 
 
-def give_back_ended() -> None:
+def release_ended() -> None:
     """Let go of chunks whose frames nobody reads any more. To be called from time to time."""
     while _ended:
         with _guard:
@@ -188,7 +188,7 @@ def give_back_ended() -> None:
             left = loan.left
         engine = loan.persisted.engine
         if not left and engine.alive:
-            engine.give_back(loan.location)
+            engine.give_back(loan.ref)
 
 
-__all__ = ["StoredResult", "give_back_ended", "item_of", "plain"]
+__all__ = ["StoredResult", "item_of", "plain", "release_ended"]

@@ -44,7 +44,7 @@ def run_on_cluster(
     client: Client,
     graph: ChunkGraph,
     hosts: Sequence[Host],
-    demands: Requirements,
+    requirements: Requirements,
     retries: int | None = None,
     keep: bool = False,
     observer: Observer | None = None,
@@ -82,14 +82,14 @@ def run_on_cluster(
     """
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
-    shuffles = find_shuffles(graph, demands.threads, name)
+    shuffles = find_shuffles(graph, requirements.threads, name)
     given = futures_of(client, graph)
-    computation = Computation(client, graph, hosts, name, retries, demands, shuffles, given)
+    computation = Computation(client, graph, hosts, name, retries, requirements, shuffles, given)
     packer = Packer(graph, retries)
     here = packer.unsendable()
     held_bytes = held_by(client, given, hosts)
     while True:
-        found = cut_for(graph, hosts, here, held_bytes, demands, shuffles)
+        found = cut_for(graph, hosts, here, held_bytes, requirements, shuffles)
         try:
             submission = _Submission(computation, packer, found, keep, observer)
         except Unsendable as error:
@@ -126,11 +126,11 @@ class _Submission:
         self._graph = graph
         self._hosts = computation.hosts
         self._name = computation.name
-        self._demands = computation.demands
+        self._requirements = computation.requirements
         self._shuffles = computation.shuffles
         self._packer = packer
         self._subtasks, self._sizes = found
-        self._wishes = TaskAnnotations(computation, self._subtasks)
+        self._annotations = TaskAnnotations(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
         self._keep = keep
         self._watch: Watch | None = None
@@ -226,7 +226,7 @@ class _Submission:
             try:
                 batch.update(self._tasks_of(number, subtask))
             except Unsendable:
-                if first or not self._demands.files.keys().isdisjoint(subtask.chunks):
+                if first or not self._requirements.files.keys().isdisjoint(subtask.chunks):
                     raise
                 # It is too late to cut in another way: it comes to run here.
                 still.append(number)
@@ -268,7 +268,7 @@ class _Submission:
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         parcels = self._parcels(subtask)
-        packed = self._packer.pack(subtask, parcels, sources, values, self._terms(number, subtask))
+        packed = self._packer.pack(subtask, parcels, sources, values, self._constraints(number, subtask))
         here.whereabouts.update(found)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
@@ -289,18 +289,20 @@ class _Submission:
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
         return tasks
 
-    def _terms(self, number: int, subtask: Subtask) -> Constraints:
+    def _constraints(self, number: int, subtask: Subtask) -> Constraints:
         """Return on what terms a subtask may be computed; its chunks are of one kind."""
-        demands, first = self._demands, subtask.chunks[0]
+        requirements, first = self._requirements, subtask.chunks[0]
         once = None
-        if first in demands.once:
+        if first in requirements.once:
             once = f"mars-once-{self._name}-{number}"
             self._once.append(once)
         home = None
-        if self._wishes.needs_files(number):
+        if self._annotations.needs_files(number):
             home = self._hosts[subtask.host].id
             self._here.homes[home] = str(self._graph.keys[subtask.chunks[-1]])
-        return Constraints(demands.locks.get(first, frozenset()), once, home, self._wishes.in_thread(number))
+        return Constraints(
+            requirements.locks.get(first, frozenset()), once, home, self._annotations.in_thread(number)
+        )
 
     def _parcels(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one.
@@ -316,7 +318,7 @@ class _Submission:
             if chunk in self._requested:
                 hosts.add(CLIENT)
             # A thread of Dask's gets copies of all that comes with what it reads.
-            alone = any(map(self._wishes.in_thread, readers))
+            alone = any(map(self._annotations.in_thread, readers))
             wanted_by = frozenset(hosts)
             limit = _STAYING_PARCEL_BYTES if hosts == {subtask.host} else _PARCEL_BYTES
             number, size = filled.get(wanted_by, (0, 0))
@@ -332,10 +334,10 @@ class _Submission:
         if not batch:
             return
         sent = {number for _, number in batch.values()}
-        wishes = {key: self._wish(task, number) for key, (task, number) in batch.items()}
+        by_key = {key: self._annotated(task, number) for key, (task, number) in batch.items()}
         annotations = {
-            name: {key: wish[name] for key, wish in wishes.items()}.__getitem__
-            for name in next(iter(wishes.values()))
+            name: {key: known[name] for key, known in by_key.items()}.__getitem__
+            for name in next(iter(by_key.values()))
         }
         allow_once(self._client, self._once[self._allowed :])
         self._allowed = len(self._once)
@@ -364,8 +366,8 @@ class _Submission:
                     wanted[key] = None
         return list(wanted)
 
-    def _wish(self, task: Task, number: int) -> dict[str, Any]:
-        wish: dict[str, Any] = self._wishes.of_task(task, number, task.key == self._own_keys[number])
+    def _annotated(self, task: Task, number: int) -> dict[str, Any]:
+        wish: dict[str, Any] = self._annotations.of_task(task, number, task.key == self._own_keys[number])
         if self._watch is not None:
             wish[MARK] |= self._watch.mark
         return wish

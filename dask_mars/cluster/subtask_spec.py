@@ -30,7 +30,7 @@ class Agent(ABC):
     """A worker that has an engine for subtasks."""
 
     @abstractmethod
-    def compute(self, piece: SubtaskSpec, arguments: Sequence[Any]) -> Any:
+    def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
         """Compute a subtask, and return its outputs or what stands for them.
 
         Parameters
@@ -117,7 +117,7 @@ class SubtaskSpec:
     retries: dict[int, int]
     priorities: dict[int, float]
     default_retries: int
-    terms: Constraints = Constraints()
+    constraints: Constraints = Constraints()
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
         """Return the chunk graph, given what the subtask reads.
@@ -176,7 +176,7 @@ class SubtaskSpec:
 
 
 @contextlib.contextmanager
-def admitted(piece: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Hold to a piece's terms while it is computed.
 
     Parameters
@@ -193,12 +193,12 @@ def admitted(piece: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] =
     FilesLost, BegunBefore, LockLost, NotWanted
         It must not be computed, or not any more.
     """
-    terms = piece.terms
-    if terms.home is not None and terms.home != worker.id:
-        raise FilesLost(piece.name)
-    with holding(terms.locks, worker, is_wanted):
-        if terms.once is not None:
-            begin_once(worker, terms.once, piece.name)
+    constraints = spec.constraints
+    if constraints.home is not None and constraints.home != worker.id:
+        raise FilesLost(spec.name)
+    with holding(constraints.locks, worker, is_wanted):
+        if constraints.once is not None:
+            begin_once(worker, constraints.once, spec.name)
         yield
 
 
@@ -254,7 +254,7 @@ class Packer:
         parcels: list[list[int]],
         sources: Mapping[int, tuple[int, int | None]],
         values: Mapping[int, Any],
-        terms: Constraints = Constraints(),
+        constraints: Constraints = Constraints(),
     ) -> bytes:
         """Return the pickle of a piece.
 
@@ -281,7 +281,7 @@ class Packer:
         new = {chunk: number for number, chunk in enumerate(members)}
         numbers = list(dict.fromkeys([graph.operand_of[chunk] for chunk in chunks]))
         places = {number: place for place, number in enumerate(numbers)}
-        piece = SubtaskSpec(
+        spec = SubtaskSpec(
             id=subtask.id,
             keys=[graph.keys[chunk] for chunk in members],
             sources=[sources[chunk] for chunk in subtask.inputs if chunk not in values],
@@ -295,10 +295,10 @@ class Packer:
             retries={new[chunk]: graph.retries[chunk] for chunk in chunks if chunk in graph.retries},
             priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
             default_retries=self._default_retries,
-            terms=terms,
+            constraints=constraints,
         )
         try:
-            return dumps(piece)
+            return dumps(spec)
         except Exception as error:
             bad = [chunk for chunk in chunks if not _can_dump(graph.literals[chunk])]
             bad += [chunk for chunk in chunks if not _can_dump([values.get(at) for at in graph.inputs[chunk]])]

@@ -1,4 +1,8 @@
-"""To see what the engines of this process do: event logs for trace viewers, and a display of progress."""
+"""Shows what the engines of this process do: event logs for trace viewers, progress, pictures of graphs.
+
+It listens to engines, which know nothing of it, and reads chunk graphs. Without a listener it costs nothing. Begin
+with `event_log` or `progress`; `drawing` makes pictures.
+"""
 
 from __future__ import annotations
 

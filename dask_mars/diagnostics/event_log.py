@@ -145,8 +145,8 @@ class EventLog(Listener):
                 size = getattr(run.values[chunk], "nbytes", None)
                 file.note(file.operand_here, run.number, key, times_s, size if isinstance(size, int) else None)
         else:
-            locations = [run.locations[chunk] for chunk in event.chunks]
-            file.note(file.operands, self._pid(file, engine, event.worker), run.number, keys, times, locations)
+            refs = [run.refs[chunk] for chunk in event.chunks]
+            file.note(file.operands, self._pid(file, engine, event.worker), run.number, keys, times, refs)
 
     def _on_failed(self, file: TraceFile, engine: EngineView, event: ChunkFailed, now_s: float) -> None:
         pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)

@@ -25,7 +25,7 @@ Times = tuple[float, float, float, float]
 #: Counters of the trace, by what `EngineView.store` calls them.
 _COUNTERS = {
     "stored_bytes": "bytes stored",
-    "promised_bytes": "bytes promised",
+    "reserved_bytes": "bytes promised",
     "spilled_bytes": "bytes spilled",
 }
 
@@ -106,12 +106,12 @@ class TraceFile:
         graph: int,
         keys: Sequence[Key],
         times: Sequence[Times],
-        locations: Sequence[ObjectRef | None],
+        refs: Sequence[ObjectRef | None],
     ) -> Iterator[str]:
         """Return the events of operands of a worker."""
         row = self._rows[pid,]
-        for key, times_s, location in zip(keys, times, locations, strict=True):
-            size = None if location is None else size_of(location)
+        for key, times_s, ref in zip(keys, times, refs, strict=True):
+            size = None if ref is None else size_of(ref)
             yield from trace.operand(layer_of(key), self.process, row, graph, str(key), size, times_s)
 
     def operand_here(self, graph: int, key: Key, times_s: Times, size: int | None) -> Iterator[str]:

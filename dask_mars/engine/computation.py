@@ -124,7 +124,7 @@ class GraphRun:
     observed: bool = False
     values_wanted: bool = False
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
-    locations: list[ObjectRef | None] = field(default_factory=list)
+    refs: list[ObjectRef | None] = field(default_factory=list)
     values: dict[int, Any] = field(default_factory=dict)
     packed: dict[int, PackedOperand | None] = field(default_factory=dict)
     kept: list[Block] = field(default_factory=list)
@@ -135,7 +135,7 @@ class GraphRun:
     figures: Figures = field(init=False)
 
     def __post_init__(self) -> None:
-        self.locations = [None] * len(self.graph)
+        self.refs = [None] * len(self.graph)
         self.values = dict(self.graph.values)
         count = len(self.graph)
         durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count

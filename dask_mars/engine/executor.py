@@ -40,7 +40,7 @@ from dask_mars.scheduler.events import (
 logger = logging.getLogger(__name__)
 
 
-class Instructions:
+class Executor:
     """Carries out instructions.
 
     Parameters
@@ -61,21 +61,21 @@ class Instructions:
 
     def __init__(
         self,
-        holdings: Registry,
+        registry: Registry,
         post: Callable[[Event], None],
         command: Callable[[Callable[[], None]], None],
         end_soon: Callable[[WorkerHandle, int], None],
         ask_back: Callable[[WorkerHandle], None],
         tell: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
     ) -> None:
-        self._holdings = holdings
+        self._registry = registry
         self._post = post
         self._command = command
         self._end_soon = end_soon
         self._ask_back = ask_back
         self._tell = tell
-        self._blocks, self._spiller, self._sender = holdings.blocks, holdings.spiller, holdings.sender
-        self._runs, self._workers = holdings.runs, holdings.workers
+        self._blocks, self._spill_writer, self._sender = registry.blocks, registry.spill_writer, registry.sender
+        self._runs, self._workers = registry.runs, registry.workers
         #: Why chunks cannot be written to disk, if so.
         self._spill_error: SpillError | None = None
 
@@ -102,16 +102,16 @@ class Instructions:
     def _free(self, instruction: Free) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            location = run.locations[chunk]
-            if location is not None:
-                run.locations[chunk] = None
-                self._blocks.drop_location(location)
+            ref = run.refs[chunk]
+            if ref is not None:
+                run.refs[chunk] = None
+                self._blocks.decref_object(ref)
             if chunk in run.spilled:
-                self._blocks.drop_location(run.spilled.pop(chunk))
+                self._blocks.decref_object(run.spilled.pop(chunk))
             if run.values:
                 run.values.pop(chunk, None)
                 run.graph.values.pop(chunk, None)
-        self._holdings.forget_locations(run, instruction.chunks)
+        self._registry.forget_locations(run, instruction.chunks)
 
     def _interrupt(self, instruction: Interrupt) -> None:
         handle = self._workers[instruction.worker]
@@ -125,36 +125,36 @@ class Instructions:
     def _spill(self, instruction: Spill) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            location = run.locations[chunk]
-            assert location is not None
+            ref = run.refs[chunk]
+            assert ref is not None
             if chunk in run.spilled:
-                self._post(ChunksSpilled(run.number, {chunk: needed_bytes(location)}))
+                self._post(ChunksSpilled(run.number, {chunk: needed_bytes(ref)}))
                 continue
-            self._blocks.keep_location(location)
-            answer = partial(self._on_spilled, run, chunk, location)
-            self._spiller.write(f"{run.number}-{chunk}", location, answer)
+            self._blocks.incref_object(ref)
+            answer = partial(self._on_spilled, run, chunk, ref)
+            self._spill_writer.write(f"{run.number}-{chunk}", ref, answer)
 
     def _on_spilled(
-        self, run: GraphRun, chunk: int, location: ObjectRef, outcome: ObjectRef | SpillError, began_s: float
+        self, run: GraphRun, chunk: int, ref: ObjectRef, outcome: ObjectRef | SpillError, began_s: float
     ) -> None:
         """In the spiller's thread: tell the engine's what became of a chunk."""
         ended_s = time.perf_counter()
 
         def command() -> None:
             # The chunk has them still, unless it was freed meanwhile.
-            self._blocks.drop_location(location)
+            self._blocks.decref_object(ref)
             if isinstance(outcome, SpillError):
                 if self._spill_error is None:
                     logger.warning("chunks stay in memory: %s", outcome)
                     self._spill_error = outcome
-            elif run.number in self._runs and run.locations[chunk] is not None:
+            elif run.number in self._runs and run.refs[chunk] is not None:
                 self._spill_error = None
-                self._blocks.keep_location(outcome)
+                self._blocks.incref_object(outcome)
                 run.spilled[chunk] = outcome
             else:
-                self._spiller.remove(outcome)
+                self._spill_writer.remove(outcome)
             written = not isinstance(outcome, SpillError)
-            sizes = {chunk: needed_bytes(location)}
+            sizes = {chunk: needed_bytes(ref)}
             self._post(ChunksSpilled(run.number, sizes, written, began_s, ended_s))
 
         with contextlib.suppress(Exception):
@@ -164,23 +164,23 @@ class Instructions:
     def _use_spilled(self, instruction: UseSpilled) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
-            self._blocks.keep_location(run.spilled[chunk])
-            self._holdings.replace_location(run, chunk, run.spilled[chunk])
-        self._holdings.forget_locations(run, instruction.chunks)
+            self._blocks.incref_object(run.spilled[chunk])
+            self._registry.replace_location(run, chunk, run.spilled[chunk])
+        self._registry.forget_locations(run, instruction.chunks)
         for number, its, chunk in instruction.borrowed:
-            user, location = self._runs[number], run.locations[chunk]
-            if location is not None and user.locations[its] is not None:
-                self._blocks.keep_location(location)
-                self._holdings.replace_location(user, its, location)
-                self._holdings.forget_locations(user, [its])
+            user, ref = self._runs[number], run.refs[chunk]
+            if ref is not None and user.refs[its] is not None:
+                self._blocks.incref_object(ref)
+                self._registry.replace_location(user, its, ref)
+                self._registry.forget_locations(user, [its])
 
     def _read_ahead(self, instruction: ReadAhead) -> None:
         run = self._runs[instruction.graph]
         for chunk in instruction.chunks:
             # What another graph has persisted is in a file of that one's.
-            location = run.spilled.get(chunk, run.locations[chunk])
-            if location is not None and location[0] == SPILLED:
-                self._spiller.read_ahead(location)
+            ref = run.spilled.get(chunk, run.refs[chunk])
+            if ref is not None and ref[0] == SPILLED:
+                self._spill_writer.read_ahead(ref)
 
     def _refuse(self, instruction: Refuse) -> None:
         run = self._runs[instruction.graph]
@@ -201,10 +201,10 @@ class Instructions:
         run.inbox.put(messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
 
     def _forget_graph(self, instruction: ForgetGraph) -> None:
-        self._holdings.forget(self._runs[instruction.graph])
+        self._registry.forget(self._runs[instruction.graph])
         self._tell(instruction)
 
-    _carry_out: ClassVar[dict[type, Callable[[Instructions, Any], None]]] = {
+    _carry_out: ClassVar[dict[type, Callable[[Executor, Any], None]]] = {
         Run: _run,
         Free: _free,
         Interrupt: _interrupt,

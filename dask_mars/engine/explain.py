@@ -70,7 +70,7 @@ def explain(
     memory = machine.memory
     lines = [
         f"{len(running)} workers; the store holds {format_bytes(memory.stored_bytes)} of "
-        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.promised_bytes)} are promised to what is in "
+        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are promised to what is in "
         f"hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
     if not runs.keys() - kept:

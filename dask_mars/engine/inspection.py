@@ -22,17 +22,17 @@ class Inspection:
         Of the engine.
     """
 
-    def __init__(self, machine: Machine, holdings: Registry, control: ControlPage, view: EngineView) -> None:
+    def __init__(self, machine: Machine, registry: Registry, control: ControlPage, view: EngineView) -> None:
         self._machine = machine
-        self._holdings = holdings
+        self._registry = registry
         self._control = control
         self._view = view
 
     def explain(self) -> str:
         """Say what waits for what."""
-        machine, holdings = self._machine, self._holdings
-        pids = {number: handle.process.pid for number, handle in holdings.workers.items()}
-        return explain(machine, holdings.runs, pids, set(holdings.kept), self.steps())
+        machine, registry = self._machine, self._registry
+        pids = {number: handle.process.pid for number, handle in registry.workers.items()}
+        return explain(machine, registry.runs, pids, set(registry.kept), self.steps())
 
     def explain_chunk(self, number: int, chunk: int) -> str:
         """Say what a chunk waits for.
@@ -42,28 +42,28 @@ class Inspection:
         KeyError
             Its graph is done, and forgotten.
         """
-        run = self._holdings.runs[number]
+        run = self._registry.runs[number]
         return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps())
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
-        machine, holdings, steps = self._machine, self._holdings, self.steps()
+        machine, registry, steps = self._machine, self._registry, self.steps()
         workers = []
-        for number, handle in holdings.workers.items():
+        for number, handle in registry.workers.items():
             step = steps.get(number)
             workers.append(
                 {
                     "worker": number,
                     "pid": handle.process.pid,
-                    "running": None if step is None else holdings.runs[step.graph].graph.keys[step.chunk],
+                    "running": None if step is None else registry.runs[step.graph].graph.keys[step.chunk],
                     "step": None if step is None else step.name,
                     "in_hand": len(machine.in_hand(number)),
                 }
             )
         return {
             "graphs": [
-                {"graph": number, "persisted": number in holdings.kept, "chunks": machine.counts(number)}
-                for number in holdings.runs
+                {"graph": number, "persisted": number in registry.kept, "chunks": machine.counts(number)}
+                for number in registry.runs
             ],
             "workers": workers,
             "store": self._view.store(),
@@ -71,12 +71,12 @@ class Inspection:
 
     def figures(self) -> list[Figures]:
         """Return what has been measured of the computations that there are, and of the last one that there was."""
-        return [*filter(None, [self._holdings.last]), *[run.figures for run in self._holdings.runs.values()]]
+        return [*filter(None, [self._registry.last]), *[run.figures for run in self._registry.runs.values()]]
 
     def steps(self) -> dict[int, RunningStep]:
         """Return what each of the workers is doing that are in the middle of something."""
         steps = {}
-        for worker in self._holdings.workers:
+        for worker in self._registry.workers:
             name = self._control.step(worker)
             running = self.running(worker)
             if running is not None:
@@ -86,7 +86,7 @@ class Inspection:
     def running(self, worker: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker is in the middle of."""
         noted = self._control.running(worker)
-        run = self._holdings.runs.get(noted.task) if noted is not None else None
+        run = self._registry.runs.get(noted.task) if noted is not None else None
         # A note that is being written, or that the end of the process has cut short, has no chunk's number.
         if noted is None or run is None or noted.subtask >= len(run.graph):
             return None

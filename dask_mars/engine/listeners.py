@@ -47,12 +47,12 @@ class EngineView:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, holdings: Registry, memory: Memory, control: ControlPage, of_agent: bool) -> None:
+    def __init__(self, registry: Registry, memory: Memory, control: ControlPage, of_agent: bool) -> None:
         self.of_agent = of_agent
         self.number = next(self._numbers)
-        self.runs = holdings.runs
-        self._workers = holdings.workers
-        self._blocks, self._spiller = holdings.blocks, holdings.spiller
+        self.runs = registry.runs
+        self._workers = registry.workers
+        self._blocks, self._spill_writer = registry.blocks, registry.spill_writer
         self._memory = memory
         self._control = control
 
@@ -61,8 +61,8 @@ class EngineView:
         return {
             "stored_bytes": self._blocks.stored_bytes,
             "limit_bytes": self._memory.limit_bytes,
-            "promised_bytes": self._memory.promised_bytes,
-            "spilled_bytes": self._spiller.spilled_bytes,
+            "reserved_bytes": self._memory.reserved_bytes,
+            "spilled_bytes": self._spill_writer.spilled_bytes,
         }
 
     def on_disk_bytes(self) -> int:

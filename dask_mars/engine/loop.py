@@ -27,12 +27,12 @@ from dask_mars.config import Settings
 from dask_mars.engine import computation as messages
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.computation import GraphRun
-from dask_mars.engine.executor import Instructions
+from dask_mars.engine.executor import Executor
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, Happening, listeners
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import LayerProfile, by_layer
-from dask_mars.engine.receiver import Reports, SenselessReport
+from dask_mars.engine.receiver import Receiver, SenselessReport
 from dask_mars.engine.registry import Registry
 from dask_mars.errors import (
     Cancelled,
@@ -144,18 +144,18 @@ class Engine:
         control = arenas.Arena(self._control_file, self._control_bytes)
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
-        holdings = Registry(self.store, settings.spill_directory)
-        self._runs, self._workers, self._kept = holdings.runs, holdings.workers, holdings.kept
-        self._blocks, self._sender, self._spiller = holdings.blocks, holdings.sender, holdings.spiller
-        self._reports = Reports(holdings, self._machine.holds, self._handle)
-        self._deadlines = Cancellation(
+        registry = Registry(self.store, settings.spill_directory)
+        self._runs, self._workers, self._kept = registry.runs, registry.workers, registry.kept
+        self._blocks, self._sender, self._spill_writer = registry.blocks, registry.sender, registry.spill_writer
+        self._receiver = Receiver(registry, self._machine.holds, self._handle)
+        self._cancellation = Cancellation(
             self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s
         )
-        self.view = EngineView(holdings, self._machine.memory, self._control, of_agent)
-        self._holdings = holdings
-        self._inspection = Inspection(self._machine, holdings, self._control, self.view)
-        self._instructions = Instructions(
-            holdings, self._handle, self._command, self._deadlines.end_soon, self._ask_back, self._tell
+        self.view = EngineView(registry, self._machine.memory, self._control, of_agent)
+        self._registry = registry
+        self._inspection = Inspection(self._machine, registry, self._control, self.view)
+        self._instructions = Executor(
+            registry, self._handle, self._command, self._cancellation.end_soon, self._ask_back, self._tell
         )
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -225,11 +225,11 @@ class Engine:
         graph = ChunkGraph(keys=keys, operand_of=[DATA] * count, outputs=[*range(count)])
         kept = self.prepare(graph, GraphPlan([()] * count, range(count), [DATA] * count), False, False)
         # The engine pins a finished graph's results until it hears more.
-        kept.locations = [run.locations[chunk] for chunk in chunks]
+        kept.refs = [run.refs[chunk] for chunk in chunks]
         persisted = [
-            Persisted(self, kept.number, number, key, size_of(location))
-            for number, (key, location) in enumerate(zip(keys, kept.locations, strict=True))
-            if location is not None
+            Persisted(self, kept.number, number, key, size_of(ref))
+            for number, (key, ref) in enumerate(zip(keys, kept.refs, strict=True))
+            if ref is not None
         ]
 
         self._kept[kept.number] = [watch(chunk, self._gone.append) for chunk in persisted]
@@ -239,7 +239,7 @@ class Engine:
                 self._kept.pop(kept.number, None)
             else:
                 for number, chunk in enumerate(chunks):
-                    run.locations[chunk] = None
+                    run.refs[chunk] = None
                     if chunk in run.spilled:
                         kept.spilled[number] = run.spilled.pop(chunk)
                 self._runs[kept.number] = kept
@@ -277,7 +277,7 @@ class Engine:
 
         def command() -> Exception | None:
             try:
-                sizes, fresh = self._holdings.put(run, values)
+                sizes, fresh = self._registry.put(run, values)
             except Exception as error:
                 return error
             self._runs[run.number] = run
@@ -288,7 +288,7 @@ class Engine:
         error = self._ask(command)
         if error is not None:
             raise error
-        stored = [chunk for chunk in chunks if (location := run.locations[chunk]) and location[0] >= ARRAY]
+        stored = [chunk for chunk in chunks if (ref := run.refs[chunk]) and ref[0] >= ARRAY]
         kept = dict(zip(stored, self.keep(run, stored), strict=True))
         return [kept.get(chunk, value) for chunk, value in enumerate(values)]
 
@@ -297,28 +297,28 @@ class Engine:
         """Whether there are persisted data."""
         return bool(self._kept)
 
-    def location_of(self, graph: int, chunk: int) -> ObjectRef | None:
+    def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
         """Return where a kept chunk is at the moment, None before `keep` has been seen to and after the end."""
         run = self._runs.get(graph)
-        return None if run is None else run.locations[chunk]
+        return None if run is None else run.refs[chunk]
 
     def borrow(self, graph: int, chunk: int) -> ObjectRef:
         """Return the location of a chunk that is kept, or of a graph that is; it stays until it is given back."""
 
         def kept() -> ObjectRef | None:
-            location = self.location_of(graph, chunk)
-            if location is not None:
-                self._blocks.keep_location(location)
-            return location
+            ref = self.ref_of(graph, chunk)
+            if ref is not None:
+                self._blocks.incref_object(ref)
+            return ref
 
-        location = self._ask(kept)
-        if location is None:
+        ref = self._ask(kept)
+        if ref is None:
             raise self.why_stopped()
-        return location
+        return ref
 
-    def give_back(self, location: ObjectRef) -> None:
+    def give_back(self, ref: ObjectRef) -> None:
         """Let go of a location that was borrowed."""
-        self._command(lambda: self._blocks.drop_location(location))
+        self._command(lambda: self._blocks.decref_object(ref))
 
     def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
         """Take the value of a chunk that was computed in the user's process."""
@@ -358,7 +358,7 @@ class Engine:
     @property
     def spilled_bytes(self) -> int:
         """How much has been written to disk since the start."""
-        return self._spiller.spilled_bytes
+        return self._spill_writer.spilled_bytes
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers."""
@@ -466,7 +466,7 @@ class Engine:
         try:
             for number in range(self.settings.num_workers):
                 self._start_worker(number)
-            self._spiller.clear_abandoned()
+            self._spill_writer.clear_abandoned()
             while not self._closing:
                 self._turn()
         except BaseException as error:
@@ -515,7 +515,7 @@ class Engine:
             handle.flush_frees()
             self._write(handle)
         # After the messages: what an interrupted worker is to give back it reads before it goes on.
-        self._deadlines.enforce(now)
+        self._cancellation.enforce(now)
 
     def _release_kept(self, gone: list[Reference]) -> None:
         chunks: dict[int, list[int]] = {}
@@ -536,7 +536,7 @@ class Engine:
                 handle.send((channel.TRIM,))
 
     def _timeout_s(self) -> float | None:
-        deadline_s = self._deadlines.next_s()
+        deadline_s = self._cancellation.next_s()
         if not self._runs and deadline_s is None:
             return None
         times = [due for due in (self._machine.next_due_s(), deadline_s) if due is not None]
@@ -609,7 +609,7 @@ class Engine:
         self._selector.register(handle.socket, selectors.EVENT_READ, handle)
         if handle.exit_descriptor is not None:
             self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
-        self._deadlines.await_start(handle, self.settings.start_timeout_s)
+        self._cancellation.await_start(handle, self.settings.start_timeout_s)
         # Work is sent before the process is up: the socket keeps it until then.
         self._handle(WorkerStarted(number))
 
@@ -622,7 +622,7 @@ class Engine:
         try:
             received, goes_on = handle.read()
             for message in received:
-                self._reports.take(handle, message)
+                self._receiver.take(handle, message)
         except (SenselessReport, channel.UnreadableStream) as error:
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
             self._lose(handle)
@@ -689,7 +689,7 @@ class Engine:
                     handle.read()
                 time.sleep(0.002)
             handle.close()
-        self._spiller.close()
+        self._spill_writer.close()
         self._close_descriptors()
 
     def _busy(self, handle: WorkerHandle) -> bool:

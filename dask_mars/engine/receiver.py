@@ -22,7 +22,7 @@ class SenselessReport(Exception):
     """A worker says what cannot be, as when a task has written into its socket. Nothing was taken note of."""
 
 
-class Reports:
+class Receiver:
     """Takes the messages of workers.
 
     Parameters
@@ -37,14 +37,14 @@ class Reports:
 
     def __init__(
         self,
-        holdings: Registry,
+        registry: Registry,
         holds: Callable[[int, int, Collection[int]], bool],
         post: Callable[[Event], None],
     ) -> None:
         self._holds = holds
         self._post = post
-        self._store, self._blocks = holdings.store, holdings.blocks
-        self._runs, self._workers = holdings.runs, holdings.workers
+        self._store, self._blocks = registry.store, registry.blocks
+        self._runs, self._workers = registry.runs, registry.workers
 
     def take(self, handle: WorkerHandle, message: tuple[Any, ...]) -> None:
         """Take a message, which is one of those in `channel`.
@@ -75,7 +75,7 @@ class Reports:
         handle: WorkerHandle,
         number: int,
         chunks: list[int],
-        locations: list[ObjectRef],
+        refs: list[ObjectRef],
         durations_s: list[float],
         peaks: dict[int, int],
         steps_s: list[tuple[float, float, float]],
@@ -85,48 +85,48 @@ class Reports:
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
         durations, stored_bytes = run.figures.durations_s, run.figures.stored_bytes
-        for chunk, location, duration_s in zip(chunks, locations, durations_s, strict=True):
-            run.locations[chunk] = location
+        for chunk, ref, duration_s in zip(chunks, refs, durations_s, strict=True):
+            run.refs[chunk] = ref
             durations[chunk] = duration_s
-            if location[0] >= ARRAY:
+            if ref[0] >= ARRAY:
                 before = self._blocks.stored_bytes
-                self._blocks.keep_location(location)
-                sizes[chunk] = stored_bytes[chunk] = needed_bytes(location)
+                self._blocks.incref_object(ref)
+                sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
                 fresh[chunk] = self._blocks.stored_bytes - before
         handle.known[number].update(chunks)
         if run.observed:
-            values = self._copies(chunks, locations) if run.values_wanted else {}
+            values = self._copies(chunks, refs) if run.values_wanted else {}
             run.inbox.put(messages.Done(chunks, handle.process.pid, values))
         return ChunksFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s)
 
-    def _copies(self, chunks: list[int], locations: list[ObjectRef]) -> dict[int, Any]:
+    def _copies(self, chunks: list[int], refs: list[ObjectRef]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""
         values = {}
-        for chunk, location in zip(chunks, locations, strict=True):
+        for chunk, ref in zip(chunks, refs, strict=True):
             # What cannot be read here is a matter for those who need it.
             with contextlib.suppress(Exception):
-                values[chunk] = self._store.load_copy(location)
+                values[chunk] = self._store.load_copy(ref)
         return values
 
-    def _on_loaded(self, handle: WorkerHandle, number: int, locations: dict[int, ObjectRef]) -> Event:
+    def _on_loaded(self, handle: WorkerHandle, number: int, refs: dict[int, ObjectRef]) -> Event:
         # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
         run = self._runs[number]
-        for chunk, location in locations.items():
-            spilled = run.locations[chunk]
+        for chunk, ref in refs.items():
+            spilled = run.refs[chunk]
             assert spilled is not None
-            self._blocks.keep_location(location)
-            run.locations[chunk] = location
+            self._blocks.incref_object(ref)
+            run.refs[chunk] = ref
             if chunk in run.spilled:
-                self._blocks.drop_location(spilled)
+                self._blocks.decref_object(spilled)
             else:
                 # The file is another graph's, which has persisted the chunk. It serves this one as well.
                 run.spilled[chunk] = spilled
         for other in self._workers.values():
             known = other.known.get(number, ())
-            moved = {chunk: location for chunk, location in locations.items() if chunk in known}
+            moved = {chunk: ref for chunk, ref in refs.items() if chunk in known}
             if moved and other is not handle:
                 other.send((channel.MOVED, number, moved))
-        return ChunksLoaded(handle.number, number, list(locations))
+        return ChunksLoaded(handle.number, number, list(refs))
 
     def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> Event:
         self._check(handle, number, [chunk])

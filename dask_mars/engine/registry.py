@@ -48,8 +48,8 @@ class Registry:
         self.workers: dict[int, WorkerHandle] = {}
         self.kept: dict[int, list[Reference]] = {}
         self.last: Figures | None = None
-        self.spiller = SpillWriter(store, spill_directory)
-        self.blocks = References(self._release_block, self.spiller.remove)
+        self.spill_writer = SpillWriter(store, spill_directory)
+        self.blocks = References(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
 
     def put(self, run: GraphRun, values: Sequence[Any]) -> tuple[dict[int, int], dict[int, int]]:
@@ -64,18 +64,18 @@ class Registry:
         done = []
         try:
             for chunk, value in enumerate(values):
-                location = self.store.seal(value)
+                ref = self.store.seal(value)
                 before = self.blocks.stored_bytes
-                self.blocks.keep_location(location)
-                done.append(location)
-                if location[0] >= ARRAY:
-                    sizes[chunk] = needed_bytes(location)
+                self.blocks.incref_object(ref)
+                done.append(ref)
+                if ref[0] >= ARRAY:
+                    sizes[chunk] = needed_bytes(ref)
                     fresh[chunk] = self.blocks.stored_bytes - before
         except BaseException:
-            for location in done:
-                self.blocks.drop_location(location)
+            for ref in done:
+                self.blocks.decref_object(ref)
             raise
-        run.locations[:] = done
+        run.refs[:] = done
         return sizes, fresh
 
     def forget_locations(self, run: GraphRun, chunks: list[int]) -> None:
@@ -90,19 +90,19 @@ class Registry:
 
     def replace_location(self, run: GraphRun, chunk: int, new: ObjectRef) -> None:
         """Have a chunk be somewhere else; what it refers to there has a reference already."""
-        location = run.locations[chunk]
-        run.locations[chunk] = new
-        if location is not None:
-            self.blocks.drop_location(location)
+        ref = run.refs[chunk]
+        run.refs[chunk] = new
+        if ref is not None:
+            self.blocks.decref_object(ref)
 
     def forget(self, run: GraphRun) -> None:
         """Release all that there is of a computation."""
         del self.runs[run.number]
         if self.kept.pop(run.number, None) is None:
             self.last = run.figures
-        for location in [*run.locations, *run.spilled.values()]:
-            if location is not None:
-                self.blocks.drop_location(location)
+        for ref in [*run.refs, *run.spilled.values()]:
+            if ref is not None:
+                self.blocks.decref_object(ref)
         for block in run.kept:
             self.blocks.drop(block)
         for handle in self.workers.values():

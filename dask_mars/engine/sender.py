@@ -77,7 +77,7 @@ class Sender:
         sent = handle.operands.setdefault(run.number, set())
         known = handle.known.setdefault(run.number, set())
         operands: dict[int, PackedOperand] = {}
-        locations: dict[int, ObjectRef] = {}
+        refs: dict[int, ObjectRef] = {}
         good = []
         for chunk in chunks:
             try:
@@ -86,8 +86,8 @@ class Sender:
                     operands[operand] = self._packed_operand(run, operand)
                     sent.add(operand)
                 for source in inputs[chunk]:
-                    if source not in known and (location := self._location(run, source)) is not None:
-                        locations[source] = location
+                    if source not in known and (ref := self._ref(run, source)) is not None:
+                        refs[source] = ref
                         known.add(source)
             except StoreFull as error:
                 run.errors[chunk] = error
@@ -108,7 +108,7 @@ class Sender:
             handle.contexts.add(run.context)
             handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
         paths = self._new_paths(handle, operands.values())
-        work = (pack_numbers(good), records, locations, loads, operands, paths)
+        work = (pack_numbers(good), records, refs, loads, operands, paths)
         handle.send((channel.RUN, run.number, run.context, timed, *work))
         return unsent
 
@@ -168,21 +168,21 @@ class Sender:
             run.kept += parts
         return payload, tuple(parts)
 
-    def _location(self, run: GraphRun, chunk: int) -> ObjectRef | None:
+    def _ref(self, run: GraphRun, chunk: int) -> ObjectRef | None:
         """Return where a value is; None if the worker itself is still to compute it.
 
         A value of the user's process is put into the client's arena now.
         """
-        location = run.locations[chunk]
-        if location is None and chunk in run.values:
+        ref = run.refs[chunk]
+        if ref is None and chunk in run.values:
             value = run.values[chunk]
             if type(value) is Deferred:
                 raise pickle.PicklingError(f"{value!r} is for the user's process")
-            kept = value.location if type(value) is Persisted else None
-            location = self._store.seal(value, freeze=True) if kept is None else kept
-            self._blocks.keep_location(location)
-            run.locations[chunk] = location
-        return location
+            kept = value.ref if type(value) is Persisted else None
+            ref = self._store.seal(value, freeze=True) if kept is None else kept
+            self._blocks.incref_object(ref)
+            run.refs[chunk] = ref
+        return ref
 
 
 def _can_dump(literals: Any) -> bool:

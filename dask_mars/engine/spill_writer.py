@@ -55,7 +55,7 @@ class SpillWriter:
         for path in clear_abandoned(self._root):
             logger.info("removed %s, whose owner has ended", path)
 
-    def write(self, name: str, location: ObjectRef, answer: Answer) -> None:
+    def write(self, name: str, ref: ObjectRef, answer: Answer) -> None:
         """Write a value to a file, some time later.
 
         Parameters
@@ -69,14 +69,14 @@ class SpillWriter:
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-spill")
-        self._pool.submit(self._write, name, location, answer)
+        self._pool.submit(self._write, name, ref, answer)
 
-    def _write(self, name: str, location: ObjectRef, answer: Answer) -> None:
+    def _write(self, name: str, ref: ObjectRef, answer: Answer) -> None:
         began_s = time.perf_counter()
         try:
             if self._directory is None:
                 self._directory = SpillDirectory(self._root, codec=lz4_codec())
-            written = self._store.spill(location, name, self._directory)
+            written = self._store.spill(ref, name, self._directory)
             self.spilled_bytes += spilled_file(written).size_bytes
             answer(written, began_s)
         except SpillError as error:
@@ -87,19 +87,19 @@ class SpillWriter:
             # Whatever it is, the engine has to hear of it.
             answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
 
-    def read_ahead(self, location: ObjectRef) -> None:
+    def read_ahead(self, ref: ObjectRef) -> None:
         """Have the system read a value's file into its cache, some time soon."""
         if self._reading_pool is None:
             self._reading_pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-read")
         if self._directory is not None:
-            self._reading_pool.submit(self._directory.read_ahead, spilled_file(location))
+            self._reading_pool.submit(self._directory.read_ahead, spilled_file(ref))
 
-    def remove(self, location: ObjectRef) -> None:
+    def remove(self, ref: ObjectRef) -> None:
         """Remove a value's file."""
         if self._directory is not None:
             # What stays is removed with the directory.
             with contextlib.suppress(SpillError):
-                self._directory.remove(spilled_file(location))
+                self._directory.remove(spilled_file(ref))
 
     def close(self) -> None:
         """Remove all files, after what is being written at the moment."""

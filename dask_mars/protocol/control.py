@@ -37,7 +37,7 @@ def to_stop(part: memoryview) -> int:
     return int(part[_STOP].cast("I")[0])
 
 
-def asks(part: memoryview) -> int:
+def recall_attempts(part: memoryview) -> int:
     """Return how often a worker was asked to give back what waits in its queue."""
     return int(part[_ASKS].cast("I")[0])
 

@@ -61,15 +61,15 @@ class SpilledFile:
     owner: int = -1
 
 
-def blocks_of(location: ObjectRef) -> tuple[Block, ...]:
+def blocks_of(ref: ObjectRef) -> tuple[Block, ...]:
     """Return the blocks that a location refers to."""
-    return location[1] if location[0] >= ARRAY else ()
+    return ref[1] if ref[0] >= ARRAY else ()
 
 
-def extents(location: ObjectRef) -> list[tuple[int, int]]:
+def extents(ref: ObjectRef) -> list[tuple[int, int]]:
     """Return what a value needs of each of its blocks: from which byte of the block to which."""
-    if location[0] == ARRAY:
-        _, ((_, _, block_bytes),), dtype, shape, strides, position, _ = location
+    if ref[0] == ARRAY:
+        _, ((_, _, block_bytes),), dtype, shape, strides, position, _ = ref
         item_bytes = np.dtype(dtype).itemsize
         if math.prod(shape) * item_bytes == block_bytes and 0 not in strides:
             return [(0, block_bytes)]
@@ -77,68 +77,68 @@ def extents(location: ObjectRef) -> list[tuple[int, int]]:
         low = position + sum([step for step in steps if step < 0])
         high = position + sum([step for step in steps if step > 0])
         return [(low, high + item_bytes)]
-    found = [(size, 0) for _, _, size in blocks_of(location)]
-    for number, at, size in location[3] if location[0] == OBJECT else ():
+    found = [(size, 0) for _, _, size in blocks_of(ref)]
+    for number, at, size in ref[3] if ref[0] == OBJECT else ():
         low, high = found[number]
         found[number] = min(low, at), max(high, at + size)
     return found
 
 
-def needed_bytes(location: ObjectRef) -> int:
+def needed_bytes(ref: ObjectRef) -> int:
     """Return how many bytes a value takes that is not in blocks which others need as well."""
-    size = sum([high - low for low, high in extents(location)])
-    return min(size, size_of(location)) if location[0] == ARRAY else size
+    size = sum([high - low for low, high in extents(ref)])
+    return min(size, size_of(ref)) if ref[0] == ARRAY else size
 
 
-def spilled_file(location: ObjectRef) -> SpilledFile:
+def spilled_file(ref: ObjectRef) -> SpilledFile:
     """Return the file that a value on disk is in."""
-    file = location[2]
+    file = ref[2]
     assert isinstance(file, SpilledFile)
     return file
 
 
-def assembled(location: ObjectRef, blocks: Sequence[Any]) -> Any:
+def assembled(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
     """Return a value, given the memory of each of the blocks that its location names."""
-    if location[0] == ARRAY:
-        _, _, dtype, shape, strides, position, _ = location
+    if ref[0] == ARRAY:
+        _, _, dtype, shape, strides, position, _ = ref
         return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
-    header, views = pickle_of(location, blocks)
+    header, views = pickle_of(ref, blocks)
     return loads(header, buffers=views)
 
 
-def pickle_of(location: ObjectRef, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
+def pickle_of(ref: ObjectRef, blocks: Sequence[Any]) -> tuple[Any, list[memoryview]]:
     """Return the pickle that a value lies in arenas as, and its buffers, given the memory of each block."""
-    _, _, header, parts = location
+    _, _, header, parts = ref
     views = [memoryview(blocks[number])[at : at + size] for number, at, size in parts]
     return (views.pop() if header is None else header), views
 
 
-def size_of(location: ObjectRef) -> int:
+def size_of(ref: ObjectRef) -> int:
     """Return the bytes that a location's value takes, roughly."""
-    kind = location[0]
+    kind = ref[0]
     if kind == VALUE:
         return 32
     if kind < ARRAY:
-        return len(location[-1])
+        return len(ref[-1])
     if kind == SPILLED:
-        return size_of(location[3])
+        return size_of(ref[3])
     if kind == ARRAY:
-        return math.prod(location[3]) * np.dtype(location[2]).itemsize
-    return sum(size for _, _, size in location[3])
+        return math.prod(ref[3]) * np.dtype(ref[2]).itemsize
+    return sum(size for _, _, size in ref[3])
 
 
-def relocated(location: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) -> ObjectRef:
+def relocated(ref: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) -> ObjectRef:
     """Return where a value is after blocks of the own arena were copied, as `InPlaceSealing.settle` says."""
     blocks = []
     shifts = []
-    for arena, offset, size in location[1]:
+    for arena, offset, size in ref[1]:
         copy, copied, first = moved.get(offset, (offset, size, 0)) if arena == own else (offset, size, 0)
         blocks.append((arena, copy, copied))
         shifts.append(first)
-    if location[0] == ARRAY:
-        *_, dtype, shape, strides, position, writeable = location
+    if ref[0] == ARRAY:
+        *_, dtype, shape, strides, position, writeable = ref
         return (ARRAY, tuple(blocks), dtype, shape, strides, position - shifts[0], writeable)
-    _, _, header, parts = location
+    _, _, header, parts = ref
     return (
         OBJECT,
         tuple(blocks),

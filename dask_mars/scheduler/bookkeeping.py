@@ -56,9 +56,9 @@ class Graph:
         "stopping",
         "successors",
         "taken",
+        "undispatched_consumers",
+        "undispatched_inputs",
         "unfinished_outputs",
-        "ungiven",
-        "untaken",
         "waiting",
     )
 
@@ -71,9 +71,9 @@ class Graph:
         #: Inputs that are not FINISHED yet.
         self.waiting = [len(inputs) for inputs in plan.inputs]
         #: Inputs that nobody has in hand or has computed yet.
-        self.ungiven = list(self.waiting)
+        self.undispatched_inputs = list(self.waiting)
         #: Successors that nobody has in hand or has computed yet.
-        self.untaken = [0] * count
+        self.undispatched_consumers = [0] * count
         self.successors: list[list[int]] = [[] for _ in range(count)]
         #: Successors that have not FINISHED: when none is left a chunk is FREED, unless it is an output.
         self.consumers = [0] * count
@@ -81,7 +81,7 @@ class Graph:
             for source in inputs:
                 self.successors[source].append(chunk)
                 self.consumers[source] += 1
-                self.untaken[source] += 1
+                self.undispatched_consumers[source] += 1
         self.output = bytearray(count)
         for chunk in plan.outputs:
             self.output[chunk] = 1
@@ -215,15 +215,23 @@ class Graph:
 
     def _relieves(self, chunk: int, missing: int | None = None) -> bool:
         """Say whether hardly more memory is needed once a chunk, and an input that it lacks, was computed."""
-        untaken, output, memory = self.untaken, self.output, self.memory
-        last = [source for source in self.plan.inputs[chunk] if untaken[source] == 1 and not output[source]]
+        undispatched_consumers, output, memory = self.undispatched_consumers, self.output, self.memory
+        last = [
+            source
+            for source in self.plan.inputs[chunk]
+            if undispatched_consumers[source] == 1 and not output[source]
+        ]
         freed_bytes = sum(map(memory.bytes_of, last))
         if not freed_bytes:
             return False
         need = memory.expected(chunk)
         if missing is not None:
             others = self.successors[missing]
-            if len(others) <= _FEW and not output[missing] and all(self.ungiven[other] <= 1 for other in others):
+            if (
+                len(others) <= _FEW
+                and not output[missing]
+                and all(self.undispatched_inputs[other] <= 1 for other in others)
+            ):
                 # They can all follow, and then the input that was missing is gone too.
                 need = sum(map(memory.expected, others))
             else:
@@ -280,14 +288,14 @@ class Graph:
         """Count a chunk as given, and return the successors of which all inputs are given now."""
         complete: Sequence[int] = ()
         if self.successors[chunk]:
-            ungiven = self.ungiven
+            undispatched_inputs = self.undispatched_inputs
             for successor in self.successors[chunk]:
-                ungiven[successor] -= 1
-            complete = [successor for successor in self.successors[chunk] if not ungiven[successor]]
-        untaken = self.untaken
+                undispatched_inputs[successor] -= 1
+            complete = [successor for successor in self.successors[chunk] if not undispatched_inputs[successor]]
+        undispatched_consumers = self.undispatched_consumers
         for source in self.plan.inputs[chunk]:
-            untaken[source] -= 1
-            if untaken[source] == 1:
+            undispatched_consumers[source] -= 1
+            if undispatched_consumers[source] == 1:
                 self._hasten([other for other in self.successors[source] if self.state[other] <= READY], chunk)
         return complete
 
@@ -306,7 +314,7 @@ class Graph:
             self.place(chunk)
             if self.key_of(chunk) < before:
                 self.push(chunk)
-        elif self.ungiven[chunk] == 1:
+        elif self.undispatched_inputs[chunk] == 1:
             missing = next(source for source in self.plan.inputs[chunk] if self.state[source] <= READY)
             place = self._places.get(now, now)
             if self.is_next(missing) and place < missing - 1 and self._relieves(chunk, missing):
@@ -316,9 +324,9 @@ class Graph:
     def give_back(self, chunk: int) -> bool:
         """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
         for source in self.plan.inputs[chunk]:
-            self.untaken[source] += 1
+            self.undispatched_consumers[source] += 1
         for successor in self.successors[chunk]:
-            self.ungiven[successor] += 1
+            self.undispatched_inputs[successor] += 1
         self.move(chunk, UNSCHEDULED if self.waiting[chunk] else READY)
         return not self.waiting[chunk]
 
@@ -354,9 +362,13 @@ class Graph:
                 assert self.waiting[chunk] == missing, (chunk, self.waiting[chunk], missing)
                 assert (current == READY) == (missing == 0)
             if not self.stopping:
-                assert self.ungiven[chunk] == sum(state[source] in (UNSCHEDULED, READY) for source in inputs)
-                untaken = sum(state[successor] in (UNSCHEDULED, READY) for successor in self.successors[chunk])
-                assert self.untaken[chunk] == untaken
+                assert self.undispatched_inputs[chunk] == sum(
+                    state[source] in (UNSCHEDULED, READY) for source in inputs
+                )
+                undispatched_consumers = sum(
+                    state[successor] in (UNSCHEDULED, READY) for successor in self.successors[chunk]
+                )
+                assert self.undispatched_consumers[chunk] == undispatched_consumers
             if current == READY:
                 assert all(state[source] == FINISHED for source in inputs), "an input is gone"
             if current == RUNNING:
@@ -386,7 +398,7 @@ def _ranks(plan: GraphPlan) -> tuple[list[int], list[int]] | None:
 class Worker:
     """What one worker has in hand."""
 
-    __slots__ = ("asks", "heard_s", "in_hand", "load_s")
+    __slots__ = ("heard_s", "in_hand", "load_s", "recall_attempts")
 
     def __init__(self) -> None:
         #: (graph, chunk) to the estimated duration that it adds to `load_s`.
@@ -396,4 +408,4 @@ class Worker:
         #: When it last said anything, or had nothing in hand.
         self.heard_s = 0.0
         #: How often it has been asked since to give back what waits in its queue.
-        self.asks = 0
+        self.recall_attempts = 0

@@ -150,7 +150,7 @@ class Dispatcher:
         """Note that a worker has come to the end of a chunk."""
         if number != CLIENT:
             worker = self.workers[number]
-            worker.heard_s, worker.asks = self.now_s, 0
+            worker.heard_s, worker.recall_attempts = self.now_s, 0
 
     def take_worker(self, number: int) -> list[tuple[int, int]]:
         """Forget a worker, and return graph and chunk of all that it had in hand; the graphs count them still."""
@@ -183,7 +183,7 @@ class Dispatcher:
         for worker in self.workers.values():
             for number, chunk in worker.in_hand:
                 if number == graph.number and graph.plan.operand_of[chunk] in new:
-                    self.memory.promise(number, chunk, self.memory.need(graph, chunk))
+                    self.memory.reserve(number, chunk, self.memory.need(graph, chunk))
 
     def loaded(self, number: int, graph: Graph, chunk: int) -> None:
         """Note that a worker has put a chunk back into the store, where it is counted from now on."""
@@ -234,7 +234,7 @@ class Dispatcher:
                     if not memory.admits(need):
                         self._blocked = graph, chunk, need
                         break
-                    memory.promise(graph.number, chunk, need)
+                    memory.reserve(graph.number, chunk, need)
                 graph.give(chunk)
                 self.client_hand.add((graph.number, chunk))
                 chunks.append(chunk)
@@ -274,9 +274,9 @@ class Dispatcher:
         policy, memory, worker = self._policy, self.memory, self.workers[number]
         in_hand, load_s, operand_of = worker.in_hand, worker.load_s, graph.plan.operand_of
         if not in_hand:
-            worker.heard_s, worker.asks = self.now_s, 0
+            worker.heard_s, worker.recall_attempts = self.now_s, 0
         #: What chunks of an operand cost and need.
-        demands: dict[int, tuple[float, int]] = {}
+        requirements: dict[int, tuple[float, int]] = {}
         ready, followers = graph.ready, graph.followers.pop(number, [])
         chunks: list[int] = []
         passed: list[int] = []
@@ -290,9 +290,9 @@ class Dispatcher:
                 heapq.heappop(queue)
                 continue
             operand = operand_of[chunk]
-            if operand not in demands:
-                demands[operand] = self._demand(graph, chunk)
-            cost_s, need = demands[operand]
+            if operand not in requirements:
+                requirements[operand] = self._demand(graph, chunk)
+            cost_s, need = requirements[operand]
             if in_hand and load_s + cost_s > policy.window_s:
                 break
             if graph.memory.spilled:
@@ -307,7 +307,7 @@ class Dispatcher:
                     continue
                 if passed and graph.passes >= policy.pass_limit:
                     break
-                memory.promise(graph.number, chunk, need)
+                memory.reserve(graph.number, chunk, need)
                 graph.passes = graph.passes + 1 if passed else 0
             heapq.heappop(queue)
             share -= not follows
@@ -330,16 +330,16 @@ class Dispatcher:
 
     def _ask_back(self) -> None:
         """Ask workers that run something for long to give back what waits behind it, if others could run it."""
-        for number, due_s in self._asks():
+        for number, due_s in self._recall_attempts():
             if due_s <= self.now_s:
-                self.workers[number].asks += 1
+                self.workers[number].recall_attempts += 1
                 self._emit(RecallQueued(number))
 
     def next_ask_s(self) -> float | None:
         """Return when a worker is to be asked, if it has not reported anything until then."""
-        return min([due_s for _, due_s in self._asks()], default=None)
+        return min([due_s for _, due_s in self._recall_attempts()], default=None)
 
-    def _asks(self) -> list[tuple[int, float]]:
+    def _recall_attempts(self) -> list[tuple[int, float]]:
         """Return workers in whose queues others could find something to do, and when that is to be asked for."""
         workers = self.workers
         # A worker that has nothing to do for want of memory could do nothing with what it is given either.
@@ -348,7 +348,7 @@ class Dispatcher:
             return []
         silence_s = self._policy.silence_s
         return [
-            (number, worker.heard_s + silence_s * 2 ** min(worker.asks, _MOST_ASKS))
+            (number, worker.heard_s + silence_s * 2 ** min(worker.recall_attempts, _MOST_ASKS))
             for number, worker in workers.items()
             if len(worker.in_hand) > 1 and self._could_run_elsewhere(worker)
         ]
@@ -428,7 +428,7 @@ class Dispatcher:
         return None
 
     def _run_alone(self, graph: Graph, chunk: int, need: int, number: int) -> None:
-        self.memory.promise(graph.number, chunk, need)
+        self.memory.reserve(graph.number, chunk, need)
         if number == CLIENT:
             self.client_hand.add((graph.number, chunk))
             self._emit(Run(CLIENT, graph.number, [chunk]))

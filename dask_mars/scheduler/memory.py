@@ -191,7 +191,7 @@ class Memory:
         self.limit_bytes = limit_bytes or 0
         self.hard_limit_bytes = hard_limit_bytes
         self.stored_bytes = 0
-        self.promised_bytes = 0
+        self.reserved_bytes = 0
         self.spilling_bytes = 0
         self.can_spill = True
         self._promised: dict[tuple[int, int], int] = {}
@@ -203,28 +203,28 @@ class Memory:
 
     def admits(self, need_bytes: int) -> bool:
         """Tell whether so many bytes may be promised now."""
-        return self.stored_bytes + self.promised_bytes + need_bytes <= self.limit_bytes
+        return self.stored_bytes + self.reserved_bytes + need_bytes <= self.limit_bytes
 
-    def promise(self, number: int, chunk: int, need_bytes: int) -> None:
+    def reserve(self, number: int, chunk: int, need_bytes: int) -> None:
         """Note that a chunk is in a worker's hands, or that more has become known of one that is."""
-        self.promised_bytes += need_bytes - self._promised.get((number, chunk), 0)
+        self.reserved_bytes += need_bytes - self._promised.get((number, chunk), 0)
         self._promised[number, chunk] = need_bytes
 
     def release(self, number: int, chunks: Iterable[int]) -> None:
         """Note that chunks are in no worker's hands any more."""
         if self._promised:
             for chunk in chunks:
-                self.promised_bytes -= self._promised.pop((number, chunk), 0)
+                self.reserved_bytes -= self._promised.pop((number, chunk), 0)
 
     def repay(self, number: int, chunk: int, size_bytes: int) -> None:
         """Note that so many bytes of those promised to a chunk are in the store now, and counted there."""
         promised = self._promised.get((number, chunk))
         if promised is not None:
-            self.promise(number, chunk, max(promised - size_bytes, 0))
+            self.reserve(number, chunk, max(promised - size_bytes, 0))
 
     def missing_bytes(self, need_bytes: int) -> int:
         """Return how many bytes have to leave memory, besides those on their way, for so many to be free."""
-        wanted = self.stored_bytes + self.promised_bytes + need_bytes - self.limit_bytes - self.spilling_bytes
+        wanted = self.stored_bytes + self.reserved_bytes + need_bytes - self.limit_bytes - self.spilling_bytes
         return max(wanted, int(self.limit_bytes * _SHARE)) if wanted > 0 else 0
 
     def choose(

@@ -39,10 +39,10 @@ class Keeper(Protocol):
     def borrow(self, graph: int, chunk: int) -> ObjectRef:
         """Return the location of a kept chunk, which stays there until it is given back."""
 
-    def give_back(self, location: ObjectRef) -> None:
+    def give_back(self, ref: ObjectRef) -> None:
         """Let go of a location that was borrowed."""
 
-    def location_of(self, graph: int, chunk: int) -> ObjectRef | None:
+    def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
         """Return where a kept chunk is at the moment, None if that is not known."""
 
 
@@ -92,8 +92,8 @@ class Persisted:
         PersistedLost
             The engine has ended, or belongs to another process.
         """
-        with self.lent() as (store, location):
-            return store.load_copy(location)
+        with self.lent() as (store, ref):
+            return store.load_copy(ref)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[tuple[Store, ObjectRef]]:
@@ -101,21 +101,21 @@ class Persisted:
         if self.engine.pid != os.getpid():
             raise PersistedLost(str(self.key), "it is in a process that this one was forked from")
         try:
-            location = self.engine.borrow(self.graph, self.chunk)
+            ref = self.engine.borrow(self.graph, self.chunk)
         except PersistedLost:
             raise
         except Exception as error:
             raise PersistedLost(str(self.key), str(error)) from error
         try:
-            yield self.engine.store, location
+            yield self.engine.store, ref
         finally:
             with contextlib.suppress(Exception):
-                self.engine.give_back(location)
+                self.engine.give_back(ref)
 
     @property
-    def location(self) -> ObjectRef | None:
+    def ref(self) -> ObjectRef | None:
         """Where the chunk is at the moment; None if that is not known."""
-        return self.engine.location_of(self.graph, self.chunk)
+        return self.engine.ref_of(self.graph, self.chunk)
 
     def attribute(self, name: str) -> Any:
         """Return an attribute of the value: an array's dtype or shape without a copy of its elements.
@@ -127,17 +127,17 @@ class Persisted:
         PersistedLost
             As `result`.
         """
-        location = self.location
-        if location is not None and location[0] == SPILLED:
-            location = location[3]
-        if location is not None and location[0] == ARRAY:
-            _, _, dtype, shape, *_ = location
+        ref = self.ref
+        if ref is not None and ref[0] == SPILLED:
+            ref = ref[3]
+        if ref is not None and ref[0] == ARRAY:
+            _, _, dtype, shape, *_ = ref
             return np.dtype(dtype) if name == "dtype" else tuple(shape)
         return getattr(self.result(), name)
 
     def __repr__(self) -> str:
-        location = self.location
-        on_disk = location is not None and location[0] == SPILLED
+        ref = self.ref
+        on_disk = ref is not None and ref[0] == SPILLED
         where = "on disk" if on_disk else "in shared memory" if self.engine.alive else "lost"
         return f"<Persisted {self.key!r} {self.nbytes:,} bytes {where}>"
 

@@ -58,26 +58,26 @@ class References:
             self.stored_bytes -= entry[1]
             self._release(arena, offset)
 
-    def keep_location(self, location: ObjectRef) -> None:
+    def incref_object(self, ref: ObjectRef) -> None:
         """Add a reference to all that a value takes, in memory or on disk."""
-        if location[0] == SPILLED:
-            file = spilled_file(location)
+        if ref[0] == SPILLED:
+            file = spilled_file(ref)
             if file.path not in self._files:
                 self.file_bytes += file.size_bytes
             self._files[file.path] = self._files.get(file.path, 0) + 1
         else:
-            for block in blocks_of(location):
+            for block in blocks_of(ref):
                 self.keep(block)
 
-    def drop_location(self, location: ObjectRef) -> None:
+    def decref_object(self, ref: ObjectRef) -> None:
         """Remove a reference to all that a value takes."""
-        if location[0] == SPILLED:
-            file = spilled_file(location)
+        if ref[0] == SPILLED:
+            file = spilled_file(ref)
             self._files[file.path] -= 1
             if not self._files[file.path]:
                 del self._files[file.path]
                 self.file_bytes -= file.size_bytes
-                self._remove(location)
+                self._remove(ref)
         else:
-            for block in blocks_of(location):
+            for block in blocks_of(ref):
                 self.drop(block)

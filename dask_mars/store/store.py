@@ -1,6 +1,6 @@
 """The shared store, as one process sees it: sealing values into its own arena, reading them from any.
 
-A sealed value is known by its *location* (see `locations`). It may refer to blocks that other values have made: a
+A sealed value is known by its *location* (see `refs`). It may refer to blocks that other values have made: a
 slice of a chunk is a view and not a copy, as it is under threads. Sealed values are immutable: they are read
 through read-only arrays. What NumPy has built in the own arena is sealed where it lies.
 """
@@ -127,7 +127,7 @@ class Store:
             return (SMALL, dtype, None, "C", False, value.tobytes())
         return self._seal_object(value, inputs, freeze, adopt)
 
-    def settle(self, location: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
+    def settle(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
         """Return the final location of a value that was sealed with `adopt`, once the caller has let go of it.
 
         Where something still refers to its arrays, and could write into them, it gets copies of them.
@@ -145,15 +145,15 @@ class Store:
             There is no room for a copy; what `seal` has put into the arena is gone then.
         """
         if self._adoption is None:
-            return location
+            return ref
         try:
             moved = self._adoption.settle()
         except StoreFull:
-            for block in blocks_of(location):
+            for block in blocks_of(ref):
                 if block[0] == self.own and block not in inputs:
                     self.allocator.free(block[1])
             raise
-        return relocated(location, self.own, moved) if moved else location
+        return relocated(ref, self.own, moved) if moved else ref
 
     def _seal_small(self, array: np.ndarray[Any, Any], freeze: bool) -> ObjectRef:
         writeable: bool | None = array.flags.writeable
@@ -303,7 +303,7 @@ class Store:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def load(self, location: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
+    def load(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None = None) -> Any:
         """Read a value without copying what lies in arenas.
 
         Parameters
@@ -314,21 +314,21 @@ class Store:
             Gets a (block, array) pair for each block that the value refers to. As long as anything made of the
             value is alive, the array has more references than this list's own: see `still_used`.
         """
-        kind = location[0]
+        kind = ref[0]
         if kind == VALUE:
-            return location[1]
+            return ref[1]
         if kind == PICKLE:
-            return loads(location[1])
+            return loads(ref[1])
         if kind == SMALL:
-            return _load_small(*location[1:])
+            return _load_small(*ref[1:])
         if kind == SPILLED:
-            return _unspilled(location)
-        return assembled(location, self._bases(location, owners))
+            return _unspilled(ref)
+        return assembled(ref, self._bases(ref, owners))
 
-    def _bases(self, location: ObjectRef, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
+    def _bases(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
         """Return the memory of each block of a value."""
         bases = []
-        for block in location[1]:
+        for block in ref[1]:
             base = self.arenas[block[0]].view(block[1], block[2])
             base.flags.writeable = False
             bases.append(base)
@@ -336,7 +336,7 @@ class Store:
                 owners.append((block, base))
         return bases
 
-    def load_pickle(self, location: ObjectRef, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
+    def load_pickle(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]]) -> tuple[Any, list[memoryview]]:
         """Return the pickle that an object lies in arenas as, and its buffers, without copying them.
 
         Parameters
@@ -346,24 +346,24 @@ class Store:
         owners : list
             As for `load`.
         """
-        return pickle_of(location, self._bases(location, owners))
+        return pickle_of(ref, self._bases(ref, owners))
 
-    def load_copy(self, location: ObjectRef) -> Any:
+    def load_copy(self, ref: ObjectRef) -> Any:
         """Read a value into private, writable memory: one copy, and the arena is not referred to any more."""
-        kind = location[0]
+        kind = ref[0]
         if kind == VALUE:
-            return location[1]
+            return ref[1]
         if kind < ARRAY:
-            return _owning(self.load(location))
+            return _owning(self.load(ref))
         if kind == SPILLED:
-            return _unspilled(location)
+            return _unspilled(ref)
         if kind == ARRAY:
-            view = self.load(location)
+            view = self.load(ref)
             copy = _copy_as_it_lies(view)
-            if not location[6]:
+            if not ref[6]:
                 copy.flags.writeable = False
             return copy
-        _, blocks, header, parts = location
+        _, blocks, header, parts = ref
         copies = []
         for number, at, size in parts:
             arena, offset, _ = blocks[number]
@@ -374,7 +374,7 @@ class Store:
 
     # -- spilling ---------------------------------------------------------------------------------------------
 
-    def spill(self, location: ObjectRef, name: str, files: SpillFiles) -> ObjectRef:
+    def spill(self, ref: ObjectRef, name: str, files: SpillFiles) -> ObjectRef:
         """Write a value to a file.
 
         Parameters
@@ -396,32 +396,32 @@ class Store:
         SpillError
             The disk is full or fails.
         """
-        if location[0] == ARRAY:
-            views, there = self._needed_of_array(location)
+        if ref[0] == ARRAY:
+            views, there = self._needed_of_array(ref)
         else:
             views = []
             lows = []
-            for (arena, offset, _), (low, high) in zip(blocks_of(location), extents(location), strict=True):
+            for (arena, offset, _), (low, high) in zip(blocks_of(ref), extents(ref), strict=True):
                 views.append(self.arenas[arena].view(offset + low, high - low))
                 lows.append(low)
-            kind, blocks, header, parts = location
+            kind, blocks, header, parts = ref
             there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
         return (SPILLED, (), files.write(name, views), there)
 
-    def _needed_of_array(self, location: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
+    def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
         """Return the memory that an array needs, and its location were that its block."""
-        kind, (block,), dtype, shape, strides, position, writeable = location
+        kind, (block,), dtype, shape, strides, position, writeable = ref
         arena, offset, size = block
-        ((low, high),) = extents(location)
-        if high - low <= size_of(location):
+        ((low, high),) = extents(ref)
+        if high - low <= size_of(ref):
             view = self.arenas[arena].view(offset + low, high - low)
             return [view], (kind, (block,), dtype, shape, strides, position - low, writeable)
         # Of a slice of columns the rest of the rows is not needed.
-        array = np.copy(assembled(location, [self.arenas[arena].view(offset, size)]), order="K")
+        array = np.copy(assembled(ref, [self.arenas[arena].view(offset, size)]), order="K")
         view = _raw(int(array.__array_interface__["data"][0]), array.nbytes, array)
         return [view], (kind, (block,), dtype, shape, array.strides, 0, writeable)
 
-    def restore(self, location: ObjectRef) -> ObjectRef:
+    def restore(self, ref: ObjectRef) -> ObjectRef:
         """Read a value from a file into the own arena.
 
         Parameters
@@ -443,14 +443,14 @@ class Store:
         """
         blocks: list[Block] = []
         try:
-            for size in spilled_file(location).parts:
+            for size in spilled_file(ref).parts:
                 blocks.append(self._allocate(size))
-            _read_back(location, [self.arenas[arena].view(at, size) for arena, at, size in blocks])
+            _read_back(ref, [self.arenas[arena].view(at, size) for arena, at, size in blocks])
         except BaseException:
             for _, at, _ in blocks:
                 self.allocator.free(at)
             raise
-        kind, _, *rest = location[3]
+        kind, _, *rest = ref[3]
         return (kind, tuple(blocks), *rest)
 
     # -- what operands need -----------------------------------------------------------------------------------
@@ -496,18 +496,18 @@ def _unused_count() -> int:
 _UNUSED_COUNT = _unused_count()
 
 
-def _unspilled(location: ObjectRef) -> Any:
+def _unspilled(ref: ObjectRef) -> Any:
     """Read a value from disk into private, writable memory."""
-    original = location[3]
-    value = assembled(original, _read_back(location))
+    original = ref[3]
+    value = assembled(original, _read_back(ref))
     if original[0] == ARRAY:
         value.flags.writeable = original[6]
     return value
 
 
-def _read_back(location: ObjectRef, into: Sequence[Any] | None = None) -> Sequence[Any]:
+def _read_back(ref: ObjectRef, into: Sequence[Any] | None = None) -> Sequence[Any]:
     """Read the memory of each of the blocks that a value on disk had."""
-    file = spilled_file(location)
+    file = spilled_file(ref)
     return SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file, into)
 
 

@@ -39,7 +39,7 @@ from dask_mars.protocol.columns import (
     unpack_operand,
 )
 from dask_mars.protocol.context import TaskContext
-from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, asks, to_stop
+from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, recall_attempts, to_stop
 from dask_mars.protocol.object_ref import ARRAY, SPILLED, Block, ObjectRef, blocks_of
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
@@ -111,7 +111,7 @@ class WorkerProcess:
         self._graphs: dict[int, _Graph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
-        self._surroundings: TaskContext | None = None
+        self._task_context: TaskContext | None = None
         #: The graph of which chunks were run since the surroundings were last looked at, 0 for none.
         self._graph = 0
         #: Whether tasks get copies of arrays that they may write into, as the context says.
@@ -119,7 +119,7 @@ class WorkerProcess:
         self._mapping = FunctionRegistry()
         #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
-        self._reporter = Outbox(connection)
+        self._outbox = Outbox(connection)
         #: Whether somebody wants to know the steps of operands, and when the inputs of this one were there.
         self._timed = False
         self._loaded_s = 0.0
@@ -131,7 +131,7 @@ class WorkerProcess:
         #: Whether a task was to be interrupted in the middle of something that has to be whole.
         self._postponed = False
         #: How often it has been asked to give back what waits in its queue.
-        self._asks = asks(part)
+        self._recall_attempts = recall_attempts(part)
         #: Whether this is a process that a task has forked.
         self._forked = False
         #: Where tasks print; what has no end of line yet is sent when its task ends.
@@ -141,8 +141,8 @@ class WorkerProcess:
 
     def serve(self) -> None:
         """Work until the engine says EXIT or is gone."""
-        reporter = self._reporter
-        reporter.outgoing.append((channel.READY, os.getpid()))
+        outbox = self._outbox
+        outbox.outgoing.append((channel.READY, os.getpid()))
         clock = time.perf_counter
         while True:
             if self._queue:
@@ -154,16 +154,16 @@ class WorkerProcess:
                     if not self._queue:
                         continue
                 record = self._queue.popleft()
-                if reporter.finished and record[3] not in self._graphs[record[0]].quick:
+                if outbox.finished and record[3] not in self._graphs[record[0]].quick:
                     # Somebody may be waiting for what is done.
-                    reporter.flush(now)
+                    outbox.flush(now)
                 self._run(*record)
                 self._note[:] = NO_SUBTASK
                 now = clock()
-                if now - reporter.flushed_s > _FLUSH_S:
-                    reporter.flush(now)
+                if now - outbox.flushed_s > _FLUSH_S:
+                    outbox.flush(now)
             else:
-                reporter.flush(clock())
+                outbox.flush(clock())
                 if self._graph:
                     # Now, while nobody waits.
                     self._restore()
@@ -174,7 +174,7 @@ class WorkerProcess:
         """Wait for messages; False at the end."""
         looks = 0
         while True:
-            if self._reporter.lingering:
+            if self._outbox.retained:
                 timeout_s = 0.05
             elif self._trimmed:
                 timeout_s = None
@@ -182,13 +182,13 @@ class WorkerProcess:
                 timeout_s = self._idle_trim_s
             if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
                 return self._look(wait=True)
-            if self._reporter.lingering:
+            if self._outbox.retained:
                 looks += 1
                 if looks == _LOOKS_BEFORE_COLLECTION:
                     # Exceptions go in circles with their frames, and an idle process has no reason to collect.
                     gc.collect()
-                self._reporter.check_lingering()
-                self._reporter.flush(time.perf_counter())
+                self._outbox.check_retained()
+                self._outbox.flush(time.perf_counter())
             elif not self._trimmed:
                 self._trim()
 
@@ -218,8 +218,8 @@ class WorkerProcess:
         elif code == channel.MOVED:
             graph = self._graphs.get(message[1])
             if graph is not None:
-                for chunk, location in message[2].items():
-                    graph.values[chunk] = (None, location)
+                for chunk, ref in message[2].items():
+                    graph.values[chunk] = (None, ref)
         elif code == channel.RELEASE:
             for offset in message[1]:
                 self._store.release(offset)
@@ -242,20 +242,20 @@ class WorkerProcess:
         timed: bool,
         packed_chunks: PackedNumbers,
         records: PackedChunks,
-        locations: dict[int, ObjectRef],
+        refs: dict[int, ObjectRef],
         loads: list[int],
         operands: dict[int, PackedOperand],
         paths: dict[int, str],
     ) -> None:
         if timed != self._timed:
             # All that a report tells of is timed, or nothing.
-            self._reporter.close_batches()
+            self._outbox.close_batches()
             self._timed = timed
         graph = self._graphs.get(number)
         if graph is None:
             graph = self._graphs[number] = _Graph()
-        for chunk, location in locations.items():
-            graph.values.setdefault(chunk, (None, location))
+        for chunk, ref in refs.items():
+            graph.values.setdefault(chunk, (None, ref))
         graph.loads.update(loads)
         # They are read when first used, and then in the context of their graph.
         graph.operands.update(operands)
@@ -268,7 +268,7 @@ class WorkerProcess:
         try:
             columns = unpack_chunks(records, self._loads)
         except BaseException:
-            self._reporter.return_chunks(number, list(chunks), channel.UNREADABLE)
+            self._outbox.return_chunks(number, list(chunks), channel.UNREADABLE)
             return
         finally:
             self._note[:] = NO_SUBTASK
@@ -287,7 +287,7 @@ class WorkerProcess:
         dropped = [record[2] for record in self._queue if record[0] == number]
         if dropped:
             self._queue = deque(record for record in self._queue if record[0] != number)
-            self._reporter.return_chunks(number, dropped, channel.DROPPED)
+            self._outbox.return_chunks(number, dropped, channel.DROPPED)
 
     # -- one operand ------------------------------------------------------------------------------------------
 
@@ -314,11 +314,11 @@ class WorkerProcess:
             try:
                 operand = unpack_operand(operand, self._mapping, self._loads)
             except BaseException:
-                self._reporter.return_chunks(number, [chunk], channel.UNREADABLE)
+                self._outbox.return_chunks(number, [chunk], channel.UNREADABLE)
                 return
             operand = graph.operands[operand_number] = self._expressions(operand)
         if operand_number in graph.needs_client:
-            self._reporter.return_chunks(number, [chunk], channel.UNSENDABLE)
+            self._outbox.return_chunks(number, [chunk], channel.UNSENDABLE)
             return
         self._running = (number, chunk)
         self._trimmed = False
@@ -328,8 +328,8 @@ class WorkerProcess:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
             results = [self._compute(number, operand_number, inputs, literals, owners)]
         except _SendBack as reason:
-            self._reporter.linger(owners)
-            self._reporter.return_chunks(number, [chunk], reason.args[0])
+            self._outbox.retain(owners)
+            self._outbox.return_chunks(number, [chunk], reason.args[0])
             return
         except BaseException as error:
             if self._interrupted == self._running:
@@ -349,10 +349,10 @@ class WorkerProcess:
         else:
             graph.quick.discard(operand_number)
         if self._timed and sealed:
-            self._reporter.batch(number)[4].append((start, self._loaded_s, computed_s))
+            self._outbox.batch(number)[4].append((start, self._loaded_s, computed_s))
         # It is told anew if it has grown, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
-            self._reporter.batch(number)[3][operand_number] = graph.peaks[operand_number] = peak_bytes
+            self._outbox.batch(number)[3][operand_number] = graph.peaks[operand_number] = peak_bytes
 
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
@@ -436,13 +436,13 @@ class WorkerProcess:
                 raise _SendBack(channel.MISSING)
             if source in graph.loads:
                 self._bring_back(number, source)
-            value, location = graph.values[source]
-            if location is not None:
-                blocks = blocks_of(location)
+            value, ref = graph.values[source]
+            if ref is not None:
+                blocks = blocks_of(ref)
                 if copies and not any(block[0] == users_arena for block in blocks):
-                    value = store.load_copy(location)
+                    value = store.load_copy(ref)
                 else:
-                    value = store.load(location, owners)
+                    value = store.load(ref, owners)
             values.append(value)
         return values
 
@@ -450,12 +450,12 @@ class WorkerProcess:
         """Put a value that is on disk into the store; if there is no room, it will be read where it is."""
         graph = self._graphs[number]
         graph.loads.remove(chunk)
-        _, location = graph.values[chunk]
-        if location is not None and location[0] == SPILLED:
+        _, ref = graph.values[chunk]
+        if ref is not None and ref[0] == SPILLED:
             with contextlib.suppress(StoreFull):
-                location = self._store.restore(location)
-                graph.values[chunk] = (None, location)
-                self._reporter.outgoing.append((channel.LOADED, number, {chunk: location}))
+                ref = self._store.restore(ref)
+                graph.values[chunk] = (None, ref)
+                self._outbox.outgoing.append((channel.LOADED, number, {chunk: ref}))
 
     def _seal(
         self,
@@ -471,31 +471,31 @@ class WorkerProcess:
         self._step[0] = SEAL
         try:
             result = results.pop()
-            location = self._store.seal(result, inputs, adopt=True)
+            ref = self._store.seal(result, inputs, adopt=True)
             # An array is read anew each time: what one task writes into it is not for others to see.
-            if location[0] < ARRAY and type(result) is not np.ndarray:
+            if ref[0] < ARRAY and type(result) is not np.ndarray:
                 graph.values[chunk] = (result, None)
                 if owners and still_used(owners):
-                    graph.values[chunk] = (None, location)
+                    graph.values[chunk] = (None, ref)
                 del result
             else:
                 del result
-                location = self._store.settle(location, inputs)
-                graph.values[chunk] = (None, location)
+                ref = self._store.settle(ref, inputs)
+                graph.values[chunk] = (None, ref)
         except (StoreFull, MemoryError) as error:
             self._failed(number, chunk, error, owners, final=True)
             return False
         except BaseException:
             # It cannot be pickled: only the user's own process can make it and use it.
             result = None
-            self._reporter.linger(owners)
-            self._reporter.return_chunks(number, [chunk], channel.UNSENDABLE)
+            self._outbox.retain(owners)
+            self._outbox.return_chunks(number, [chunk], channel.UNSENDABLE)
             return False
         if owners:
-            self._reporter.linger(owners)
-        batch = self._reporter.batch(number)
+            self._outbox.retain(owners)
+        batch = self._outbox.batch(number)
         batch[0].append(chunk)
-        batch[1].append(location)
+        batch[1].append(ref)
         # Sealing is part of it: what the worker's queue is worth in time is judged by this.
         batch[2].append(time.perf_counter() - start_s)
         return True
@@ -519,9 +519,9 @@ class WorkerProcess:
         error.__traceback__ = None
         del error
         # What it was computed from may be freed when the engine hears of the failure.
-        self._reporter.linger(owners)
-        self._reporter.close_batches()
-        self._reporter.outgoing.append((channel.FAILED, number, chunk, record, final))
+        self._outbox.retain(owners)
+        self._outbox.close_batches()
+        self._outbox.outgoing.append((channel.FAILED, number, chunk, record, final))
 
     # -- interruption -----------------------------------------------------------------------------------------
 
@@ -531,8 +531,8 @@ class WorkerProcess:
         Give back what waits behind the task that runs, if that is asked for, and raise in the task, if it is one
         of the graph that is to stop.
         """
-        if self._asks != asks(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
-            self._asks = asks(self._part)
+        if self._recall_attempts != recall_attempts(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
+            self._recall_attempts = recall_attempts(self._part)
             self._give_back()
         running = self._running
         if running[0] != to_stop(self._part) or running == self._interrupted:
@@ -550,7 +550,7 @@ class WorkerProcess:
                 record = self._queue.popleft()
                 waiting.setdefault(record[0], []).append(record[2])
         for number, chunks in waiting.items():
-            self._reporter.send_now((channel.RETURNED, number, chunks, channel.DROPPED))
+            self._outbox.send_now((channel.RETURNED, number, chunks, channel.DROPPED))
 
     def _catch_up(self) -> None:
         """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
@@ -562,8 +562,8 @@ class WorkerProcess:
         """Leave a chunk that was interrupted."""
         # Its frames hold what the task has made.
         error.__traceback__ = error.__context__ = None
-        self._reporter.linger(owners)
-        self._reporter.return_chunks(number, [chunk], channel.DROPPED)
+        self._outbox.retain(owners)
+        self._outbox.return_chunks(number, [chunk], channel.DROPPED)
         # It may have been about to restore a setting: whatever comes next gets all of them anew.
         self._context = None
         # A message says that the rest of the graph is to be given back.
@@ -579,7 +579,7 @@ class WorkerProcess:
 
     def send_output(self, stream: str, text: str) -> None:
         """Send what a task printed."""
-        self._reporter.send_now((channel.OUTPUT, self._running[0], stream, text))
+        self._outbox.send_now((channel.OUTPUT, self._running[0], stream, text))
         self._catch_up()
 
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
@@ -588,7 +588,7 @@ class WorkerProcess:
             payload = dumps((message, category, filename, line))
         except Exception:
             payload = dumps((str(message), UserWarning, filename, line))
-        self._reporter.send((channel.WARNING, self._running[0], payload))
+        self._outbox.send((channel.WARNING, self._running[0], payload))
 
     # -- surroundings -----------------------------------------------------------------------------------------
 
@@ -596,15 +596,15 @@ class WorkerProcess:
         payload = self._contexts.get(number)
         if self._context != number and payload is not None:
             self._context = number
-            self._surroundings = TaskContext(payload)
-            self._surroundings.enter()
+            self._task_context = TaskContext(payload)
+            self._task_context.enter()
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
     def _restore(self) -> None:
         """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
         self._graph = 0
-        if self._surroundings is not None and not self._surroundings.are_intact():
-            self._surroundings.enter()
+        if self._task_context is not None and not self._task_context.are_intact():
+            self._task_context.enter()
 
     def _trim(self) -> None:
         self._trimmed = True

@@ -51,7 +51,7 @@ class Outbox:
         self.outgoing: list[tuple[Any, ...]] = []
         self.finished: dict[int, Batch] = {}
         self.flushed_s = 0.0
-        self.lingering: list[tuple[Block, Bytes]] = []
+        self.retained: list[tuple[Block, Bytes]] = []
 
     def batch(self, graph: int) -> Batch:
         """Return what has been computed of a graph and not been reported, to be added to."""
@@ -73,8 +73,8 @@ class Outbox:
     def flush(self, now_s: float) -> None:
         """Send all that there is to say."""
         self.flushed_s = now_s
-        if self.lingering:
-            self.check_lingering()
+        if self.retained:
+            self.check_retained()
         self.close_batches()
         if self._flushing:
             # A finalizer says something while this is sent: that goes out behind it.
@@ -114,23 +114,23 @@ class Outbox:
         if threading.get_ident() == self._thread:
             self.flush(time.perf_counter())
 
-    def linger(self, owners: list[tuple[Block, Bytes]]) -> None:
+    def retain(self, owners: list[tuple[Block, Bytes]]) -> None:
         """Tell the engine of blocks that something still refers to after their task, such as a cache.
 
         It has to know before it hears of the task's end, which may free them.
         """
         used = still_used(owners)
         if used:
-            self.lingering += used
+            self.retained += used
             self.outgoing.append((channel.HELD, [block for block, _ in used]))
 
-    def check_lingering(self) -> None:
+    def check_retained(self) -> None:
         """Tell the engine of those that nothing refers to any more."""
-        used = still_used(self.lingering)
-        if len(used) < len(self.lingering):
+        used = still_used(self.retained)
+        if len(used) < len(self.retained):
             kept = {id(base) for _, base in used}
-            gone = [block for block, base in self.lingering if id(base) not in kept]
-            self.lingering = used
+            gone = [block for block, base in self.retained if id(base) not in kept]
+            self.retained = used
             self.outgoing.append((channel.UNHELD, gone))
 
 
