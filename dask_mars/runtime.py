@@ -95,7 +95,7 @@ class Runtime:
         def start() -> None:
             begun.set()
             try:
-                engine = self._engine = _start_engine(self.settings)
+                engine = self._engine = _new_engine(self.settings)
                 atexit.register(engine.close)
                 started.set_result(engine)
             except BaseException as error:
@@ -269,7 +269,7 @@ class Runtime:
         return f"<Runtime {state} num_workers={self.settings.num_workers}>"
 
 
-def _start_engine(settings: config.Settings) -> Engine:
+def _new_engine(settings: config.Settings) -> Engine:
     # Whoever imports dask_mars need not be about to compute.
     from dask_mars.diagnostics.event_log import open_configured
     from dask_mars.engine.loop import Engine

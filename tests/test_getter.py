@@ -1007,6 +1007,43 @@ def test_arrays_handed_on_are_the_users_to_write_to(
     assert handed_on.flags.writeable
 
 
+HUGE = {
+    "one element": lambda: da.zeros((10**6, 10**6), chunks=-1),
+    "one number": lambda: da.full((10**6, 10**6), 3, chunks=-1),
+    "repeated": lambda: da.broadcast_to(da.arange(3, chunks=3)[:, None, None], (3, 10**6, 10**6)),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_chunks_larger_than_all_memory_that_take_next_to_none(name: str, get: Get) -> None:
+    huge = HUGE[name]()
+    parts = huge[..., :1, :1].sum(), huge[..., 5:7, 5:7].sum()
+    assert dask.compute(*parts, scheduler=get) == dask.compute(*parts, scheduler="threads")
+
+
+class Sparse(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array with hardly an element, as libraries for sparse arrays have them."""
+
+    dtype, ndim = np.dtype("f8"), 2
+
+    def __init__(self, shape: tuple[int, ...] = (0, 0)) -> None:
+        self.shape = shape
+
+    def __array_function__(self, *arguments: Any) -> Any:
+        return NotImplemented
+
+    def __getitem__(self, index: Any) -> Any:
+        return self
+
+
+def test_sparse_chunks_that_would_be_larger_than_all_memory(get: Get) -> None:
+    sparse = da.Array({("sparse", 0, 0): (Sparse, (10**12, 10**12))}, "sparse", ((10**12,),) * 2, meta=Sparse())
+    for_each = {"dtype": "i8", "chunks": ((1,), (1,))}
+    heights = sparse.map_blocks(lambda block: np.array([[block.shape[0]]]), **for_each)
+    widths = sparse.map_blocks(lambda block: np.array([[block.shape[1] + 1]]), **for_each)
+    assert dask.compute(heights, widths, scheduler=get) == ([[10**12]], [[10**12 + 1]])
+
+
 @pytest.mark.parametrize("inline_limit", [0, 20_000])
 @pytest.mark.parametrize("size", [100, 5_000])
 def test_slices_of_arrays_within_objects_are_the_users_to_write_to(size: int, inline_limit: int) -> None:

@@ -242,10 +242,13 @@ class Declared(NamedTuple):
         Of every chunk.
     chunks : tuple of tuple of int
         Sizes of the chunks along each dimension, NaN where not known before they are computed.
+    is_broadcast : bool
+        The elements of a chunk are one in memory, or those of its input.
     """
 
     dtype: Any
     chunks: tuple[tuple[int, ...], ...]
+    is_broadcast: bool = False
 
 
 class Restriction(NamedTuple):
@@ -388,6 +391,8 @@ class ChunkGraph:
         # Objects lie elsewhere than in the array.
         if declared is None or declared.dtype is None or declared.dtype.hasobject:
             return None
+        if declared.is_broadcast:
+            return int(declared.dtype.itemsize)
         shape = _shape(declared, index)
         return None if shape is None else math.prod(shape) * int(declared.dtype.itemsize)
 

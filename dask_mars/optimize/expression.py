@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import dask
+import numpy as np
 from dask._expr import Expr, HLGExpr, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
-from dask._task_spec import Alias, DataNode
+from dask._task_spec import Alias, DataNode, Task
 from dask.array.optimization import optimize as optimize_arrays
+from dask.array.wrap import _broadcast_trick_inner
 from dask.blockwise import Blockwise, optimize_blockwise
 from dask.delayed import optimize as optimize_delayed
 from dask.highlevelgraph import HighLevelGraph, Layer
@@ -279,6 +281,10 @@ def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+#: What arrays of collections say that they are made of, as long as it is memory for each element.
+_DENSE = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"})
+
+
 def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, Declared]:
     """Return what the arrays of an expression say of their chunks, by the names of their layers.
 
@@ -296,14 +302,29 @@ def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, 
     for graph in _high_level_graphs(dsk):
         for name, layer in graph.layers.items():
             said = layer.collection_annotations
-            if said and "chunks" in said and said.get("dtype") is not None:
-                found[name] = Declared(said["dtype"], _reduced(layer, said["chunks"]))
+            # Of other arrays than NumPy's, such as sparse ones, the shape does not say how large they are.
+            if said and said.get("chunk_type") in _DENSE and "chunks" in said and said.get("dtype") is not None:
+                found[name] = Declared(said["dtype"], _reduced(layer, said["chunks"]), _is_broadcast(layer))
     if found and tasks is not None:
         for key, target in alias_targets(tasks).items():
             declared = found.get(_layer_name(key))
             if declared is not None:
                 found.setdefault(_layer_name(target), declared)
     return found
+
+
+def _is_broadcast(layer: Layer) -> bool:
+    """Say whether the chunks of a layer are of one element that is repeated, or repeat those of their inputs."""
+    if isinstance(layer, Blockwise):
+        function: Any = layer.task.func if isinstance(layer.task, Task) else None
+        # It has been given its arguments in several steps.
+        while hasattr(function, "func"):
+            function = function.func
+        return function is _broadcast_trick_inner.func
+    if not layer.is_materialized() or not layer:
+        return False
+    task = next(iter(layer.values()))
+    return (task[0] if type(task) is tuple and task else getattr(task, "func", None)) is np.broadcast_to
 
 
 def _reduced(layer: Layer, chunks: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:

@@ -276,7 +276,7 @@ class Graph:
 
     def give(self, chunk: int) -> Sequence[int]:
         """Put a chunk into somebody's hands; return the successors of which all inputs are given now."""
-        self.state[chunk] = RUNNING
+        self.move(chunk, RUNNING)
         self.in_hand += 1
         return self.mark_given(chunk)
 
@@ -338,6 +338,7 @@ class Graph:
         for successor in self.successors[chunk]:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
+                # Legal by what was just asked.
                 state[successor] = READY
                 self.place(successor, chunk)
                 self.push(successor)

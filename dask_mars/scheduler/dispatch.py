@@ -48,7 +48,7 @@ class Policy:
         Past how many chunks for which there is no room others are looked for, and how often in a row that is done.
     """
 
-    window_s: float = 0.005
+    window_s: float = 0.02
     batch_limit: int = 2000
     silence_s: float = 0.02
     lost_limit: int = 3

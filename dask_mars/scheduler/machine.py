@@ -2,8 +2,9 @@
 
 The law of this module: it is pure. It knows no clock, no process and no byte of data; the time comes in as an
 argument, ties break on chunk ids, and equal event sequences give equal instructions. An event that does not fit
-the present state is ignored where a race of messages can explain it (a worker finished what was just cancelled)
-and raises `StateError` where only a bug can.
+the present state is ignored where a race of messages can explain it (a worker finished what was just cancelled).
+Where only a bug can, it raises: `StateError` for a move that is not in the table, KeyError for a graph or a worker
+that never was.
 """
 
 from __future__ import annotations

@@ -42,6 +42,9 @@ _REASONS = {
     "dask-geopandas": {
         "test_geoseries_properties[exterior]": "GeoPandas pickles rings as lines (as WKB, which has no rings)",
     },
+    "flox": {
+        "test_reindex_sparse": _SIDE_EFFECT,
+    },
     "pint": {
         "test_dask_scheduler": "asks for the scheduler's name, which is here that of the one put in its place",
     },

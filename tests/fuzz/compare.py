@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-_DEFAULT_FILLS = {str(np.ma.zeros(1, code).fill_value) for code in "?bhilBHILefdFDOSUM"} | {"999999.0"}
-#: That of booleans in other dtypes.
-_DEFAULT_FILLS |= {"1", "1.0", "(1+0j)"}
+
+def _default_fills() -> set[str]:
+    """Return the fill values that NumPy takes for each dtype, and what becomes of them in others."""
+    own = [np.ma.zeros(1, code).fill_value for code in "?bhilBHILefdFDOSUM"]
+    numbers = [np.asarray(fill) for fill in own if isinstance(fill, np.number | np.bool)]
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cast = [fill.astype(code)[()] for fill in numbers for code in "?bhilBHILefdFD"]
+    return {str(fill) for fill in [*own, *cast]} | {"999999.0"}
+
+
+_DEFAULT_FILLS = _default_fills()
 #: Relative errors that sums in another order may have, by the bytes of a real number.
 TOLERANCES = {2: 3e-2, 4: 2e-4, 8: 1e-9, 16: 1e-9}
 
