@@ -132,7 +132,7 @@ def test_what_queues_are_given_to_run_is_understood(jobqueue, name, tmp_path, mo
     assert found["local_directory"].startswith(str(tmp_path))
 
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 COMMAND = re.compile(r"^(?:dask-mars-worker|python -m dask_mars\.cluster\.cli) (.*)", re.MULTILINE)
 
 

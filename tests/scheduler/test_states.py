@@ -13,7 +13,7 @@ from machines import CheckedMachine
 from dask_mars.errors import StateError
 from dask_mars.scheduler.states import ENDED, LEGAL, MOVES, State, mermaid
 
-ARCHITECTURE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
 PAIRS = list(itertools.product(State, State))
 
 

@@ -39,10 +39,10 @@ from dask_mars.diagnostics import Progress
 from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
+from tests.cluster.test_cluster import nothing_is_left
 from tests.conftest import cluster_of_agents, eventually
+from tests.diagnostics.test_diagnostics import Recorder
 from tests.tasks import fail_first, large_array, note, noted, notes, wait_for
-from tests.test_cluster import nothing_is_left
-from tests.test_diagnostics import Recorder
 
 Get = Callable[..., Any]
 

@@ -14,8 +14,8 @@ from dask_mars.cluster.partition.hashing import share_out
 from dask_mars.cluster.partition.hosts import Hosts, place_in_collection, place_on_hosts
 from dask_mars.cluster.partition.subtasks import NO_HOST, cut, estimate_bytes, moved_bytes, place
 from dask_mars.scheduler.events import CLIENT, GraphPlan
+from tests.cluster.test_subtasks import cases
 from tests.machines import plan, tree
-from tests.test_subtasks import cases
 
 few = settings(max_examples=50)
 

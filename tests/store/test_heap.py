@@ -31,7 +31,7 @@ _arena = pytest.importorskip("dask_mars.store._arena")
 PAGE_BYTES = 4096
 CAPACITY_BYTES = 64 * PAGE_BYTES
 THRESHOLD_BYTES = 1024
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux only")
 

@@ -31,9 +31,9 @@ from dask_mars.cluster.requirements import Finder, find_demands
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
+from tests.cluster.test_cluster import nothing_is_left, pids
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
-from tests.test_cluster import nothing_is_left, pids
 
 pytestmark = pytest.mark.timeout(120)
 Get = Callable[..., Any]
