@@ -9,7 +9,7 @@ from dask.array.core import finalize
 
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.programs import make_list
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef
+from dask_mars.protocol.object_ref import ARRAY, OBJECT, SPILLED, ObjectRef
 from dask_mars.store.store import Store
 
 
@@ -25,7 +25,7 @@ def part(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     ----------
     store : Store
         The process's own.
-    location : ObjectRef
+    ref : ObjectRef
         Of the value.
     operand : Operand
         What assembles it.
@@ -34,7 +34,15 @@ def part(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
     if plain and ref[0] == SPILLED and ref[3][0] == ARRAY:
         return _OnDisk(store, ref)
-    return store.load(ref)
+    value = store.load(ref)
+    if ref[0] in (ARRAY, OBJECT) and not _is_copied_whole(value):
+        return store.load_copy(ref)
+    return value
+
+
+def _is_copied_whole(value: Any) -> bool:
+    """Say whether an array that is made of others keeps nothing of this one, whose memory will be used again."""
+    return type(value) is np.ndarray or (type(value) is np.ma.MaskedArray and not vars(value)["_optinfo"])
 
 
 class _OnDisk:

@@ -147,6 +147,9 @@ def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:
 
 def _mask_again(data: np.ndarray[Any, Any], attributes: dict[str, Any]) -> np.ma.MaskedArray[Any, Any]:
     array = data.view(np.ma.MaskedArray)
+    if attributes["_fill_value"] is not None:
+        # NumPy hands the very object on to what is made of the array, copies included.
+        attributes["_fill_value"] = attributes["_fill_value"].copy()
     array.__dict__.update(attributes)
     return array
 

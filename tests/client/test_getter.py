@@ -1007,6 +1007,43 @@ def test_arrays_handed_on_are_the_users_to_write_to(
     assert handed_on.flags.writeable
 
 
+class Pair(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array with another beside it, of which no copy is made."""
+
+    dtype, ndim = np.dtype("f8"), 1
+
+    def __init__(self, values: np.ndarray, beside: np.ndarray) -> None:
+        self.values, self.beside, self.shape = values, beside, values.shape
+
+    def __array_function__(self, *arguments: Any) -> Any:
+        return NotImplemented
+
+    def __getitem__(self, index: Any) -> Any:
+        return self
+
+    def copy(self) -> Any:
+        return Pair(self.values.copy(), self.beside)
+
+
+def masked_texts(values: np.ndarray) -> Any:
+    return np.ma.MaskedArray(values.astype("U200"), values < 3, fill_value="f" * 200)
+
+
+@pytest.mark.parametrize("chunks", [30_000, 10_000])
+def test_results_keep_nothing_of_memory_that_is_used_again(chunks: int, get: Get) -> None:
+    array = da.arange(30_000, chunks=chunks)
+    texts = array.map_blocks(masked_texts, dtype="U200").compute(scheduler=get)
+    values = np.arange(30_000.0)
+    pairs = {("pairs", 0): (Pair, values, (np.add, values, 1))}
+    pair = da.Array(pairs, "pairs", ((30_000,),), meta=Pair(values[:0], values[:0])).compute(scheduler=get)
+    expected = pair.beside.copy()
+    for number in range(4):
+        # All blocks that are free are written to.
+        (da.full(6_000_000, number, chunks=100_000) + 1).sum().compute(scheduler=get, optimize_graph=False)
+    assert texts.fill_value == "f" * 200
+    np.testing.assert_array_equal(pair.beside, expected)
+
+
 HUGE = {
     "one element": lambda: da.zeros((10**6, 10**6), chunks=-1),
     "one number": lambda: da.full((10**6, 10**6), 3, chunks=-1),
