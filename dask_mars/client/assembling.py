@@ -14,7 +14,7 @@ from dask_mars.store.store import Store
 
 
 def is_assembly(operand: Operand) -> bool:
-    """Say whether an operand only puts chunks together: it copies its inputs and keeps none of them."""
+    """Say whether an operand only puts chunks together, and copies those that `part` lends it."""
     return operand.functions[-1] is finalize
 
 
@@ -35,7 +35,7 @@ def part(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     if plain and ref[0] == SPILLED and ref[3][0] == ARRAY:
         return _OnDisk(store, ref)
     value = store.load(ref)
-    if ref[0] in (ARRAY, OBJECT) and not _is_copied_whole(value):
+    if ref[0] == OBJECT and not _is_copied_whole(value):
         return store.load_copy(ref)
     return value
 

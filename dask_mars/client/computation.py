@@ -377,7 +377,7 @@ class _Computation:
         start = time.perf_counter()
         try:
             operand = graph.operands[graph.operand_of[chunk]]
-            # Assembly copies its inputs and keeps none of them.
+            # Assembly copies what it is lent, and keeps none of it.
             in_place = is_assembly(operand) and not self._defers
             with contextlib.ExitStack() as lent:
                 inputs = [

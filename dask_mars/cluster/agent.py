@@ -213,15 +213,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
     def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
-        """Compute a subtask, and return its outputs or what stands for them. Called by a thread of Dask's.
-
-        Parameters
-        ----------
-        piece : SubtaskSpec
-            The subtask.
-        arguments : sequence
-            What it reads.
-        """
+        """Compute a subtask, as `Agent` says; a thread of Dask's calls it."""
         try:
             return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:

@@ -23,7 +23,7 @@ from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Out-of-band buffers of literals at least this large go through shared memory.
+#: Out-of-band buffers of literals larger than this go through shared memory.
 _LITERAL_BUFFER_BYTES = 1 << 14
 
 
@@ -146,12 +146,8 @@ class Sender:
         parts: list[Block] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
-            try:
-                raw = buffer.raw()
-            except BufferError:
-                return True
-            # Never more than what stays out of arenas as a result: by the arena is known what is the user's.
-            if raw.nbytes <= min(_LITERAL_BUFFER_BYTES, self._store.inline_bytes):
+            raw = self._store.for_arena(buffer, _LITERAL_BUFFER_BYTES)
+            if raw is None:
                 return True
             try:
                 parts.append(self._store.put(raw))

@@ -50,7 +50,7 @@ class Converter:
         self._compiler = Compiler(dsk, layers, locked_apart, asked_for)
         self._graph = ChunkGraph(operands=self._compiler.operands)
 
-    def convert(self, wanted: Iterable[Key]) -> ChunkGraph:
+    def convert(self, wanted: Sequence[Key]) -> ChunkGraph:
         """Walk from the wanted keys.
 
         Raises
@@ -67,12 +67,11 @@ class Converter:
         graph = self._graph
         ids, keys, inputs = graph.ids, graph.keys, graph.inputs
         find_id = ids.get
-        wanted = list(wanted)
         for key in wanted:
             refuse_unhashable(key)
         #: What has been compiled and waits for its inputs, each wanted by the one before.
         entered: dict[Key, Record | Alias | DataNode] = {}
-        stack = wanted[::-1]
+        stack = [*reversed(wanted)]
         while stack:
             key = stack[-1]
             if key in ids:

@@ -134,7 +134,7 @@ class Store:
 
         Parameters
         ----------
-        location : ObjectRef
+        ref : ObjectRef
             What `seal` returned.
         inputs : iterable of Block
             As `seal` got it.
@@ -212,12 +212,8 @@ class Store:
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
-            try:
-                raw = buffer.raw()
-            except BufferError:
-                return True
-            # Never more than what stays out of arenas alone: by the arena is known what is the user's.
-            if raw.nbytes <= min(_ALIGNMENT - 1, self.inline_bytes):
+            raw = self.for_arena(buffer, _ALIGNMENT - 1)
+            if raw is None:
                 return True
             buffers.append(raw)
             return False
@@ -258,6 +254,23 @@ class Store:
             parts = [(last if number < 0 else number, at, size) for number, at, size in parts]
         stored_header: bytes | None = None if len(header) > self.inline_bytes else header
         return (OBJECT, tuple(blocks), stored_header, tuple(parts))
+
+    def for_arena(self, buffer: pickle.PickleBuffer, inline_bytes: int) -> memoryview | None:
+        """Return the bytes of a pickle's buffer that are to lie in an arena, None if they stay in the pickle.
+
+        Parameters
+        ----------
+        buffer : PickleBuffer
+            Of any layout.
+        inline_bytes : int
+            Buffers up to this size stay in the pickle, but for those that as values of their own would not: by the
+            arena is known what is the user's.
+        """
+        try:
+            raw = buffer.raw()
+        except BufferError:
+            return None
+        return raw if raw.nbytes > min(inline_bytes, self.inline_bytes) else None
 
     def put(self, data: memoryview) -> Block:
         """Copy bytes into a block of their own."""
@@ -308,7 +321,7 @@ class Store:
 
         Parameters
         ----------
-        location : ObjectRef
+        ref : ObjectRef
             What `seal` returned, in any process.
         owners : list, optional
             Gets a (block, array) pair for each block that the value refers to. As long as anything made of the
@@ -341,7 +354,7 @@ class Store:
 
         Parameters
         ----------
-        location : ObjectRef
+        ref : ObjectRef
             Of kind `OBJECT`.
         owners : list
             As for `load`.
@@ -379,7 +392,7 @@ class Store:
 
         Parameters
         ----------
-        location : ObjectRef
+        ref : ObjectRef
             Of a value that is in arenas.
         name : str
             Of the file.
@@ -426,7 +439,7 @@ class Store:
 
         Parameters
         ----------
-        location : ObjectRef
+        ref : ObjectRef
             Of a value on disk.
 
         Returns
