@@ -32,7 +32,7 @@ class Computation:
         Tells it from others, also those of other clients.
     retries : int
         How often a task that raises is tried again, where the user has said nothing else of it.
-    demands : Requirements
+    requirements : Requirements
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.

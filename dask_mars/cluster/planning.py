@@ -144,7 +144,7 @@ def cut_for(
         Chunks that have to run in this process, besides those of which the graph says so.
     held_bytes : mapping
         As `held_by` returns it.
-    demands : Requirements
+    requirements : Requirements
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.

@@ -59,7 +59,7 @@ def run_on_cluster(
         What to compute.
     hosts : sequence of Host
         Its agents.
-    demands : Requirements
+    requirements : Requirements
         Of the graph's chunks.
     retries : int, optional
         How often a task that raises is tried again.

@@ -35,7 +35,7 @@ class Agent(ABC):
 
         Parameters
         ----------
-        piece : SubtaskSpec
+        spec : SubtaskSpec
             The subtask.
         arguments : sequence
             What it reads.
@@ -100,7 +100,7 @@ class SubtaskSpec:
         As in a `ChunkGraph`.
     default_retries : int
         For all other chunks.
-    terms : Constraints
+    constraints : Constraints
         On which it may be computed.
     """
 
@@ -177,11 +177,11 @@ class SubtaskSpec:
 
 @contextlib.contextmanager
 def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Hold to a piece's terms while it is computed.
+    """Hold to a subtask's constraints while it is computed.
 
     Parameters
     ----------
-    piece : SubtaskSpec
+    spec : SubtaskSpec
         Is to be computed.
     worker : Worker
         By whom.
@@ -268,7 +268,7 @@ class Packer:
             Of the inputs that others compute, where in the arguments they are.
         values : mapping
             Of inputs that are known.
-        terms : Constraints, optional
+        constraints : Constraints, optional
             On which it may be computed.
 
         Raises

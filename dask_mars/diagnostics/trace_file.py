@@ -25,7 +25,7 @@ Times = tuple[float, float, float, float]
 #: Counters of the trace, by what `EngineView.store` calls them.
 _COUNTERS = {
     "stored_bytes": "bytes stored",
-    "reserved_bytes": "bytes promised",
+    "promised_bytes": "bytes promised",
     "spilled_bytes": "bytes spilled",
 }
 

@@ -45,7 +45,7 @@ class Executor:
 
     Parameters
     ----------
-    holdings : Registry
+    registry : Registry
         What the engine holds.
     post : callable
         Feeds an event to the state machine.
@@ -137,7 +137,7 @@ class Executor:
     def _on_spilled(
         self, run: GraphRun, chunk: int, ref: ObjectRef, outcome: ObjectRef | SpillError, began_s: float
     ) -> None:
-        """In the spiller's thread: tell the engine's what became of a chunk."""
+        """In the spill writer's thread: tell the engine's what became of a chunk."""
         ended_s = time.perf_counter()
 
         def command() -> None:

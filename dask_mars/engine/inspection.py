@@ -18,7 +18,7 @@ class Inspection:
 
     Parameters
     ----------
-    machine, holdings, control, view
+    machine, registry, control, view
         Of the engine.
     """
 

@@ -30,7 +30,7 @@ class EngineView:
 
     Parameters
     ----------
-    holdings, memory, control
+    registry, memory, control
         Of the engine.
     of_agent : bool
         Whether it computes parts of what a cluster computes.
@@ -61,7 +61,7 @@ class EngineView:
         return {
             "stored_bytes": self._blocks.stored_bytes,
             "limit_bytes": self._memory.limit_bytes,
-            "reserved_bytes": self._memory.reserved_bytes,
+            "promised_bytes": self._memory.reserved_bytes,
             "spilled_bytes": self._spill_writer.spilled_bytes,
         }
 

@@ -27,7 +27,7 @@ class Receiver:
 
     Parameters
     ----------
-    holdings : Registry
+    registry : Registry
         What the engine holds.
     holds : callable
         Says of a worker, a graph and chunks whether the worker has the chunks in hand.

@@ -38,7 +38,7 @@ class Registry:
         Of graphs that are nothing but kept chunks: references to what the user has of them.
     last : Figures or None
         Of the last computation that was released.
-    blocks, sender, spiller
+    blocks, sender, spill_writer
         Of this store.
     """
 

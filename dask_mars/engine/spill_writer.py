@@ -18,8 +18,8 @@ from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Called in the spiller's thread with the location of what was written, or with the error, and with the time when
-#: writing began.
+#: Called in the spill writer's thread with the reference to what was written, or with the error, and with the time
+#: when writing began.
 Answer = Callable[[ObjectRef | SpillError, float], None]
 
 
@@ -62,7 +62,7 @@ class SpillWriter:
         ----------
         name : str
             Of the file.
-        location : ObjectRef
+        ref : ObjectRef
             Where the value is; its blocks have to stay until the answer comes.
         answer : callable
             Is told the outcome.

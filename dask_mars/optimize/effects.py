@@ -147,14 +147,14 @@ def _visible_in_function(function: FunctionType, seen: set[CodeType]) -> Iterato
     if function.__code__ in seen:
         return
     seen.add(function.__code__)
-    task_context = function.__globals__
-    found = [task_context[name] for name in _names_in(function.__code__) if name in task_context]
+    surroundings = function.__globals__
+    found = [surroundings[name] for name in _names_in(function.__code__) if name in surroundings]
     for cell in function.__closure__ or ():
         # Some are not filled yet.
         with contextlib.suppress(ValueError):
             found.append(cell.cell_contents)
     for value in found:
-        if type(value) is FunctionType and value.__globals__ is not task_context:
+        if type(value) is FunctionType and value.__globals__ is not surroundings:
             # Those of libraries would lead to everything.
             yield value
         elif type(value) not in _CONTAINERS:

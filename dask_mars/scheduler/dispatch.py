@@ -276,7 +276,7 @@ class Dispatcher:
         if not in_hand:
             worker.heard_s, worker.recall_attempts = self.now_s, 0
         #: What chunks of an operand cost and need.
-        requirements: dict[int, tuple[float, int]] = {}
+        demands: dict[int, tuple[float, int]] = {}
         ready, followers = graph.ready, graph.followers.pop(number, [])
         chunks: list[int] = []
         passed: list[int] = []
@@ -290,9 +290,9 @@ class Dispatcher:
                 heapq.heappop(queue)
                 continue
             operand = operand_of[chunk]
-            if operand not in requirements:
-                requirements[operand] = self._demand(graph, chunk)
-            cost_s, need = requirements[operand]
+            if operand not in demands:
+                demands[operand] = self._demand(graph, chunk)
+            cost_s, need = demands[operand]
             if in_hand and load_s + cost_s > policy.window_s:
                 break
             if graph.memory.spilled:

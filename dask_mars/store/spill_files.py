@@ -168,9 +168,9 @@ class SpillFiles:
         try:
             owner = os.fstat(descriptor).st_uid
             for batch in _batches(compressed(views, codec, blocks) if codec else views):
-                for spec in batch:
-                    checksum.update(spec)
-                    size += len(spec)
+                for piece in batch:
+                    checksum.update(piece)
+                    size += len(piece)
                 started_s = time.perf_counter()
                 _write_all(descriptor, batch)
                 spent_s += time.perf_counter() - started_s
@@ -298,10 +298,10 @@ def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
     for view in views:
         start = 0
         while start < len(view):
-            spec = view[start : start + room]
-            start += len(spec)
-            room -= len(spec)
-            batch.append(spec)
+            piece = view[start : start + room]
+            start += len(piece)
+            room -= len(piece)
+            batch.append(piece)
             if not room or len(batch) == _CHUNK_BUFFERS:
                 yield batch
                 batch, room = [], _CHUNK_BYTES
@@ -340,16 +340,16 @@ def _fill(descriptor: int, views: Iterable[memoryview], checksum: Checksum, file
             if not count_read:
                 raise _lost(file, "it ends too early")
             rest = _after(rest, count_read)
-        for spec in batch:
-            checksum.update(spec)
+        for piece in batch:
+            checksum.update(piece)
 
 
 def _after(batch: list[memoryview], done: int) -> list[memoryview]:
     """Return what is left of a batch after so many bytes."""
-    for position, spec in enumerate(batch):
-        if done < len(spec):
-            return [spec[done:], *batch[position + 1 :]]
-        done -= len(spec)
+    for position, piece in enumerate(batch):
+        if done < len(piece):
+            return [piece[done:], *batch[position + 1 :]]
+        done -= len(piece)
     return []
 
 

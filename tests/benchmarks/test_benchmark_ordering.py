@@ -75,9 +75,9 @@ def test_sizes_are_those_of_results():
     # Twenty blocks of 50 rows of 1000 numbers; pieces of them are views, until they are put together.
     rows = [chunk for chunk in graph.computed() if not graph.graph.inputs[chunk]]
     assert {graph.sizes[chunk] for chunk in rows} == {50 * 1000 * 8}
-    specs = [chunk for chunk in graph.computed() if graph.blocks[chunk] != chunk]
-    assert specs
-    assert {graph.graph.inputs[chunk] for chunk in specs} == {(graph.blocks[chunk],) for chunk in specs}
+    pieces = [chunk for chunk in graph.computed() if graph.blocks[chunk] != chunk]
+    assert pieces
+    assert {graph.graph.inputs[chunk] for chunk in pieces} == {(graph.blocks[chunk],) for chunk in pieces}
 
 
 def test_form_of_workloads_is_that_of_full_scale():

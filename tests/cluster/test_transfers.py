@@ -85,7 +85,7 @@ def test_many_at_a_time_keep_to_the_limit(host):
     found = asyncio.run(come())
     assert [value.value()[0] for value in found] == list(range(20))
     assert engine.view.store()["stored_bytes"] <= 8 * MIB
-    assert not engine.view.store()["reserved_bytes"]
+    assert not engine.view.store()["promised_bytes"]
 
 
 def test_what_is_larger_than_all_memory_comes_all_the_same(host):
@@ -93,7 +93,7 @@ def test_what_is_larger_than_all_memory_comes_all_the_same(host):
 
     async def come() -> None:
         async with arrivals_of(engine).room("x", 1 << 40):
-            assert not engine.view.store()["reserved_bytes"]
+            assert not engine.view.store()["promised_bytes"]
 
     asyncio.run(come())
 

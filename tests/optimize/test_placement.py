@@ -126,9 +126,9 @@ def test_other_computations_with_the_same_blocks_put_them_to_the_same_hosts():
 def test_neighbours_that_exchange_much_stay_together():
     # Each of 64 wide pieces is made of four large chunks, and neighbours share two of these.
     leaves: list[tuple[int, ...]] = [()] * 130
-    specs = [tuple(range(2 * number, 2 * number + 4)) for number in range(64)]
+    pieces = [tuple(range(2 * number, 2 * number + 4)) for number in range(64)]
     sizes = [10**8] * 194
-    graph = plan(*leaves, *specs, declared_bytes=sizes.__getitem__)
+    graph = plan(*leaves, *pieces, declared_bytes=sizes.__getitem__)
     placed = place_on_hosts(graph, hosts(2), key_of)
     assert moved_bytes(graph, placed, sizes) <= 4 * 10**8
 
@@ -178,17 +178,17 @@ def known_sources(count: int) -> Callable[[int], int | None]:
 def anomalies(count: int, **options: object) -> GraphPlan:
     """Return sources, their mean, a piece of the mean for each source, and the source less that piece."""
     sources: list[tuple[int, ...]] = [()] * count
-    specs = [(count,)] * count
+    pieces = [(count,)] * count
     differences = [(number, count + 1 + number) for number in range(count)]
-    return plan(*sources, tuple(range(count)), *specs, *differences, **options)
+    return plan(*sources, tuple(range(count)), *pieces, *differences, **options)
 
 
 def test_pieces_of_a_chunk_of_unknown_size_are_made_where_they_are_needed():
     graph = anomalies(40, declared_bytes=known_sources(40))
     placed = place_on_hosts(graph, hosts(2), key_of)
-    sources, specs, differences = placed[:40], placed[41:81], placed[81:]
+    sources, pieces, differences = placed[:40], placed[41:81], placed[81:]
     assert set(sources) == {0, 1}
-    assert specs == differences == sources
+    assert pieces == differences == sources
 
 
 def test_pieces_of_a_chunk_that_are_as_large_as_declared_stay_with_it():

@@ -88,11 +88,11 @@ def test_however_the_calls_are_cut(directory, buffers, chunk, most):
         writev, readv = os.writev, os.readv
 
         def short(call):
-            def called(descriptor, specs):
-                assert 0 < len(specs) <= most
-                assert all(map(len, specs))
-                lengths.append(sum(map(len, specs)))
-                return call(descriptor, [specs[0][: max(len(specs[0]) - 1, 1)]])
+            def called(descriptor, pieces):
+                assert 0 < len(pieces) <= most
+                assert all(map(len, pieces))
+                lengths.append(sum(map(len, pieces)))
+                return call(descriptor, [pieces[0][: max(len(pieces[0]) - 1, 1)]])
 
             return called
 
@@ -234,9 +234,9 @@ def test_disk_is_as_fast_as_it_was_seen_to_be(directory, monkeypatch):
     now_s = [0.0]
     writev = os.writev
 
-    def slow(descriptor, specs):
-        now_s[0] += sum(map(len, specs)) / 1e6
-        return writev(descriptor, specs)
+    def slow(descriptor, pieces):
+        now_s[0] += sum(map(len, pieces)) / 1e6
+        return writev(descriptor, pieces)
 
     monkeypatch.setattr(spill_files.time, "perf_counter", lambda: now_s[0])
     monkeypatch.setattr(os, "writev", slow)
@@ -307,7 +307,7 @@ def test_wrong_size_is_found(directory, change):
 
 def test_file_that_shrinks_while_it_is_read_is_found(directory, monkeypatch):
     file = directory.write("value", [noise(1000)])
-    monkeypatch.setattr(os, "readv", lambda descriptor, specs: 0)
+    monkeypatch.setattr(os, "readv", lambda descriptor, pieces: 0)
     with pytest.raises(SpilledValueLost, match="ends too early"):
         directory.read(file)
 
@@ -403,11 +403,11 @@ def test_disk_that_refuses_in_the_middle(directory, monkeypatch, after, code, ki
     calls = []
     writev = os.writev
 
-    def failing(descriptor, specs):
-        calls.append(specs)
+    def failing(descriptor, pieces):
+        calls.append(pieces)
         if len(calls) > after:
             raise OSError(code, os.strerror(code))
-        return writev(descriptor, specs)
+        return writev(descriptor, pieces)
 
     monkeypatch.setattr(spill_files, "_CHUNK_BYTES", 100)
     monkeypatch.setattr(os, "writev", failing)
@@ -424,7 +424,7 @@ def test_disk_that_refuses_in_the_middle(directory, monkeypatch, after, code, ki
 
 
 def test_disk_that_takes_nothing_more_and_does_not_say_why(directory, monkeypatch):
-    monkeypatch.setattr(os, "writev", lambda descriptor, specs: 0)
+    monkeypatch.setattr(os, "writev", lambda descriptor, pieces: 0)
     with pytest.raises(SpillDiskFull):
         directory.write("value", [b"abc"])
 
@@ -446,7 +446,7 @@ def test_disk_that_says_only_at_the_end_that_it_is_full(directory, monkeypatch):
 def test_disk_that_cannot_be_read(directory, monkeypatch):
     file = directory.write("value", [b"abc"])
 
-    def failing(descriptor, specs):
+    def failing(descriptor, pieces):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
@@ -457,7 +457,7 @@ def test_disk_that_cannot_be_read(directory, monkeypatch):
 
 
 def test_interrupted_write_leaves_nothing(directory, monkeypatch):
-    def interrupted(descriptor, specs):
+    def interrupted(descriptor, pieces):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

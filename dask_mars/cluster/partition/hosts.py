@@ -160,14 +160,14 @@ def _with_pieces_near(
         for source in plan.inputs[reader]:
             if wanted_at[source] != host:
                 wanted_at[source] = host if wanted_at[source] == NO_HOST else CLIENT
-    specs: dict[tuple[int, int], list[int]] = {}
+    pieces: dict[tuple[int, int], list[int]] = {}
     for chunk, host in enumerate(wanted_at):
         if host >= 0 and placed[chunk] >= 0 and host != placed[chunk] and chunk not in allowed:
             sources = set(plan.inputs[chunk])
             if len(sources) == 1 and placed[source := sources.pop()] >= 0:
-                specs.setdefault((source, host), []).append(chunk)
+                pieces.setdefault((source, host), []).append(chunk)
     found = list(placed)
-    for (source, host), chunks in specs.items():
+    for (source, host), chunks in pieces.items():
         known = declared is not None and declared(source) is not None
         if sum([sizes[chunk] for chunk in chunks]) > sizes[source] or (not known and len(chunks) >= _MANY_PIECES):
             for chunk in chunks:
