@@ -21,7 +21,7 @@ lint: $(VENV)/installed
 	$(VENV)/bin/lint-imports
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m ''
 
 # The C code under the sanitizers and valgrind, for longer than the tests do it.
 stress:
@@ -36,7 +36,7 @@ stress:
 
 # Random work under random troubles: half an hour. A short form of it is among the tests.
 soak: $(VENV)/installed
-	$(VENV)/bin/python -m benchmarks soak
+	$(VENV)/bin/python -m tests.soak
 
 # The tests of Dask itself and of libraries that use it, each in an environment of its own, with every scheduler
 # replaced by ours, and by threads for comparison: an hour and a half. SUITE=name runs one of them.

@@ -16,16 +16,8 @@ from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.memory_command import memory
-from benchmarks.operands import operands
-from benchmarks.ordering import ordering
 from benchmarks.peers import PEERS
-from benchmarks.preparation import preparation
-from benchmarks.profiling import profile
-from benchmarks.records import records
 from benchmarks.report import Files, plain_console, print_round
-from benchmarks.simulation.command import simulate
-from benchmarks.soak import soak
-from benchmarks.store import store
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
 #: What the widest table needs.
@@ -103,14 +95,6 @@ def main(
 main.add_command(climatology)
 main.add_command(cluster)
 main.add_command(memory)
-main.add_command(operands)
-main.add_command(ordering)
-main.add_command(preparation)
-main.add_command(profile)
-main.add_command(records)
-main.add_command(simulate)
-main.add_command(soak)
-main.add_command(store)
 
 
 if __name__ == "__main__":

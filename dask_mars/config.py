@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dask
 import yaml
@@ -41,11 +43,11 @@ class Settings:
         Where on disk.
     inline_bytes : int
         Results up to this size travel in messages instead of shared memory.
-    arena_threshold : int or None
+    arena_threshold_bytes : int or None
         NumPy's arrays of at least this many bytes are built in shared memory; None for none.
     window_s : float
         Seconds of work that may be queued at one worker.
-    lost_limit : int
+    allowed_worker_losses : int
         How often a worker process may die on the same task.
     retries : int
         How often a task that raises is tried again, unless the call or an annotation says otherwise.
@@ -57,8 +59,16 @@ class Settings:
         How long a worker process may take to get ready.
     idle_trim_s : float
         Idle seconds after which a worker gives unused memory back to the system.
+    policy : str
+        In which order chunks run, and on which workers: the name of a scheduling policy.
+    assignment : {"breadth-first", "depth-first"}
+        How graphs are searched when their initial chunks are divided.
+    resources : dict
+        Amount of each resource that tasks may take by ``dask.annotate(resources=...)``; empty: not counted.
     event_log : str or None
         File in which all that happens is logged for a trace viewer; None for none.
+    scheduler_log : str or None
+        File in which the decisions of the scheduler are logged to be replayed; None for none.
     """
 
     num_workers: int
@@ -66,19 +76,28 @@ class Settings:
     store_limit: int
     spill_directory: Path
     inline_bytes: int
-    arena_threshold: int | None
+    arena_threshold_bytes: int | None
     window_s: float
-    lost_limit: int
+    allowed_worker_losses: int
     retries: int
     retry_delay_s: float
     retry_delay_limit_s: float
     cancel_grace_s: float
     start_timeout_s: float
     idle_trim_s: float
+    policy: str
+    assignment: Literal["breadth-first", "depth-first"]
+    resources: dict[str, float]
     event_log: str | None
+    scheduler_log: str | None
 
 
-def settings(num_workers: int | None = None, memory_limit: int | float | str | None = None) -> Settings:
+def settings(
+    num_workers: int | None = None,
+    memory_limit: int | float | str | None = None,
+    policy: str | None = None,
+    resources: Mapping[str, float] | None = None,
+) -> Settings:
     """Resolve the settings of an engine.
 
     Parameters
@@ -89,6 +108,10 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
     memory_limit : int, float or str, optional
         Bytes, a share of the memory there is (a float up to 1), or text like ``"4 GiB"`` or ``"60%"``; by default
         ``dask-mars.memory-limit``.
+    policy : str, optional
+        Name of a scheduling policy; by default ``dask-mars.policy``.
+    resources : mapping, optional
+        Amount of each resource; by default ``dask-mars.resources``.
 
     Raises
     ------
@@ -102,16 +125,20 @@ def settings(num_workers: int | None = None, memory_limit: int | float | str | N
         store_limit=min(parse_memory(get("store-limit"), limit), limit),
         spill_directory=_spill_directory(),
         inline_bytes=parse_bytes(get("inline-limit")),
-        arena_threshold=None if (threshold := get("arena-threshold")) is None else parse_bytes(threshold),
+        arena_threshold_bytes=None if (threshold := get("arena-threshold")) is None else parse_bytes(threshold),
         window_s=_seconds("dispatch-window"),
-        lost_limit=int(get("allowed-worker-losses")),
+        allowed_worker_losses=int(get("allowed-worker-losses")),
         retries=int(get("retries")),
         retry_delay_s=_seconds("retry-delay"),
         retry_delay_limit_s=_seconds("retry-delay-limit"),
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
         idle_trim_s=_seconds("idle-trim"),
+        policy=str(get("policy")) if policy is None else policy,
+        assignment=get("assignment"),
+        resources=_resources(get("resources") if resources is None else resources),
         event_log=None if (path := get("event-log")) is None else str(path),
+        scheduler_log=None if (path := get("scheduler-log")) is None else str(path),
     )
 
 
@@ -144,6 +171,15 @@ def scheduler_address() -> str | None:
     """
     address: str | None = get("scheduler-address") or dask.config.get("mars.scheduler-address", None)
     return address
+
+
+def _resources(given: Any) -> dict[str, float]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"resources are amounts by name, as in {{'GPU': 1}}, not {given!r}")
+    resources = {str(name): float(amount) for name, amount in given.items()}
+    if not all(0 < amount < math.inf for amount in resources.values()):
+        raise ValueError(f"amounts of resources must be positive numbers, not {dict(given)}")
+    return resources
 
 
 def _seconds(name: str) -> float:

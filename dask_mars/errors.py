@@ -166,6 +166,31 @@ class NoHostAllowed(MarsError):
         return f"a task is annotated for a host{where}{needed}, but there are only {', '.join(self.hosts)}"
 
 
+class ResourcesMissing(MarsError):
+    """A task takes more of a resource than the runtime has.
+
+    Attributes
+    ----------
+    key : object
+        Of the task.
+    resources : dict
+        What it takes.
+    available : dict
+        What there is.
+    """
+
+    def __init__(self, key: object, resources: dict[str, float], available: dict[str, float]) -> None:
+        super().__init__(key, resources, available)
+        self.key = key
+        self.resources = resources
+        self.available = available
+
+    def _message(self) -> str:
+        wanted = ", ".join([f"{amount:g} {name}" for name, amount in self.resources.items()])
+        there = ", ".join([f"{amount:g} {name}" for name, amount in self.available.items()])
+        return f"{self.key!r} takes {wanted}, and the runtime has {there}"
+
+
 class PersistedLost(MarsError):
     """Persisted data are gone, because the engine that kept them is.
 

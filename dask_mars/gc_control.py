@@ -34,7 +34,7 @@ def paused() -> Iterator[None]:
         gc.enable()
 
 
-class _Patience:
+class _RaisedThreshold:
     """The collector's threshold while graphs are computed, which may be several at a time."""
 
     def __init__(self) -> None:
@@ -70,12 +70,12 @@ class _Patience:
         self.end(None)
 
 
-_patience = _Patience()
-os.register_at_fork(after_in_child=_patience.forget)
+_raised_threshold = _RaisedThreshold()
+os.register_at_fork(after_in_child=_raised_threshold.forget)
 
 
 @contextlib.contextmanager
-def patient(chunks: int) -> Iterator[None]:
+def collect_less_often(chunks: int) -> Iterator[None]:
     """Have the collector run less often while a large graph is computed.
 
     Parameters
@@ -87,9 +87,9 @@ def patient(chunks: int) -> Iterator[None]:
     # Twice, as above.
     try:
         try:
-            _patience.begin(computation, min(int(chunks * _SHARE), _MOST_OBJECTS))
+            _raised_threshold.begin(computation, min(int(chunks * _SHARE), _MOST_OBJECTS))
             yield
         finally:
-            _patience.end(computation)
+            _raised_threshold.end(computation)
     finally:
-        _patience.end(computation)
+        _raised_threshold.end(computation)

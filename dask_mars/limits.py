@@ -1,4 +1,4 @@
-"""What memory there is for this process, and what processes use of it.
+"""Memory limits and memory use of processes, from cgroups, /proc and arenas.
 
 Arenas are shared by all processes, and each counts among its own what it has touched of them. So private pages are
 added up, and each arena is counted once, by the pages that its file has. It takes 10 us for a process of any size,

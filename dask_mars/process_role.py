@@ -15,8 +15,8 @@ def enter_engine() -> None:
     _thread.is_engine = True
 
 
-def computes_on_the_spot() -> bool:
-    """Say whether a computation that is begun here has to run here, one task after the other.
+def computes_inline() -> bool:
+    """Say whether a computation that is begun here has to run inline: in this thread, one task after the other.
 
     That is so in a task, whose worker is all the parallelism there is, and in an engine's thread, where objects of
     the user's are pickled: it would wait for itself.

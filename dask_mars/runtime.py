@@ -8,18 +8,16 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import dask
 
 from dask_mars import config, process_role
+from dask_mars.backend import Backend, InlineBackend, Options, persist_with
 from dask_mars.errors import EngineStopped, refuse_unhashable
-from dask_mars.lazy_api import compute, compute_on_the_spot
-from dask_mars.lazy_api import persist as persist_with
 
 if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
@@ -38,6 +36,12 @@ class Runtime:
         Worker processes. Default: the processors that this process may use.
     memory_limit : int, float or str, optional
         Bytes, a share of the memory there is, or text such as ``"4 GiB"`` or ``"60%"``. Default: 80 %.
+    policy : str, optional
+        In which order chunks run, and where: ``"memory"``, ``"mars"``, or one that another package brings.
+        Default: what ``dask-mars.policy`` says.
+    resources : mapping, optional
+        Amounts by name, as in ``{"GPU": 1}``: tasks annotated by ``dask.annotate(resources={"GPU": 1})`` run side
+        by side only as far as these go. Default: what ``dask-mars.resources`` says.
 
     Raises
     ------
@@ -53,8 +57,18 @@ class Runtime:
     45
     """
 
-    def __init__(self, num_workers: int | None = None, memory_limit: int | float | str | None = None) -> None:
-        self.settings = config.settings(num_workers, memory_limit)
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        memory_limit: int | float | str | None = None,
+        policy: str | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        self.settings = config.settings(num_workers, memory_limit, policy, resources)
+        # Whoever imports dask_mars need not be about to compute.
+        from dask_mars.scheduler.policies.plugins import load_policy
+
+        load_policy(self.settings.policy)
         self._engine: Engine | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -113,10 +127,10 @@ class Runtime:
             raise
 
     @property
-    def keeps_data(self) -> bool:
+    def has_persisted(self) -> bool:
         """Whether there are persisted data in its store."""
         engine = self._engine
-        return engine is not None and engine.alive and engine.keeps_data
+        return engine is not None and engine.alive and engine.has_persisted
 
     def get(self, dsk: Any, keys: Any, **options: Any) -> Any:
         """Compute keys of a Dask graph: a Dask scheduler, as in ``x.compute(scheduler=runtime.get)``.
@@ -131,9 +145,7 @@ class Runtime:
             ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
             `dask_mars.get` takes them.
         """
-        if process_role.computes_on_the_spot():
-            return compute_on_the_spot(dsk, keys, **options)
-        return compute(self.engine, dsk, keys, **_known(options))
+        return _local_backend(self.engine).compute(dsk, keys, Options.known(options))
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
         """Compute collections and keep their chunks in the store: what `dask.persist` calls.
@@ -155,9 +167,7 @@ class Runtime:
         tuple
             Collections like those given.
         """
-        if process_role.computes_on_the_spot():
-            return persist_with(compute_on_the_spot, collections, optimize_graph, options)
-        return persist_with(partial(compute, self.engine, keep=True), collections, optimize_graph, _known(options))
+        return persist_with(_local_backend(self.engine), collections, optimize_graph, _known(options))
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes.
@@ -165,10 +175,11 @@ class Runtime:
         Returns
         -------
         dict
-            ``graphs``: of each its number, whether it is nothing but persisted data, and how many of its chunks
-            are in which state. ``workers``: of each its number, its process id, the Dask key of what it is
+            ``graphs``: of each its number, and how many of its chunks are in which state. ``persisted``: how many
+            chunks are. ``reservations``: of each what it is for, its bytes, and whether it was granted.
+            ``workers``: of each its number, its process id, the Dask key of what it is
             running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and how many chunks
-            it has in hand. ``store``: bytes that it holds, may hold, has promised to what is in hand, and has
+            it has in hand. ``store``: bytes that it holds, may hold, has reserved for what is in hand, and has
             written to disk since the start. Empty if no workers are running.
         """
         with self._lock:
@@ -283,12 +294,10 @@ def _new_engine(settings: config.Settings) -> Engine:
 _BEGIN_S = 1.0
 _runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
-_OPTIONS = frozenset({"num_workers", "retries", "callbacks", "cache", "rerun_exceptions_locally"})
-
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:
     """Keep the options that are ours; as Dask's own schedulers do, pass over those of others."""
-    return {name: value for name, value in options.items() if name in _OPTIONS}
+    return {name: value for name, value in options.items() if name in Options._fields}
 
 
 class _Default:
@@ -313,7 +322,7 @@ class _Default:
                         self._replaced.append(self._larger)
                     self._larger = Runtime(num_workers)
                 runtime = self._larger
-            for replaced in [other for other in self._replaced if not other.keeps_data]:
+            for replaced in [other for other in self._replaced if not other.has_persisted]:
                 replaced.close()
                 self._replaced.remove(replaced)
             return runtime.engine()
@@ -342,17 +351,33 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _cluster_for(client: Any) -> Any:
+def _local_backend(engine_for: Callable[[int | None], Engine]) -> Backend:
+    """Return what computes in this process, or in the task that this is a part of."""
+    if process_role.computes_inline():
+        return InlineBackend()
+    from dask_mars.client.backend import EngineBackend
+
+    return EngineBackend(engine_for)
+
+
+def _default_backend(client: Any) -> Backend:
+    """Return what computes for whoever has named no runtime: inline, on a cluster, or the default engine."""
+    if process_role.computes_inline():
+        return InlineBackend()
+    return _cluster_for(client) or _local_backend(_default.engine)
+
+
+def _cluster_for(client: Any) -> Backend | None:
     """Return the cluster that a computation is for; None if it is for this process's own engine."""
     address = config.scheduler_address() if client is None else None
     # Whoever has not imported distributed has no client, and need not wait for that import.
     if client is None and address is None and "distributed" not in sys.modules:
         return None
-    from dask_mars.cluster import clients
+    from dask_mars.cluster import backend as clusters
 
     if address is not None:
-        client = clients.connected(address)
-    return clients.current() if client is None else clients.cluster_of(client)
+        client = clusters.connect(address)
+    return clusters.current_cluster() if client is None else clusters.cluster_of(client)
 
 
 def get(
@@ -406,16 +431,11 @@ def get(
     >>> dask_mars.get({"x": 1, "y": (add, "x", 10)}, ["x", "y"])
     (1, 11)
     """
-    if process_role.computes_on_the_spot():
-        return compute_on_the_spot(dsk, keys, **options)
-    cluster = _cluster_for(options.pop("client", None))
-    if cluster is not None:
-        from dask_mars.cluster import clients
-
-        return clients.compute(cluster, dsk, keys, retries, options.get("callbacks"), options.get("cache"))
     if num_workers is None:
         num_workers = dask.config.get("num_workers", None)
-    return compute(_default.engine, dsk, keys, num_workers=num_workers, retries=retries, **_known(options))
+    backend = _default_backend(options.pop("client", None))
+    chosen = Options.known({**options, "num_workers": num_workers, "retries": retries})
+    return backend.compute(dsk, keys, chosen)
 
 
 def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
@@ -423,17 +443,10 @@ def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: 
 
     On a cluster they stay there, and this does not wait until they are computed.
     """
-    if process_role.computes_on_the_spot():
-        return persist_with(compute_on_the_spot, collections, optimize_graph, options)
-    cluster = _cluster_for(options.pop("client", None))
-    if cluster is not None:
-        from dask_mars.cluster import clients
-
-        return persist_with(partial(clients.compute, cluster, keep=True), collections, optimize_graph, {})
-    getter = partial(compute, _default.engine, keep=True)
+    backend = _default_backend(options.pop("client", None))
     if options.get("num_workers") is None:
         options["num_workers"] = dask.config.get("num_workers", None)
-    return persist_with(getter, collections, optimize_graph, _known(options))
+    return persist_with(backend, collections, optimize_graph, _known(options))
 
 
 # Where `dask.persist` looks for it.
@@ -443,6 +456,6 @@ get.persist = persist  # type: ignore[attr-defined]
 def close() -> None:
     """End the default runtime's workers; the next computation starts new ones."""
     _default.close()
-    clients = sys.modules.get("dask_mars.cluster.clients")
-    if clients is not None:
-        clients.close()
+    clusters = sys.modules.get("dask_mars.cluster.backend")
+    if clusters is not None:
+        clusters.close()

@@ -240,9 +240,13 @@ class Surroundings:
 def _left_in_engine(runtime: Runtime | SharedAgent) -> dict[str, Any]:
     engine = runtime.engine()
     left = {
-        "blocks": dict(engine._blocks.references),
+        "blocks": dict(engine._blocks.counts),
         "runs": list(engine._runs),
         "graphs": engine._machine.graphs,
+        "objects": dict(engine._machine._objects._objects),
+        "persisted": dict(engine._registry.persisted),
+        "files": dict(engine._registry.files),
+        "reservations": dict(engine._registry.reservations),
         "commands": list(engine._commands),
     }
     return {name: what for name, what in left.items() if what}

@@ -97,14 +97,14 @@ static void change(struct held *held, unsigned seed, size_t size)
             held->size = size;
         }
     } else if (held->holders == HEAP_BORN) {
-        CHECK(heap_born(heap, held->address + held->size / 2, &range));
+        CHECK(heap_array_block(heap, held->address + held->size / 2, &range));
         CHECK(range.offset == offset && range.size == held->size);
         CHECK(heap_seal(heap, offset));
         CHECK(!heap_seal(heap, offset));
         held->holders |= HEAP_SEALED;
     } else if (held->holders == (HEAP_BORN | HEAP_SEALED)) {
         heap_free(heap, held->address);
-        CHECK(!heap_born(heap, held->address, &range));
+        CHECK(!heap_array_block(heap, held->address, &range));
         held->holders = HEAP_SEALED;
     }
 }

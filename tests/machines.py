@@ -12,7 +12,7 @@ from dask_mars.scheduler.events import (
     Instruction,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.machine import Machine, Parameters
 
 
 def plan(*inputs: tuple[int, ...], outputs: Any = None, data: Any = (), **options: Any) -> GraphPlan:
@@ -48,12 +48,12 @@ class CheckedMachine:
     ----------
     workers : int
         Workers that have started.
-    **policy
-        Fields of `Policy`.
+    **parameters
+        Fields of `Parameters`.
     """
 
-    def __init__(self, workers: int = 1, **policy: Any) -> None:
-        self.machine = Machine(Policy(**policy))
+    def __init__(self, workers: int = 1, **parameters: Any) -> None:
+        self.machine = Machine(Parameters(**parameters))
         self.now_s = 100.0
         for number in range(workers):
             assert self.post(WorkerStarted(number)) == []

@@ -78,12 +78,20 @@ def test_every_default_resolves_to_a_number():
     with dask.config.set(DEFAULTS):
         settings = config.settings()
     for field in dataclasses.fields(settings):
-        if field.name not in ("spill_directory", "event_log"):
+        if field.name not in (
+            "spill_directory",
+            "event_log",
+            "scheduler_log",
+            "policy",
+            "assignment",
+            "resources",
+        ):
             assert getattr(settings, field.name) >= 0, field.name
+    assert (settings.policy, settings.assignment, settings.resources) == ("memory", "breadth-first", {})
     assert settings.store_limit == settings.memory_limit // 2
     assert (settings.inline_bytes, settings.window_s, settings.retries) == (16 << 10, 0.02, 0)
-    assert settings.arena_threshold == 16 << 10
-    assert (settings.retry_delay_s, settings.retry_delay_limit_s, settings.lost_limit) == (0.1, 10.0, 3)
+    assert settings.arena_threshold_bytes == 16 << 10
+    assert (settings.retry_delay_s, settings.retry_delay_limit_s, settings.allowed_worker_losses) == (0.1, 10.0, 3)
     assert (settings.cancel_grace_s, settings.start_timeout_s, settings.idle_trim_s) == (0.2, 60.0, 10.0)
 
 
@@ -94,10 +102,10 @@ def test_every_default_resolves_to_a_number():
         ("inline-limit", "1 MiB", "inline_bytes", 1 << 20),
         ("dispatch-window", "2s", "window_s", 2.0),
         ("retry-delay", "1 minute", "retry_delay_s", 60.0),
-        ("allowed-worker-losses", 0, "lost_limit", 0),
+        ("allowed-worker-losses", 0, "allowed_worker_losses", 0),
         ("retries", 4, "retries", 4),
-        ("arena-threshold", "1 MiB", "arena_threshold", 1 << 20),
-        ("arena-threshold", None, "arena_threshold", None),
+        ("arena-threshold", "1 MiB", "arena_threshold_bytes", 1 << 20),
+        ("arena-threshold", None, "arena_threshold_bytes", None),
     ],
 )
 def test_settings_come_from_the_configuration(name, text, field, expected):

@@ -21,7 +21,7 @@ SCRIPTS = sorted(path.name for path in TUTORIALS.glob("*.py"))
 TIMEOUT_S, THREADS_TIMEOUT_S = 100.0, 200.0
 
 # Whichever test comes first waits for the threads, too.
-pytestmark = pytest.mark.timeout(TIMEOUT_S + THREADS_TIMEOUT_S + 20)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + THREADS_TIMEOUT_S + 20)]
 
 #: BLAS's own threads, waiting for each other beside Dask's and the workers', would take most of the time.
 ONE_BLAS_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

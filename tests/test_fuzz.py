@@ -23,7 +23,7 @@ from tests.fuzz.operations import OPERATIONS, SOURCES  # noqa: E402
 from tests.fuzz.programs import Program, Raised  # noqa: E402
 from tests.fuzz.running import Difference, Excuses, run, silenced  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -27,17 +27,17 @@ def newest() -> int:
 
 
 def test_it_runs_less_often_for_large_graphs_alone():
-    with gc_control.patient(10_000):
+    with gc_control.collect_less_often(10_000):
         assert gc.get_threshold() == THRESHOLD
-    with gc_control.patient(100_000):
+    with gc_control.collect_less_often(100_000):
         assert gc.get_threshold() == (5_000, 10, 10)
-    with gc_control.patient(100_000_000):
+    with gc_control.collect_less_often(100_000_000):
         assert gc.get_threshold() == (50_000, 10, 10)
     assert gc.get_threshold() == THRESHOLD
 
 
 def test_the_last_of_several_computations_restores_it():
-    first, second = gc_control.patient(100_000), gc_control.patient(200_000)
+    first, second = gc_control.collect_less_often(100_000), gc_control.collect_less_often(200_000)
     first.__enter__()
     second.__enter__()
     assert newest() == 10_000
@@ -48,17 +48,17 @@ def test_the_last_of_several_computations_restores_it():
 
 
 def test_what_the_user_sets_is_left():
-    with gc_control.patient(100_000):
+    with gc_control.collect_less_often(100_000):
         gc.set_threshold(900, 5, 5)
     assert gc.get_threshold() == (900, 5, 5)
-    with gc_control.patient(100_000):
+    with gc_control.collect_less_often(100_000):
         gc.set_threshold(800, 5, 5)
-        with gc_control.patient(200_000):
+        with gc_control.collect_less_often(200_000):
             assert newest() == 10_000
     assert gc.get_threshold() == (800, 5, 5)
     for own in (0, 60_000):
         gc.set_threshold(own)
-        with gc_control.patient(1_000_000):
+        with gc_control.collect_less_often(1_000_000):
             assert newest() == own
         assert newest() == own
 
@@ -102,11 +102,11 @@ def test_a_pause_leaves_it_off_where_the_user_has_switched_it_off():
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_computes_nothing():
-    with gc_control.patient(100_000), gc_control._patience._lock:
+    with gc_control.collect_less_often(100_000), gc_control._raised_threshold._lock:
         pid = os.fork()
         if pid == 0:
             good = gc.get_threshold() == THRESHOLD
-            with gc_control.patient(100_000):
+            with gc_control.collect_less_often(100_000):
                 good = good and newest() == 5_000
             os._exit(0 if good and gc.get_threshold() == THRESHOLD else 1)
         _, status = os.waitpid(pid, 0)

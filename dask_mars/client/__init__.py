@@ -1,4 +1,4 @@
-"""What runs in the user's process: a computation from Dask's call to its result.
+"""The client: from a call of Dask's in the user's process to its result.
 
 It prepares graphs with `optimize`, gives them to an engine, runs what only the user's process can, feeds Dask's
 callbacks and puts results together. It knows nothing of clusters. Begin with `computation`.

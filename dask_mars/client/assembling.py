@@ -9,16 +9,16 @@ from dask.array.core import finalize
 
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.programs import make_list
-from dask_mars.protocol.object_ref import ARRAY, OBJECT, SPILLED, ObjectRef
+from dask_mars.protocol.object_ref import ObjectRef, array_type, is_pickled, is_spilled
 from dask_mars.store.store import Store
 
 
 def is_assembly(operand: Operand) -> bool:
-    """Say whether an operand only puts chunks together, and copies those that `part` lends it."""
+    """Say whether an operand only puts chunks together, and copies those that `input_to_assemble` lends it."""
     return operand.functions[-1] is finalize
 
 
-def part(store: Store, ref: ObjectRef, operand: Operand) -> Any:
+def input_to_assemble(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     """Return a value that is to be assembled, or, if it is on disk, what reads it when it is copied.
 
     Parameters
@@ -32,10 +32,10 @@ def part(store: Store, ref: ObjectRef, operand: Operand) -> Any:
     """
     # A single chunk is asked for a copy of itself, and other functions may ask for anything.
     plain = operand.input_count > 1 and set(operand.functions) == {make_list, finalize}
-    if plain and ref[0] == SPILLED and ref[3][0] == ARRAY:
-        return _OnDisk(store, ref)
+    if plain and is_spilled(ref) and (known := array_type(ref)) is not None:
+        return _OnDisk(store, ref, *known)
     value = store.load(ref)
-    if ref[0] == OBJECT and not _is_copied_whole(value):
+    if is_pickled(ref) and not _is_copied_whole(value):
         return store.load_copy(ref)
     return value
 
@@ -48,10 +48,9 @@ def _is_copied_whole(value: Any) -> bool:
 class _OnDisk:
     """As much of an array as Dask asks of one before it copies it into its result."""
 
-    def __init__(self, store: Store, ref: ObjectRef) -> None:
-        _, _, dtype, shape, *_ = ref[3]
-        self.dtype = np.dtype(dtype)
-        self.shape: tuple[int, ...] = shape
+    def __init__(self, store: Store, ref: ObjectRef, dtype: Any, shape: tuple[int, ...]) -> None:
+        self.dtype = dtype
+        self.shape = shape
         self.ndim = len(shape)
         self._store = store
         self._ref = ref

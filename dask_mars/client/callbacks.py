@@ -28,7 +28,7 @@ _IGNORE_VALUES = _COUNTING | {"dask.diagnostics.profile"}
 _NEED_VALUES = {("dask.cache", "Cache"), ("dask.diagnostics.profile", "CacheProfiler")}
 
 
-class Watcher(Protocol):
+class Observer(Protocol):
     """Is told what becomes of chunks."""
 
     @property
@@ -50,7 +50,7 @@ class Watcher(Protocol):
         """Note that chunks have been computed; `values` has those of them that are wanted."""
 
 
-class Observer:
+class CallbackObserver:
     """Calls Dask's callbacks in the order and with the arguments that Dask's own schedulers use.
 
     Parameters
@@ -162,7 +162,7 @@ class Observer:
                 callback[4](self._dsk, self.state, failed)
 
 
-class CountingObserver(Observer):
+class CountingObserver(CallbackObserver):
     """Calls callbacks that only count, which need neither Dask's tasks nor to know which of them is ready.
 
     Parameters
@@ -170,7 +170,7 @@ class CountingObserver(Observer):
     callbacks : iterable of tuple
         For which `only_count` holds.
     remote : bool, optional
-        As for `Observer`.
+        As for `CallbackObserver`.
     """
 
     in_order = False
@@ -256,4 +256,4 @@ def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
 
 
-__all__ = ["CountingObserver", "Observer", "Watcher", "as_tasks", "only_count", "without_values"]
+__all__ = ["CallbackObserver", "CountingObserver", "Observer", "as_tasks", "only_count", "without_values"]

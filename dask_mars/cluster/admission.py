@@ -1,4 +1,4 @@
-"""What holds on all hosts of a cluster: locks, that a subtask is begun once only, that files stay on a host.
+"""Cluster-wide locks, tokens for running once, and waiting for results that need a host's files.
 
 Locks and beginnings are kept by Dask's scheduler, among its locks and queues.
 """
@@ -26,7 +26,7 @@ _POLL_S = 0.05
 _LOOK_S = 2.0
 
 
-class _HostLock(Lock):  # type: ignore[misc]
+class _ClusterLock(Lock):  # type: ignore[misc]
     """A lock of Dask's that knows if it was held all the time: the scheduler takes it from those that fall silent.
 
     Parameters
@@ -38,7 +38,7 @@ class _HostLock(Lock):  # type: ignore[misc]
     """
 
     def __init__(self, token: str, of: Any) -> None:
-        self._told_s = time.monotonic()
+        self._renewed_s = time.monotonic()
         self._was_lost = False
         super().__init__(f"dask-mars-lock-{token}", scheduler_rpc=of.scheduler, loop=of.loop)
 
@@ -46,24 +46,24 @@ class _HostLock(Lock):  # type: ignore[misc]
         if not self._leases:
             return
         now = time.monotonic()
-        self._look(now)
+        self._check_lease(now)
         await super()._refresh_leases()
-        self._told_s = now
+        self._renewed_s = now
 
-    def _look(self, now: float) -> None:
+    def _check_lease(self, now: float) -> None:
         lease = dask.config.get("distributed.scheduler.locks.lease-timeout")
-        if lease != "inf" and now - self._told_s > parse_timedelta(lease, "s"):
+        if lease != "inf" and now - self._renewed_s > parse_timedelta(lease, "s"):
             self._was_lost = True
 
-    def take(self, is_wanted: Callable[[], bool]) -> bool:
+    def acquire_while_wanted(self, is_wanted: Callable[[], bool]) -> bool:
         """Lock; False if that is not wanted any more."""
         while is_wanted():
-            self._told_s = time.monotonic()
+            self._renewed_s = time.monotonic()
             if self.acquire(timeout=_WAIT_S):
                 return True
         return False
 
-    def give_back(self) -> None:
+    def release_for_good(self) -> None:
         """Unlock, if it is locked, and be silent from now on."""
         if self._leases:
             self.release()
@@ -73,16 +73,16 @@ class _HostLock(Lock):  # type: ignore[misc]
 
     def was_lost(self) -> bool:
         """Say whether somebody else may have had it meanwhile."""
-        self._look(time.monotonic())
+        self._check_lease(time.monotonic())
         return self._was_lost
 
 
-class NotWanted(Exception):
+class NoLongerWanted(Exception):
     """Nobody wants what waits for a lock. Never reaches the user."""
 
 
 @contextlib.contextmanager
-def holding(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+def hold_locks(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Hold locks on all hosts of a cluster.
 
     Parameters
@@ -102,24 +102,24 @@ def holding(tokens: Collection[str], of: Any, is_wanted: Callable[[], bool] = la
         The scheduler did not hear from us for so long that it gave a lock to others.
     """
     # In the same order everywhere, lest two wait for each other.
-    locks = {token: _HostLock(token, of) for token in sorted(tokens)}
+    locks = {token: _ClusterLock(token, of) for token in sorted(tokens)}
     try:
         for lock in locks.values():
-            if not lock.take(is_wanted):
-                raise NotWanted
+            if not lock.acquire_while_wanted(is_wanted):
+                raise NoLongerWanted
         yield
         for token, lock in locks.items():
             if lock.was_lost():
                 raise LockLost(token)
     finally:
         for lock in locks.values():
-            lock.give_back()
+            lock.release_for_good()
 
 
 # -- once -----------------------------------------------------------------------------------------------------
 
 
-def allow_once(client: Client, names: Collection[str]) -> None:
+def register_once(client: Client, names: Collection[str]) -> None:
     """Have the scheduler let one begin what each of these names stands for."""
 
     async def allow(name: str) -> None:
@@ -133,14 +133,14 @@ def allow_once(client: Client, names: Collection[str]) -> None:
         client.sync(allow_all)
 
 
-def allow_no_more(client: Client, names: Collection[str]) -> None:
+def unregister_once(client: Client, names: Collection[str]) -> None:
     """Have the scheduler forget names: whoever still wants to begin is refused."""
     if client.status == "running":
         for name in names:
             client._send_to_scheduler({"op": "queue_release", "name": name})
 
 
-def begin_once(worker: Worker, name: str, key: str) -> None:
+def claim_once(worker: Worker, name: str, key: str) -> None:
     """Begin what must not be begun twice.
 
     Parameters
@@ -148,7 +148,7 @@ def begin_once(worker: Worker, name: str, key: str) -> None:
     worker : Worker
         Who wants to.
     name : str
-        As given to `allow_once`.
+        As given to `register_once`.
     key : str
         For people: what it is.
 
@@ -180,10 +180,10 @@ def workers_of(client: Client) -> dict[str, dict[str, Any]]:
     return workers
 
 
-def watch(
+def wait_for_results(
     client: Client,
     futures: Collection[Future],
-    homes: Mapping[str, str],
+    agents_with_files: Mapping[str, str],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Wait for results, as long as the hosts are there that have the files for them.
@@ -196,7 +196,7 @@ def watch(
         Whose futures they are.
     futures : collection of Future
         The results. It ends when all are there, or one has failed.
-    homes : mapping
+    agents_with_files : mapping
         Agents that have files, by their ids; and of each, for people, what needs some of them.
     meanwhile : callable, optional
         Called now and then.
@@ -216,9 +216,17 @@ def watch(
         if time.monotonic() - looked_s > _LOOK_S:
             looked_s = time.monotonic()
             there = {told.get(IDENTITY) for told in workers_of(client).values()}
-            for home, key in homes.items():
-                if home not in there:
+            for agent, key in agents_with_files.items():
+                if agent not in there:
                     raise FilesLost(key)
 
 
-__all__ = ["NotWanted", "allow_no_more", "allow_once", "begin_once", "holding", "watch", "workers_of"]
+__all__ = [
+    "NoLongerWanted",
+    "claim_once",
+    "hold_locks",
+    "register_once",
+    "unregister_once",
+    "wait_for_results",
+    "workers_of",
+]

@@ -26,13 +26,13 @@ from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client.computation import run_graph
-from dask_mars.cluster.admission import NotWanted
+from dask_mars.cluster.admission import NoLongerWanted
 from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
-from dask_mars.cluster.progress import Messenger, SubtaskWatcher
-from dask_mars.cluster.stored_result import StoredResult, plain, release_ended
+from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
+from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
 from dask_mars.cluster.subtask_spec import Agent, SubtaskSpec, admitted
-from dask_mars.cluster.transfers import Budget, Transfers
+from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.version import __version__
@@ -40,7 +40,7 @@ from dask_mars.version import __version__
 logger = logging.getLogger(__name__)
 
 #: How often is looked for chunks whose transfer is over.
-_GIVE_BACK_MS = 100
+_RELEASE_MS = 100
 #: Why workers close that Dask's scheduler wants others for, as after `Client.restart`: it says so,
 #: or a heartbeat is answered before what it says arrives.
 _REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
@@ -104,9 +104,9 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         #: What subtasks have raised of which Dask has not heard yet.
         self._raised: dict[Any, BaseException] = {}
         self._transfers = Transfers(self.data)
-        self._sent_from_disk = Budget(int(settings.memory_limit * _SENT_SHARE))
-        self._messenger = Messenger(self)
-        self.periodic_callbacks["dask-mars-give-back"] = PeriodicCallback(release_ended, _GIVE_BACK_MS)
+        self._sent_from_disk = BytesSemaphore(int(settings.memory_limit * _SENT_SHARE))
+        self._messenger = ProgressSender(self)
+        self.periodic_callbacks["dask-mars-release"] = PeriodicCallback(release_unread, _RELEASE_MS)
 
     @property
     def engine(self) -> Engine:
@@ -116,7 +116,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
     async def start_unsafe(self) -> MarsWorker:
         """Start the engine, then register with the scheduler."""
-        self._engine = self._transfers.engine = Engine(self._settings, of_agent=True)
+        self._engine = self._transfers.engine = Engine(self._settings, is_agent=True)
         await super().start_unsafe()
         if self.nanny is not None:
             # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.
@@ -181,13 +181,13 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         task = self.state.tasks.get(key)
         if task is not None and task.run_spec is not None:
             if _is_for_engine(task):
-                await asyncio.gather(*[self._transfers.take_in(source.key) for source in task.dependencies])
+                await asyncio.gather(*[self._transfers.move_to_store(source.key) for source in task.dependencies])
             elif not _takes_apart(task) and self._reads_stored(task):
                 task.run_spec = _WithPlainValues(task.run_spec)
         try:
             return await super().execute(key, stimulus_id=stimulus_id)
         finally:
-            _let_go_of_frames(self._raised.pop(key, None))
+            _drop_tracebacks(self._raised.pop(key, None))
 
     def _reads_stored(self, task: Any) -> bool:
         return any(isinstance(self.data.get(source.key), StoredResult) for source in task.dependencies)
@@ -198,7 +198,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         """Fetch results of another worker; what subtasks read once there is room for it, and into the store."""
         tasks = [task for key in to_gather if (task := self.state.tasks.get(key)) is not None]
         read = [task for task in tasks if any(map(_is_for_engine, task.dependents))]
-        async with self._transfers.room(f"what comes from {worker}", sum([task.get_nbytes() for task in read])):
+        async with self._transfers.reserve(f"what comes from {worker}", sum([task.get_nbytes() for task in read])):
             event = await super().gather_dep(worker, to_gather, total_nbytes, stimulus_id=stimulus_id)
             if isinstance(event, GatherDepSuccessEvent):
                 await self._transfers.put(event.data, [task.key for task in read])
@@ -209,7 +209,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
     ) -> Any:
         """Send results to another worker or a client; what is on disk a few at a time."""
         stored = [value for key in keys if isinstance(value := self.data.get(key), StoredResult)]
-        async with self._sent_from_disk.share(sum([value.on_disk_bytes for value in stored])):
+        async with self._sent_from_disk.acquire(sum([value.on_disk_bytes for value in stored])):
             return await super().get_data(comm, keys, who=who, serializers=serializers)
 
     def compute(self, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
@@ -236,23 +236,23 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 raise Cancelled(0)
             with admitted(spec, self, lambda: key not in self._cancelled):
                 if spec.constraints.in_thread:
-                    return spec.compute_here(arguments)
+                    return spec.compute_in_thread(arguments)
                 graph = spec.graph(arguments)
                 mark = (task.annotations or {}).get(MARK)
-                watcher = None
+                observer = None
                 if isinstance(mark, dict) and "topic" in mark:
-                    watcher = SubtaskWatcher(self._messenger, mark, known=len(graph) - len(spec.operand_of))
+                    observer = SubtaskObserver(self._messenger, mark, known=len(graph) - len(spec.operand_of))
                 with _hints():
-                    found = run_graph(self.engine, graph, spec.default_retries, started, watcher)
-        except (Cancelled, NotWanted):
+                    found = run_graph(self.engine, graph, spec.default_retries, started, observer)
+        except (Cancelled, NoLongerWanted):
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
         finally:
             with self._subtasks_lock:
                 del self._subtasks[key]
                 self._cancelled.discard(key)
-        parcels = [StoredResult([found[chunk] for chunk in parcel]) for parcel in spec.parcels]
-        return parcels[0] if len(parcels) == 1 else StoredResult(parcels)
+        output_groups = [StoredResult([found[chunk] for chunk in group]) for group in spec.output_groups]
+        return output_groups[0] if len(output_groups) == 1 else StoredResult(output_groups)
 
     def cancel_subtask(self, key: Any) -> None:
         """Stop computing a subtask, if it is being computed."""
@@ -276,7 +276,7 @@ def _free_bytes(directory: Path | None) -> int:
     return shutil.disk_usage(place).free
 
 
-def _let_go_of_frames(error: BaseException | None) -> None:
+def _drop_tracebacks(error: BaseException | None) -> None:
     """Part an exception that Dask has heard of from what it went through.
 
     Its frames, Dask's among them, refer to it in turn, and would keep what the subtask has read in the store until

@@ -1,4 +1,4 @@
-"""What Dask's scheduler is told of each task for a subtask: where it is to run, and when."""
+"""Annotations of subtasks' tasks for Dask's scheduler: workers, priority, resources, retries."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import Any, NamedTuple
 
 from dask._task_spec import Task
 
-from dask_mars.cluster.computation import Computation
+from dask_mars import config
+from dask_mars.cluster.computation import ClusterComputation
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.hosts import place_in_collection
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import allowed_by
-from dask_mars.cluster.scheduler_plugin import Plan
+from dask_mars.cluster.scheduler_plugin import SubtaskAnnotation
 from dask_mars.graph.chunks import Restriction
+from dask_mars.scheduler.bookkeeping import Graph
+from dask_mars.scheduler.events import GraphPlan
+from dask_mars.scheduler.policies import POLICIES
+from dask_mars.scheduler.policies.plugins import load_policy
 
 #: What is said of chunks of which the user has said nothing.
 _ANYWHERE = Restriction((), True, ())
@@ -47,13 +52,13 @@ class TaskAnnotations:
 
     Parameters
     ----------
-    computation : Computation
+    computation : ClusterComputation
         What is computed.
     subtasks : sequence of Subtask
         That its graph is cut into.
     """
 
-    def __init__(self, computation: Computation, subtasks: Sequence[Subtask]) -> None:
+    def __init__(self, computation: ClusterComputation, subtasks: Sequence[Subtask]) -> None:
         self._name = computation.name
         self._graph = computation.graph
         self._hosts = computation.hosts
@@ -61,6 +66,7 @@ class TaskAnnotations:
         self._requirements = computation.requirements
         self._subtasks = subtasks
         self._shuffled = computation.shuffles.members()
+        self._positions = positions(subtasks, str(config.get("policy")))
         #: Numbers of subtasks that follow shuffles: Dask knows where the data are.
         self._unplaced = self._find_unplaced()
 
@@ -78,23 +84,22 @@ class TaskAnnotations:
         """
         first, graph = self._subtasks[number].chunks[0], self._graph
         restriction = graph.restrictions.get(first, _ANYWHERE)
-        highest = self._priority(number)
+        highest, position = self._priority(number), self._positions[number]
         # What takes a result apart runs where that is: not where it was planned, if somebody has stolen it.
         where = _LEFT_TO_DASK if task.func is operator.getitem else self._where(number, restriction)
-        plan = Plan(
+        plan = SubtaskAnnotation(
             computation=self._name,
             subtask=number,
-            operands=len(self._subtasks[number].chunks) if computes else 0,
+            chunks=len(self._subtasks[number].chunks) if computes else 0,
             place=place_in_collection(graph.keys[first]),
-            # What comes early in the graph frees what is there.
-            priority=(-highest, first),
+            priority=(-highest, position),
             bound=where.bound,
         )
         return {
             "workers": [self._hosts[host].address for host in where.hosts],
             "allow_other_workers": where.others,
             "resources": self._resources(restriction) if computes else {},
-            "priority": highest * len(graph) - first,
+            "priority": highest * len(graph) - position,
             "retries": self._retries_of(number),
             MARK: plan._asdict() | {"in_thread": self.in_thread(number)},
         }
@@ -149,4 +154,23 @@ class TaskAnnotations:
         return self._graph.retries.get(chunk, self._retries)
 
 
-__all__ = ["TaskAnnotations"]
+def positions(subtasks: Sequence[Subtask], policy: str) -> Sequence[int]:
+    """Return where each subtask comes in the order that a policy has for a computation's subtasks.
+
+    The default policy's order is that of the graph: what comes early there frees what is there.
+    """
+    if policy == "memory":
+        return [subtask.chunks[0] for subtask in subtasks]
+    load_policy(policy)
+    maker = {chunk: number for number, subtask in enumerate(subtasks) for chunk in subtask.outputs}
+    inputs = [tuple(sorted({maker[chunk] for chunk in subtask.inputs if chunk in maker})) for subtask in subtasks]
+    numbers = range(len(subtasks))
+    graph = Graph(0, GraphPlan(inputs, numbers, [0] * len(subtasks)), POLICIES[policy])
+    found = [0] * len(subtasks)
+    for position, number in enumerate(sorted(numbers, key=graph.key_of)):
+        found[number] = position
+    graph.forget_policy()
+    return found
+
+
+__all__ = ["TaskAnnotations", "positions"]

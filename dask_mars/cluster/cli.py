@@ -24,7 +24,7 @@ from distributed.preloading import validate_preload_argv
 from dask_mars import config
 from dask_mars.cluster.agent_process import start_agent
 from dask_mars.cluster.marks import LEAVE_S
-from dask_mars.store.spill_ownership import own_directory
+from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__
 
 logger = logging.getLogger("distributed.dask_mars")
@@ -202,7 +202,7 @@ def _scratch_directory(chosen: str | None) -> str:
     around = Path(chosen or dask.config.get("temporary-directory", None) or tempfile.gettempdir())
     try:
         # By this name Dask knows that it is not to make another directory in it.
-        return str(own_directory(around.absolute() / f"dask-scratch-space-{os.getuid()}"))
+        return str(make_private_directory(around.absolute() / f"dask-scratch-space-{os.getuid()}"))
     except OSError as error:
         raise click.ClickException(f"cannot use the local directory: {error}; choose --local-directory") from error
 

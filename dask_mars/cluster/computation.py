@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distributed import Client, Future
 
-from dask_mars.cluster.planning import Host
+from dask_mars.cluster.planning import AgentInfo
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.graph.chunks import ChunkGraph
@@ -17,7 +17,7 @@ DaskKey = Hashable
 
 
 @dataclass(frozen=True, slots=True)
-class Computation:
+class ClusterComputation:
     """What is computed, and where: all that does not depend on how it is cut into subtasks.
 
     Attributes
@@ -26,7 +26,7 @@ class Computation:
         Connected to the cluster.
     graph : ChunkGraph
         What is computed.
-    hosts : sequence of Host
+    hosts : sequence of AgentInfo
         The agents. Subtasks know them by their place in it.
     name : str
         Tells it from others, also those of other clients.
@@ -36,18 +36,18 @@ class Computation:
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
-    given : mapping
+    user_futures : mapping
         The user's own futures, by chunk.
     """
 
     client: Client
     graph: ChunkGraph
-    hosts: Sequence[Host]
+    hosts: Sequence[AgentInfo]
     name: str
     retries: int
     requirements: Requirements
     shuffles: Shuffles
-    given: Mapping[int, Future]
+    user_futures: Mapping[int, Future]
 
 
-__all__ = ["Computation", "DaskKey"]
+__all__ = ["ClusterComputation", "DaskKey"]

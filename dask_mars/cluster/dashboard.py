@@ -1,4 +1,4 @@
-"""How far computations are, in operands and not only in subtasks, on the pages of Dask's own scheduler.
+"""Progress of computations by chunk, on a page of Dask's scheduler.
 
 The scheduler hears of subtasks as of any other task, and from the agents' heartbeats how far those are that are
 running. Nothing is sent for it, and nobody's results depend on it.
@@ -27,16 +27,16 @@ _REFRESH_S = 1
 STATES = ("waiting", "running", "finished", "failed")
 
 
-class Computation(TypedDict):
+class ComputationStatus(TypedDict):
     """How far a computation is.
 
-    `operands` are those that have been handed to the scheduler, `hosts` has by address those that are running and
+    `chunks` are those that have been handed to the scheduler, `hosts` has by address those that are running and
     finished there.
     """
 
     computation: str
     client: str
-    operands: int
+    chunks: int
     waiting: int
     running: int
     finished: int
@@ -44,7 +44,7 @@ class Computation(TypedDict):
     hosts: dict[str, dict[str, int]]
 
 
-class Host(TypedDict):
+class HostStatus(TypedDict):
     """What an agent does: operands that are running, and the bytes of its store in memory and on disk."""
 
     name: str
@@ -57,7 +57,7 @@ class Host(TypedDict):
 
 @dataclass(slots=True)
 class _Subtask:
-    operands: int
+    chunks: int
     #: As Dask's scheduler says, but that what was in memory once is done, even if it has been released.
     state: str = "waiting"
     #: Address of who computes or has computed it.
@@ -65,7 +65,7 @@ class _Subtask:
 
 
 @dataclass(slots=True)
-class _Noted:
+class _TrackedComputation:
     """A computation of which the scheduler knows some task."""
 
     client: str
@@ -87,7 +87,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._computations: dict[str, _Noted] = {}
+        self._computations: dict[str, _TrackedComputation] = {}
         self._computation_of: dict[Any, str] = {}
 
     # -- what Dask calls --------------------------------------------------------------------------------------
@@ -97,23 +97,23 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
     ) -> None:
         """Take note of new subtasks."""
         for key, mark in annotations.get(MARK, {}).items():
-            if isinstance(mark, dict) and mark["operands"] and key not in self._computation_of:
+            if isinstance(mark, dict) and mark["chunks"] and key not in self._computation_of:
                 name = self._computation_of[key] = mark["computation"]
-                noted = self._computations.setdefault(name, _Noted(client))
-                noted.subtasks[key] = _Subtask(mark["operands"])
-                noted.left += 1
+                tracked = self._computations.setdefault(name, _TrackedComputation(client))
+                tracked.subtasks[key] = _Subtask(mark["chunks"])
+                tracked.left += 1
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Take note of a change of a task's state."""
         name = self._computation_of.get(key)
         if name is None:
             return
-        noted = self._computations[name]
-        subtask = noted.subtasks[key]
+        tracked = self._computations[name]
+        subtask = tracked.subtasks[key]
         if finish == "forgotten":
             del self._computation_of[key]
-            noted.left -= 1
-            if not noted.left:
+            tracked.left -= 1
+            if not tracked.left:
                 del self._computations[name]
         elif finish == "processing":
             subtask.state, subtask.worker = finish, self._scheduler.tasks[key].processing_on.address
@@ -129,7 +129,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
     # -- what there is to know --------------------------------------------------------------------------------
 
-    def computations(self) -> list[Computation]:
+    def computations(self) -> list[ComputationStatus]:
         """Return how far computations are of which anything is left to do."""
         told = {
             (address, key): (computed, running)
@@ -137,25 +137,25 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
             for key, computed, running in state.metrics.get(SUBTASKS, ())
         }
         found = []
-        for name, noted in self._computations.items():
+        for name, tracked in self._computations.items():
             counts: Counter[str] = Counter()
             hosts: dict[str, Counter[str]] = {}
-            for key, subtask in noted.subtasks.items():
+            for key, subtask in tracked.subtasks.items():
                 of_subtask = _count(subtask, *told.get((subtask.worker, key), (0, 0)))
                 counts.update(of_subtask)
                 if subtask.worker:
                     hosts.setdefault(subtask.worker, Counter()).update(of_subtask)
             if counts["waiting"] or counts["running"]:
-                found.append(_computation(name, noted.client, counts, hosts))
+                found.append(_computation(name, tracked.client, counts, hosts))
         return found
 
-    def hosts(self) -> dict[str, Host]:
+    def hosts(self) -> dict[str, HostStatus]:
         """Return what agents do, by their addresses."""
         return {
-            address: Host(
+            address: HostStatus(
                 name=str(state.name),
                 processes=state.nthreads,
-                running=state.metrics["mars_operands_running"],
+                running=state.metrics["mars_chunks_running"],
                 stored_bytes=state.metrics["mars_stored_bytes"],
                 store_limit_bytes=state.metrics["mars_store_limit_bytes"],
                 on_disk_bytes=state.metrics["spilled_bytes"]["disk"],
@@ -167,23 +167,25 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
 def _count(subtask: _Subtask, computed: int, running: int) -> dict[str, int]:
     """Return how many operands of a subtask are in which state, given what its host has said of it."""
-    operands = subtask.operands
+    chunks = subtask.chunks
     if subtask.state == "memory":
-        return {"finished": operands}
+        return {"finished": chunks}
     if subtask.state == "erred":
-        return {"failed": operands}
+        return {"failed": chunks}
     if subtask.state != "processing":
-        return {"waiting": operands}
+        return {"waiting": chunks}
     # The two figures are not of the same moment.
-    running = min(running, operands - computed)
-    return {"finished": computed, "running": running, "waiting": operands - computed - running}
+    running = min(running, chunks - computed)
+    return {"finished": computed, "running": running, "waiting": chunks - computed - running}
 
 
-def _computation(name: str, client: str, counts: Counter[str], hosts: dict[str, Counter[str]]) -> Computation:
-    return Computation(
+def _computation(
+    name: str, client: str, counts: Counter[str], hosts: dict[str, Counter[str]]
+) -> ComputationStatus:
+    return ComputationStatus(
         computation=name,
         client=client,
-        operands=counts.total(),
+        chunks=counts.total(),
         waiting=counts["waiting"],
         running=counts["running"],
         finished=counts["finished"],
@@ -198,14 +200,14 @@ def _computation(name: str, client: str, counts: Counter[str], hosts: dict[str, 
 # -- pages ----------------------------------------------------------------------------------------------------
 
 
-class _Operands(RequestHandler):  # type: ignore[misc]
+class _Json(RequestHandler):  # type: ignore[misc]
     """All of it for programs."""
 
     def get(self) -> None:
         """Answer a request."""
-        overview = self.extra["overview"]
+        dashboard = self.extra["dashboard"]
         self.set_header("Content-Type", "application/json")
-        self.write(json.dumps({"computations": overview.computations(), "hosts": overview.hosts()}))
+        self.write(json.dumps({"computations": dashboard.computations(), "hosts": dashboard.hosts()}))
 
 
 class _Page(RequestHandler):  # type: ignore[misc]
@@ -213,19 +215,19 @@ class _Page(RequestHandler):  # type: ignore[misc]
 
     def get(self) -> None:
         """Answer a request."""
-        overview = self.extra["overview"]
-        self.write(page(overview.computations(), overview.hosts()))
+        dashboard = self.extra["dashboard"]
+        self.write(page(dashboard.computations(), dashboard.hosts()))
 
 
-def page(computations: list[Computation], hosts: Mapping[str, Host]) -> str:
+def page(computations: list[ComputationStatus], hosts: Mapping[str, HostStatus]) -> str:
     """Return a page of HTML that asks for itself again every second."""
     of_computations = _table(
-        ("computation", "", "operands", *STATES, "running on"),
+        ("computation", "", "chunks", *STATES, "running on"),
         [
             (
                 computation["computation"][:8],
-                (computation["finished"], computation["operands"]),
-                computation["operands"],
+                (computation["finished"], computation["chunks"]),
+                computation["chunks"],
                 *[computation[state] for state in STATES],  # type: ignore[literal-required]
                 ", ".join([address for address, counts in computation["hosts"].items() if counts["running"]]),
             )
@@ -250,7 +252,7 @@ def page(computations: list[Computation], hosts: Mapping[str, Host]) -> str:
         "<title>dask_mars: operands</title><style>body {font-family: sans-serif} td, th {padding: 2px 12px;"
         " text-align: left} td.number {text-align: right}</style></head><body>"
         f"<h2>Operands</h2>{of_computations if computations else '<p>Nothing is being computed.</p>'}"
-        f'<h2>Hosts</h2>{of_hosts}<p><a href="mars/operands.json">JSON</a></p></body></html>'
+        f'<h2>Hosts</h2>{of_hosts}<p><a href="mars/chunks.json">JSON</a></p></body></html>'
     )
 
 
@@ -269,10 +271,10 @@ def _cell(value: Any) -> str:
     return f"<td>{html.escape(str(value))}</td>"
 
 
-def routes(overview: Dashboard, prefix: str = "") -> Iterator[tuple[str, type, dict[str, Any]]]:
+def routes(dashboard: Dashboard, prefix: str = "") -> Iterator[tuple[str, type, dict[str, Any]]]:
     """Yield the pages as Tornado takes them."""
-    for path, handler in (("mars", _Page), ("mars/operands.json", _Operands)):
-        yield f"{prefix}/{path}", handler, {"extra": {"overview": overview}}
+    for path, handler in (("mars", _Page), ("mars/chunks.json", _Json)):
+        yield f"{prefix}/{path}", handler, {"extra": {"dashboard": dashboard}}
 
 
 def install(scheduler: Scheduler) -> Dashboard:
@@ -283,14 +285,14 @@ def install(scheduler: Scheduler) -> Dashboard:
     scheduler : Scheduler
         Dask's. If it has an overview already, that one stays.
     """
-    overview: Dashboard | None = scheduler.plugins.get(Dashboard.name)
-    if overview is None:
-        overview = Dashboard(scheduler)
-        scheduler.add_plugin(overview)
+    dashboard: Dashboard | None = scheduler.plugins.get(Dashboard.name)
+    if dashboard is None:
+        dashboard = Dashboard(scheduler)
+        scheduler.add_plugin(dashboard)
         application = getattr(scheduler, "http_application", None)
         if application is not None:
-            application.add_handlers(".*$", list(routes(overview, _prefix(application))))
-    return overview
+            application.add_handlers(".*$", list(routes(dashboard, _prefix(application))))
+    return dashboard
 
 
 def _prefix(application: Any) -> str:
@@ -302,4 +304,4 @@ def _prefix(application: Any) -> str:
     return ""
 
 
-__all__ = ["STATES", "Computation", "Dashboard", "Host", "install"]
+__all__ = ["STATES", "ComputationStatus", "Dashboard", "HostStatus", "install"]

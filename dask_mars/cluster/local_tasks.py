@@ -9,13 +9,12 @@ from typing import Any
 
 from distributed import Future
 
-from dask_mars.client.computation import raised_by
-from dask_mars.cluster.admission import holding, watch
-from dask_mars.cluster.computation import Computation, DaskKey
+from dask_mars.client.local_tasks import raised_by, run_chunk
+from dask_mars.cluster.admission import hold_locks, wait_for_results
+from dask_mars.cluster.computation import ClusterComputation, DaskKey
 from dask_mars.cluster.partition.subtasks import Subtask
-from dask_mars.cluster.progress import Watch
+from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.protocol.deferred import resolved
-from dask_mars.protocol.locks import interprocess
 from dask_mars.store.persisted import value_of
 
 
@@ -24,59 +23,59 @@ class LocalTasks:
 
     Parameters
     ----------
-    computation : Computation
+    computation : ClusterComputation
         Whose chunks.
-    progress : Watch, optional
+    progress : ProgressReceiver, optional
         Told what is computed here.
 
     Attributes
     ----------
     values : dict
         Of chunks that are in this process to stay.
-    whereabouts : dict
+    result_of : dict
         Of each chunk that a task of Dask's has among its results: which task, and the item; None if it is all.
     futures : dict
         What Dask is to keep until all is done, by the key of the task.
-    homes : dict
+    agents_with_files : dict
         Agents that have files which results depend on; and of each, for people, what needs some of them.
     """
 
-    def __init__(self, computation: Computation, progress: Watch | None = None) -> None:
+    def __init__(self, computation: ClusterComputation, progress: ProgressReceiver | None = None) -> None:
         self._client = computation.client
         self._graph = computation.graph
         self._requirements = computation.requirements
         self._retries = computation.retries
         self._progress = progress
         self.values: dict[int, Any] = {}
-        self.whereabouts: dict[int, tuple[DaskKey, int | None]] = {}
+        self.result_of: dict[int, tuple[DaskKey, int | None]] = {}
         self.futures: dict[DaskKey, Future] = {}
-        self.homes: dict[str, str] = {}
+        self.agents_with_files: dict[str, str] = {}
         #: The user's own futures.
-        self._given: dict[DaskKey, Future] = {}
+        self._user_futures: dict[DaskKey, Future] = {}
         #: Results that have been fetched because some of their items are yet to be used.
         self._gathered: dict[DaskKey, Any] = {}
         #: Chunks that agents have left to this process, and that were computed.
         self._deferred: dict[str, Any] = {}
         for chunk, value in computation.graph.values.items():
-            if chunk in computation.given:
-                self._given[value.key] = value
-                self.whereabouts[chunk] = value.key, None
+            if chunk in computation.user_futures:
+                self._user_futures[value.key] = value
+                self.result_of[chunk] = value.key, None
             else:
                 self.values[chunk] = value_of(value)
 
     def is_known(self, chunk: int) -> bool:
         """Say whether a chunk is here, or among the results of a task that has been made."""
-        return chunk in self.values or chunk in self.whereabouts
+        return chunk in self.values or chunk in self.result_of
 
     def future(self, key: DaskKey) -> Future:
         """Return what stands for a result on the cluster."""
-        return self.futures.get(key) or self._given[key]
+        return self.futures.get(key) or self._user_futures[key]
 
     def value(self, chunk: int) -> Any:
         """Return the value of a chunk that is here, or has been fetched."""
         if chunk in self.values:
             return self.values[chunk]
-        key, item = self.whereabouts[chunk]
+        key, item = self.result_of[chunk]
         value = self._gathered[key] if item is None else self._gathered[key][item]
         return resolved(value, self._deferred)
 
@@ -85,7 +84,7 @@ class LocalTasks:
         keys = self._results_with(chunks)
         missing = [key for key in keys if key not in self._gathered]
         futures = [self.future(key) for key in missing]
-        if self.homes:
+        if self.agents_with_files:
             self.wait(futures)
         gather = self._client.gather if self._progress is None else self._progress.gather
         found = gather(futures) if missing else []
@@ -95,9 +94,9 @@ class LocalTasks:
     def wait(self, futures: Collection[Future]) -> None:
         """Wait for results, as long as there are the files that they need."""
         if self._progress is None:
-            watch(self._client, futures, self.homes)
+            wait_for_results(self._client, futures, self.agents_with_files)
         else:
-            watch(self._client, futures, self.homes, self._progress.catch_up)
+            wait_for_results(self._client, futures, self.agents_with_files, self._progress.catch_up)
 
     def compute(self, subtask: Subtask) -> None:
         """Compute a subtask in this process."""
@@ -112,7 +111,7 @@ class LocalTasks:
                     tokens = frozenset()
                 self.fetch(sources)
                 if tokens != wanted:
-                    locks.enter_context(holding(wanted, self._client))
+                    locks.enter_context(hold_locks(wanted, self._client))
                     tokens = wanted
                 if self._progress is not None:
                     self._progress.begin(chunk)
@@ -122,12 +121,10 @@ class LocalTasks:
 
     def _run(self, chunk: int) -> Any:
         graph = self._graph
-        operand = graph.operands[graph.operand_of[chunk]]
-        literals = tuple([interprocess(literal) for literal in graph.literals[chunk]])
         left = 0 if chunk in self._requirements.once else graph.retries.get(chunk, self._retries)
         while True:
             try:
-                return operand.run([self.value(source) for source in graph.inputs[chunk]], literals)
+                return run_chunk(graph, chunk, [self.value(source) for source in graph.inputs[chunk]])
             except Exception as error:
                 if not left:
                     error.add_note(raised_by(graph, chunk))
@@ -141,7 +138,7 @@ class LocalTasks:
 
     def _results_with(self, chunks: Collection[int]) -> list[DaskKey]:
         """Return the tasks that have those chunks among their results which are not here."""
-        return list(dict.fromkeys([self.whereabouts[chunk][0] for chunk in chunks if chunk not in self.values]))
+        return list(dict.fromkeys([self.result_of[chunk][0] for chunk in chunks if chunk not in self.values]))
 
 
 __all__ = ["LocalTasks"]

@@ -1,4 +1,4 @@
-"""What an agent says of its engine with each heartbeat: for Dask's dashboard, and for the overview of operands.
+"""Metrics of an agent's engine, sent with each heartbeat.
 
 Of operands nothing is noted for it. Who asks counts them.
 """
@@ -37,13 +37,13 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
     """
     view = engine.view
     store, on_disk_bytes = view.store(), view.on_disk_bytes()
-    running = Counter([noted.task for noted in view.running().values() if noted is not None])
+    running = Counter([noted.graph for noted in view.running().values() if noted is not None])
     computed = view.computed()
     return {
         "memory": engine.memory_bytes(),
         # Some on disk may be of subtasks that are not done yet, and of no result that Dask knows of.
         "spilled_bytes": {"memory": min(on_disk_bytes, managed_bytes), "disk": on_disk_bytes},
-        "mars_operands_running": sum(running.values()),
+        "mars_chunks_running": sum(running.values()),
         "mars_stored_bytes": store["stored_bytes"],
         "mars_store_limit_bytes": store["limit_bytes"],
         SUBTASKS: [

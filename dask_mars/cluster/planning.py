@@ -1,4 +1,4 @@
-"""What a cluster offers, and what of a graph goes where."""
+"""Finds the agents of a cluster, and cuts a graph into subtasks for them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources, names_in_hashes
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
-from dask_mars.graph.chunks import ChunkGraph, Restriction
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Restriction
 from dask_mars.scheduler.events import GraphPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AgentInfo:
     """An agent, as Dask's scheduler knows it.
 
     Attributes
@@ -57,13 +57,13 @@ class Host:
         return has_resources(self.resources, resources)
 
 
-def find_hosts(client: Client) -> list[Host]:
+def find_agents(client: Client) -> list[AgentInfo]:
     """Return the agents of a cluster, in the order of their addresses.
 
     One that has just registered counts, though it does not run yet: the scheduler keeps its tasks until it does.
     """
     return [
-        Host(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
+        AgentInfo(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
         for address, told in sorted(workers_of(client).items())
         if MARK in told and Status[told["status"]] not in LEAVING
     ]
@@ -78,7 +78,9 @@ def futures_of(client: Client, graph: ChunkGraph) -> dict[int, Future]:
     }
 
 
-def held_by(client: Client, futures: Mapping[int, Future], hosts: Sequence[Host]) -> dict[int, dict[int, int]]:
+def find_replicas(
+    client: Client, futures: Mapping[int, Future], hosts: Sequence[AgentInfo]
+) -> dict[int, dict[int, int]]:
     """Find out where futures lie.
 
     Parameters
@@ -87,7 +89,7 @@ def held_by(client: Client, futures: Mapping[int, Future], hosts: Sequence[Host]
         Connected to the cluster.
     futures : mapping
         By chunk.
-    hosts : sequence of Host
+    hosts : sequence of AgentInfo
         Others do not count.
 
     Returns
@@ -126,9 +128,9 @@ class Cut(NamedTuple):
 
 def cut_for(
     graph: ChunkGraph,
-    hosts: Sequence[Host],
-    here: Collection[int],
-    held_bytes: Mapping[int, Mapping[int, int]],
+    hosts: Sequence[AgentInfo],
+    unsendable: Collection[int],
+    replica_bytes: Mapping[int, Mapping[int, int]],
     requirements: Requirements,
     shuffles: Shuffles,
 ) -> Cut:
@@ -138,12 +140,12 @@ def cut_for(
     ----------
     graph : ChunkGraph
         The graph.
-    hosts : sequence of Host
+    hosts : sequence of AgentInfo
         At least one. Subtasks know them by their place in it.
-    here : collection of int
+    unsendable : collection of int
         Chunks that have to run in this process, besides those of which the graph says so.
-    held_bytes : mapping
-        As `held_by` returns it.
+    replica_bytes : mapping
+        As `find_replicas` returns it.
     requirements : Requirements
         Of the graph's chunks.
     shuffles : Shuffles
@@ -154,7 +156,7 @@ def cut_for(
     NoHostAllowed
         The user wants a chunk to be computed where there is nobody.
     """
-    in_client = graph.chunks_for_client().union(graph.in_client, here)
+    in_client = graph.chunks_for_client().union(graph.in_client, unsendable)
     # Files that are written here are not to be looked for elsewhere.
     makers = {requirements.files[chunk] for chunk in in_client if chunk in requirements.files}
     in_client |= {chunk for chunk, maker in requirements.files.items() if maker in makers}
@@ -163,7 +165,7 @@ def cut_for(
         outputs=graph.outputs,
         operand_of=graph.operand_of,
         in_client=frozenset(in_client),
-        declared_bytes=graph.declared_bytes,
+        declared_bytes=DeclaredSizes(graph),
     )
     slots = {number: host.slots for number, host in enumerate(hosts)}
     by_address = names_in_hashes({host.address: host.name for host in hosts})
@@ -172,12 +174,12 @@ def cut_for(
     kinds = _kinds(graph, requirements, in_client)
     sizes = estimate_bytes(plan)
     key_of = graph.keys.__getitem__
-    placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, held_bytes, sizes)
+    placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, replica_bytes, sizes)
     return Cut(cut(plan, placed, slots, sizes=sizes, kinds=kinds), sizes)
 
 
 def _allowed(
-    graph: ChunkGraph, hosts: Sequence[Host], requirements: Requirements, shuffles: Shuffles
+    graph: ChunkGraph, hosts: Sequence[AgentInfo], requirements: Requirements, shuffles: Shuffles
 ) -> dict[int, list[int]]:
     """Return the hosts for those chunks that not all will do for."""
     allowed: dict[int, list[int]] = {}
@@ -213,7 +215,7 @@ def _kinds(graph: ChunkGraph, requirements: Requirements, in_client: Collection[
     return kinds
 
 
-def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
+def allowed_by(restriction: Restriction, hosts: Sequence[AgentInfo]) -> list[int]:
     """Return hosts that the user allows, by their place; all if none of them is there and others will do."""
     everywhere = range(len(hosts))
     numbers = [
@@ -227,4 +229,4 @@ def allowed_by(restriction: Restriction, hosts: Sequence[Host]) -> list[int]:
     return numbers or list(everywhere)
 
 
-__all__ = ["Cut", "Host", "allowed_by", "cut_for", "find_hosts", "futures_of", "held_by"]
+__all__ = ["AgentInfo", "Cut", "allowed_by", "cut_for", "find_agents", "find_replicas", "futures_of"]

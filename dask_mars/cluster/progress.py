@@ -1,4 +1,4 @@
-"""What becomes of chunks on a cluster, on its way from the agents to the callbacks of the user's process.
+"""Carries the progress of chunks from agents to the client's callbacks.
 
 It travels as events of Dask's scheduler, which any scheduler passes on. That keeps the last
 ``distributed.admin.low-level-log-length`` events of each topic for ever, so that there are few topics, and events
@@ -19,7 +19,7 @@ from typing import Any
 
 from distributed import Client, Worker
 
-from dask_mars.client.callbacks import Observer
+from dask_mars.client.callbacks import CallbackObserver
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.graph.chunks import DATA, ChunkGraph
 
@@ -73,7 +73,7 @@ class _News:
     ended: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
-class Messenger:
+class ProgressSender:
     """Sends what happens in the subtasks of a worker, about ten times a second and only if there is anything.
 
     Parameters
@@ -119,12 +119,12 @@ class Messenger:
             self._worker.log_event(topic, {"worker": self._worker.address, "subtasks": subtasks})
 
 
-class SubtaskWatcher:
+class SubtaskObserver:
     """Tells a messenger of a subtask's chunks.
 
     Parameters
     ----------
-    messenger : Messenger
+    messenger : ProgressSender
         Of this worker.
     mark : mapping
         What the client has said of the subtask, see `Watch.mark`.
@@ -135,11 +135,11 @@ class SubtaskWatcher:
     wants_tasks = True
     values_wanted = False
 
-    def __init__(self, messenger: Messenger, mark: Mapping[str, Any], known: int) -> None:
+    def __init__(self, messenger: ProgressSender, mark: Mapping[str, Any], known: int) -> None:
         self._messenger = messenger
         self._topic: str = mark["topic"]
         self._subtask = mark["computation"], mark["subtask"]
-        self.in_order = mark["in-order"]
+        self.in_order = mark["in_order"]
         self._known = known
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
@@ -163,7 +163,7 @@ _inboxes: dict[str, queue.SimpleQueue[Any]] = {}
 _watched: Counter[str] = Counter()
 
 
-def _hear(event: tuple[float, Mapping[str, Any]]) -> None:
+def _on_topic_event(event: tuple[float, Mapping[str, Any]]) -> None:
     """Take a message, in the client's event loop."""
     worker, subtasks = event[1]["worker"], event[1]["subtasks"]
     for computation, *news in subtasks:
@@ -172,7 +172,7 @@ def _hear(event: tuple[float, Mapping[str, Any]]) -> None:
             inbox.put((worker, *news))
 
 
-class Watch:
+class ProgressReceiver:
     """Tells an observer what becomes of a computation's chunks: of each once, and of its inputs first.
 
     Messages of different hosts may overtake each other; chunks are computed again where a host was lost; and a
@@ -193,7 +193,7 @@ class Watch:
     """
 
     def __init__(
-        self, client: Client, name: str, graph: ChunkGraph, subtasks: Sequence[Subtask], observer: Observer
+        self, client: Client, name: str, graph: ChunkGraph, subtasks: Sequence[Subtask], observer: CallbackObserver
     ) -> None:
         self._client = client
         self._name = name
@@ -211,7 +211,7 @@ class Watch:
             _inboxes[self._name] = self._inbox
             _watched[self._client.id] += 1
             if _watched[self._client.id] == 1:
-                self._client.subscribe_topic(self._topic, _hear)
+                self._client.subscribe_topic(self._topic, _on_topic_event)
 
     def close(self) -> None:
         """Listen no more."""
@@ -227,7 +227,7 @@ class Watch:
     @property
     def mark(self) -> dict[str, Any]:
         """What workers have to know to send messages."""
-        return {"topic": self._topic, "in-order": self._observer.in_order}
+        return {"topic": self._topic, "in_order": self._observer.in_order}
 
     def gather(self, futures: list[Any]) -> Any:
         """Return the values of futures, and see to messages meanwhile."""
@@ -308,4 +308,4 @@ async def _outcome(gathering: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExcept
         return None, error
 
 
-__all__ = ["Messenger", "SubtaskWatcher", "Watch", "numbers_in", "ranges_of"]
+__all__ = ["ProgressReceiver", "ProgressSender", "SubtaskObserver", "numbers_in", "ranges_of"]

@@ -1,4 +1,4 @@
-"""What single chunks of a graph demand of a cluster, besides being computed somewhere.
+"""Requirements of single chunks: cluster-wide locks, running once, files of a host, a Dask thread.
 
 Each of them is then in a subtask of its own, or with its kind alone: what holds for it must not hold for others.
 """
@@ -9,7 +9,14 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
-from dask_mars.optimize.effects import Literals, appends, locks_of, makes_files, need_dask, parts_of
+from dask_mars.optimize.effects import (
+    EffectScanner,
+    appends,
+    callables_of,
+    locks_of,
+    makes_files,
+    need_distributed,
+)
 
 
 @dataclass(slots=True)
@@ -55,15 +62,15 @@ class Requirements:
         )
 
 
-def find_demands(graph: ChunkGraph) -> Requirements:
+def find_requirements(graph: ChunkGraph) -> Requirements:
     """Return what the chunks of a graph demand."""
-    requirements, remarkable = Requirements(), Literals().remarkable
-    parts = [parts_of(operand) for operand in graph.operands]
-    of_dask = [need_dask(values) for values in parts]
+    requirements, with_effects = Requirements(), EffectScanner().with_effects
+    parts = [callables_of(operand) for operand in graph.operands]
+    of_dask = [need_distributed(values) for values in parts]
     locking = [locks_of(values) for values in parts]
     making = [makes_files(values) for values in parts]
     appending = [appends(operand) for operand in graph.operands]
-    values = {chunk: locks for chunk, value in graph.values.items() if (locks := locks_of(remarkable((value,))))}
+    values = {chunk: locks for chunk, value in graph.values.items() if (locks := locks_of(with_effects((value,))))}
     quiet = [
         not (of_dask[number] or locking[number] or making[number] or appending[number])
         for number in range(len(graph.operands))
@@ -71,10 +78,10 @@ def find_demands(graph: ChunkGraph) -> Requirements:
     for chunk, number in enumerate(graph.operand_of):
         if number == DATA:
             continue
-        inputs, literals = graph.inputs[chunk], remarkable(graph.literals[chunk])
+        inputs, literals = graph.inputs[chunk], with_effects(graph.literals[chunk])
         if quiet[number] and not (literals or values or requirements.files):
             continue
-        if of_dask[number] or need_dask(literals):
+        if of_dask[number] or need_distributed(literals):
             requirements.threads.add(chunk)
         if appending[number]:
             requirements.once.add(chunk)
@@ -91,7 +98,7 @@ def find_demands(graph: ChunkGraph) -> Requirements:
     return requirements
 
 
-class Finder:
+class RequirementsFinder:
     """Finds what the chunks of a graph demand once, where it is wanted before and after chunks are merged."""
 
     def __init__(self) -> None:
@@ -99,9 +106,9 @@ class Finder:
         #: Keys of the chunks that demand something: other than their numbers, they do not change.
         self._keys: dict[int, Key] = {}
 
-    def apart(self, graph: ChunkGraph) -> Collection[int]:
+    def select_unmergeable(self, graph: ChunkGraph) -> Collection[int]:
         """Return the chunks that demand something: they are not to be merged with others."""
-        self._found = find_demands(graph)
+        self._found = find_requirements(graph)
         self._keys = {chunk: graph.keys[chunk] for chunk in self._found.chunks()}
         return self._keys
 
@@ -111,12 +118,12 @@ class Finder:
         Parameters
         ----------
         graph : ChunkGraph
-            What merging has made of the graph that `apart` was last asked about, if it was.
+            What merging has made of the graph that `select_unmergeable` was last asked about, if it was.
         """
         if self._found is None:
-            return find_demands(graph)
+            return find_requirements(graph)
         # What demands nothing does so merged, too.
         return self._found.renumbered({chunk: graph.ids[key] for chunk, key in self._keys.items()})
 
 
-__all__ = ["Finder", "Requirements", "find_demands"]
+__all__ = ["Requirements", "RequirementsFinder", "find_requirements"]

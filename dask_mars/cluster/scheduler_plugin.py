@@ -1,4 +1,4 @@
-"""The scheduler's side, which nobody needs: exact places and priorities of subtasks, also when hosts come and go.
+"""The optional scheduler plugin: exact placement and priorities of subtasks.
 
 Without it Dask's scheduler treats what the client has planned as a wish, and gives subtasks of a host that is gone
 to whoever has least to do, workers included that are none of ours.
@@ -27,7 +27,7 @@ LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, S
 _CROWDED = 1.25
 
 
-class Plan(NamedTuple):
+class SubtaskAnnotation(NamedTuple):
     """What the client says of a subtask, by way of its annotations.
 
     Attributes
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
         Which it is a part of.
     subtask : int
         Its number in that.
-    operands : int
+    chunks : int
         Chunks that it computes; 0 for a task that takes its result apart.
     place : str
         What its host is found by, if it follows no data.
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
 
     computation: str
     subtask: int
-    operands: int
+    chunks: int
     place: str
     priority: tuple[float, float]
     bound: bool
@@ -71,7 +71,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, SubtaskAnnotation] = {}
         #: Addresses of all agents. Subtasks in queues have this very set as that of their workers, which so comes
         #: to hold agents that join later.
         self._agents: set[str] = set()
@@ -114,10 +114,10 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         """Take note of new subtasks, before any of them is sent anywhere."""
         for key, facts in annotations.get(MARK, {}).items():
             # A client of another version may say something else.
-            if not isinstance(facts, Mapping) or not facts.keys() >= set(Plan._fields):
+            if not isinstance(facts, Mapping) or not facts.keys() >= set(SubtaskAnnotation._fields):
                 continue
             task = scheduler.tasks[key]
-            plan = self._plans[key] = Plan(*[facts[name] for name in Plan._fields])
+            plan = self._plans[key] = SubtaskAnnotation(*[facts[name] for name in SubtaskAnnotation._fields])
             task.priority = plan.priority[0], task.priority[1], plan.priority[1]
             if plan.bound:
                 continue
@@ -154,7 +154,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         there = self._agents & workers.keys()
         self._names = names_in_hashes({address: workers[address].name for address in there})
 
-    def _unbound(self) -> list[tuple[TaskState, Plan]]:
+    def _unbound(self) -> list[tuple[TaskState, SubtaskAnnotation]]:
         """Return the subtasks whose places are ours to find."""
         tasks = self._scheduler.tasks
         return [(tasks[key], plan) for key, plan in self._plans.items() if not plan.bound and key in tasks]
@@ -172,7 +172,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         planned = task.worker_restrictions
         return planned is not self._agents and bool(planned) and planned <= set(self._there())
 
-    def _place(self, task: TaskState, plan: Plan) -> None:
+    def _place(self, task: TaskState, plan: SubtaskAnnotation) -> None:
         """Find a place for a subtask whose planned host is gone, or that is to be computed again."""
         there = self._there()
         workers = self._scheduler.workers
@@ -199,22 +199,22 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if found:
             scheduler.transitions(dict.fromkeys(found, "processing"), stimulus_id=f"dask-mars-resume-{time()}")
 
-    def _owner(self, plan: Plan, there: Collection[str]) -> str:
+    def _owner(self, plan: SubtaskAnnotation, there: Collection[str]) -> str:
         """Return the host that a subtask's place belongs to, among those that do not have enough already."""
         free = [address for address in there if not self._is_crowded(plan, address, there)]
         return max(free or there, key=lambda address: (self._score(plan, address), address))
 
-    def _score(self, plan: Plan, address: str) -> float:
+    def _score(self, plan: SubtaskAnnotation, address: str) -> float:
         return score(plan.place, self._names[address], self._scheduler.workers[address].nthreads)
 
-    def _is_crowded(self, plan: Plan, address: str, there: Collection[str]) -> bool:
+    def _is_crowded(self, plan: SubtaskAnnotation, address: str, there: Collection[str]) -> bool:
         workers = self._scheduler.workers
         slots = sum([workers[other].nthreads for other in there])
         count = sum([self._sent[plan.computation, other] for other in there]) + 1
         fair = _CROWDED * count * workers[address].nthreads / slots
         return bool(self._sent[plan.computation, address] >= fair)
 
-    def _offer(self, task: TaskState, plan: Plan, newcomer: str) -> None:
+    def _offer(self, task: TaskState, plan: SubtaskAnnotation, newcomer: str) -> None:
         """Move a subtask to an agent that has just come, if its place belongs to that and it has not begun."""
         stealing = self._scheduler.extensions.get("stealing")
         present = task.processing_on
@@ -228,14 +228,14 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             stealing.move_task_request(task, present, self._scheduler.workers[newcomer])
             self._note(task, plan, newcomer)
 
-    def _note(self, task: TaskState, plan: Plan, address: str) -> None:
+    def _note(self, task: TaskState, plan: SubtaskAnnotation, address: str) -> None:
         """Count a subtask without inputs where it was sent to."""
         if not task.dependencies:
             self._forget(task.key, plan)
             self._sent_to[task.key] = address
             self._sent[plan.computation, address] += 1
 
-    def _forget(self, key: Any, plan: Plan) -> None:
+    def _forget(self, key: Any, plan: SubtaskAnnotation) -> None:
         """Count a subtask no more."""
         address = self._sent_to.pop(key, None)
         if address is not None:
@@ -276,4 +276,4 @@ def install(scheduler: Scheduler) -> None:
         scheduler.add_plugin(Placement(scheduler), name=Placement.name)
 
 
-__all__ = ["LEAVING", "Placement", "Plan", "has_resources", "install", "names_in_hashes"]
+__all__ = ["LEAVING", "Placement", "SubtaskAnnotation", "has_resources", "install", "names_in_hashes"]

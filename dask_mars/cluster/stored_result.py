@@ -16,8 +16,8 @@ from dask.sizeof import sizeof
 from distributed.protocol.serialize import Serialized, serialize
 
 from dask_mars.protocol.deferred import resolved
-from dask_mars.protocol.object_ref import ARRAY, OBJECT, SPILLED, ObjectRef
-from dask_mars.store.persisted import Persisted, value_of
+from dask_mars.protocol.object_ref import ObjectRef, is_pickled, is_spilled, is_writeable_array
+from dask_mars.store.persisted import PersistedChunk, value_of
 from dask_mars.store.store import Store
 
 
@@ -72,7 +72,7 @@ class StoredResult(Serialized):  # type: ignore[misc]
     @property
     def nbytes(self) -> int:
         """Bytes of the values, roughly."""
-        return sum([item.nbytes if type(item) is Persisted else sizeof(item) for item in self.items])
+        return sum([item.nbytes if type(item) is PersistedChunk else sizeof(item) for item in self.items])
 
     @property
     def on_disk_bytes(self) -> int:
@@ -82,7 +82,7 @@ class StoredResult(Serialized):  # type: ignore[misc]
     def __getitem__(self, number: int) -> Any:
         # What a task returns has to be one of these.
         item = self.items[number]
-        return StoredResult([item], bare=True) if type(item) is Persisted else item
+        return StoredResult([item], bare=True) if type(item) is PersistedChunk else item
 
     def item(self, number: int | None) -> Any:
         """Return an item as it is, or, given None, what it stands for if that is not a list."""
@@ -121,74 +121,75 @@ def _size_of_stored(stored: StoredResult) -> int:
 def _on_disk_bytes(item: Any) -> int:
     if isinstance(item, StoredResult):
         return item.on_disk_bytes
-    ref = item.ref if type(item) is Persisted else None
-    return item.nbytes if ref is not None and ref[0] == SPILLED else 0
+    ref = item.ref if type(item) is PersistedChunk else None
+    return item.nbytes if ref is not None and is_spilled(ref) else 0
 
 
 def _serialized(item: Any) -> tuple[dict[str, Any], list[Any]]:
     if isinstance(item, StoredResult):
         return item.serialized()
     found: tuple[dict[str, Any], list[Any]]
-    if type(item) is not Persisted:
+    if type(item) is not PersistedChunk:
         found = serialize(item)
         return found
-    release_ended()
-    ref = item.engine.borrow(item.graph, item.chunk)
+    release_unread()
+    ref = item.engine.acquire(item.graph, item.chunk)
     owners: list[Any] = []
     try:
         return _frames_of(item.engine.store, ref, owners)
     finally:
-        loan = _Loan(item, ref, len(owners) + 1)
+        acquired = _AcquiredObject(item, ref, len(owners) + 1)
         for _, base in owners:
-            weakref.finalize(base, _ended.append, loan).atexit = False
-        _ended.append(loan)
+            weakref.finalize(base, _dropped_frames.append, acquired).atexit = False
+        _dropped_frames.append(acquired)
 
 
 def _frames_of(store: Store, ref: ObjectRef, owners: list[Any]) -> tuple[dict[str, Any], list[Any]]:
     """Serialise a value; whoever gets it may write to it, though it lies in shared memory here."""
     header: dict[str, Any]
-    if ref[0] == OBJECT:
+    if is_pickled(ref):
         # It is pickled already.
         pickled, buffers = store.load_pickle(ref, owners)
         return {"serializer": "pickle", "writeable": (True,) * len(buffers)}, [pickled, *buffers]
     header, frames = serialize(store.load(ref, owners))
-    if ref[0] == ARRAY and "writeable" in header.get("sub-header", ()):
-        header["sub-header"]["writeable"] = [ref[6]]
+    writeable = is_writeable_array(ref)
+    if writeable is not None and "writeable" in header.get("sub-header", ()):
+        header["sub-header"]["writeable"] = [writeable]
     return header, frames
 
 
 # -- chunks that must stay where they are while somebody reads their frames -----------------------------------
 
 
-class _Loan:
+class _AcquiredObject:
     """A borrowed chunk, and how many are still to say that they need it no more."""
 
     __slots__ = ("left", "persisted", "ref")
 
-    def __init__(self, persisted: Persisted, ref: ObjectRef, left: int) -> None:
+    def __init__(self, persisted: PersistedChunk, ref: ObjectRef, left: int) -> None:
         self.persisted = persisted
         self.ref = ref
         self.left = left
 
 
 #: Filled where memory is let go of, which may be in the middle of anything: no more than this may happen there.
-_ended: deque[_Loan] = deque()
-_guard = threading.Lock()
+_dropped_frames: deque[_AcquiredObject] = deque()
+_lock = threading.Lock()
 
 
-def release_ended() -> None:
+def release_unread() -> None:
     """Let go of chunks whose frames nobody reads any more. To be called from time to time."""
-    while _ended:
-        with _guard:
+    while _dropped_frames:
+        with _lock:
             try:
-                loan = _ended.popleft()
+                acquired = _dropped_frames.popleft()
             except IndexError:
                 return
-            loan.left -= 1
-            left = loan.left
-        engine = loan.persisted.engine
+            acquired.left -= 1
+            left = acquired.left
+        engine = acquired.persisted.engine
         if not left and engine.alive:
-            engine.give_back(loan.ref)
+            engine.release(acquired.ref)
 
 
-__all__ = ["StoredResult", "item_of", "plain", "release_ended"]
+__all__ = ["StoredResult", "item_of", "plain", "release_unread"]

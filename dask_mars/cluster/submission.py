@@ -19,15 +19,15 @@ from dask._task_spec import Task, TaskRef
 from distributed import Client, Future
 
 from dask_mars import config
-from dask_mars.client.callbacks import Observer
-from dask_mars.cluster.admission import allow_no_more, allow_once
+from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.annotations import TaskAnnotations
-from dask_mars.cluster.computation import Computation, DaskKey
+from dask_mars.cluster.computation import ClusterComputation, DaskKey
 from dask_mars.cluster.local_tasks import LocalTasks
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import Subtask
-from dask_mars.cluster.planning import Cut, Host, cut_for, futures_of, held_by
-from dask_mars.cluster.progress import Watch
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of
+from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import barrier_task, find_shuffles
 from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
@@ -36,18 +36,18 @@ from dask_mars.scheduler.events import CLIENT
 
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
 #: another takes over what reads them.
-_PARCEL_BYTES = 1 << 25
-_STAYING_PARCEL_BYTES = 1 << 27
+_GROUP_BYTES = 1 << 25
+_STAYING_GROUP_BYTES = 1 << 27
 
 
 def run_on_cluster(
     client: Client,
     graph: ChunkGraph,
-    hosts: Sequence[Host],
+    hosts: Sequence[AgentInfo],
     requirements: Requirements,
     retries: int | None = None,
-    keep: bool = False,
-    observer: Observer | None = None,
+    persist: bool = False,
+    observer: CallbackObserver | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -57,16 +57,16 @@ def run_on_cluster(
         Connected to the cluster.
     graph : ChunkGraph
         What to compute.
-    hosts : sequence of Host
+    hosts : sequence of AgentInfo
         Its agents.
     requirements : Requirements
         Of the graph's chunks.
     retries : int, optional
         How often a task that raises is tried again.
-    keep : bool, optional
+    persist : bool, optional
         Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
     observer : Observer, optional
-        Told what becomes of chunks; not together with `keep`.
+        Told what becomes of chunks; not together with `persist`.
 
     Returns
     -------
@@ -83,17 +83,17 @@ def run_on_cluster(
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
     shuffles = find_shuffles(graph, requirements.threads, name)
-    given = futures_of(client, graph)
-    computation = Computation(client, graph, hosts, name, retries, requirements, shuffles, given)
+    user_futures = futures_of(client, graph)
+    computation = ClusterComputation(client, graph, hosts, name, retries, requirements, shuffles, user_futures)
     packer = Packer(graph, retries)
-    here = packer.unsendable()
-    held_bytes = held_by(client, given, hosts)
+    unsendable = packer.unsendable()
+    replica_bytes = find_replicas(client, user_futures, hosts)
     while True:
-        found = cut_for(graph, hosts, here, held_bytes, requirements, shuffles)
+        found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles)
         try:
-            submission = _Submission(computation, packer, found, keep, observer)
+            submission = _Submission(computation, packer, found, persist, observer)
         except Unsendable as error:
-            here = here.union(error.chunks)
+            unsendable = unsendable.union(error.chunks)
         else:
             return submission.results()
 
@@ -103,13 +103,13 @@ class _Submission:
 
     Parameters
     ----------
-    computation : Computation
+    computation : ClusterComputation
         What is computed.
     packer : Packer
         Of its graph.
     found : Cut
         The subtasks that the graph is cut into.
-    keep, observer
+    persist, observer
         As `run_on_cluster` takes them.
 
     Raises
@@ -119,7 +119,12 @@ class _Submission:
     """
 
     def __init__(
-        self, computation: Computation, packer: Packer, found: Cut, keep: bool, observer: Observer | None
+        self,
+        computation: ClusterComputation,
+        packer: Packer,
+        found: Cut,
+        persist: bool,
+        observer: CallbackObserver | None,
     ) -> None:
         client, graph = computation.client, computation.graph
         self._client = client
@@ -132,11 +137,11 @@ class _Submission:
         self._subtasks, self._sizes = found
         self._annotations = TaskAnnotations(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
-        self._keep = keep
-        self._watch: Watch | None = None
+        self._persist = persist
+        self._progress: ProgressReceiver | None = None
         if observer is not None and observer.wants_tasks:
-            self._watch = Watch(client, self._name, graph, self._subtasks, observer)
-        self._here = LocalTasks(computation, self._watch)
+            self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer)
+        self._local_tasks = LocalTasks(computation, self._progress)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
@@ -145,13 +150,13 @@ class _Submission:
         #: Keys of the tasks that compute subtasks; others take their results apart.
         self._own_keys: dict[int, DaskKey] = {}
         #: Of requested chunks that are to stay on the cluster: key of the task that stands for it alone.
-        self._kept: dict[int, DaskKey] = {}
+        self._persisted_keys: dict[int, DaskKey] = {}
         #: Requested chunks that are on the cluster already, or on their way: the user has persisted them before.
-        self._already: dict[int, Future] = {}
-        if keep:
+        self._persisted_before: dict[int, Future] = {}
+        if persist:
             named = {chunk: client.futures.get(graph.keys[chunk]) for chunk in graph.outputs}
             good = [chunk for chunk, state in named.items() if state and state.status in ("pending", "finished")]
-            self._already = {chunk: Future(graph.keys[chunk], client) for chunk in good}
+            self._persisted_before = {chunk: Future(graph.keys[chunk], client) for chunk in good}
         #: Numbers of subtasks that nobody has been told of.
         self._waiting = list(range(len(self._subtasks)))
         #: Names of subtasks that may be begun once.
@@ -163,51 +168,51 @@ class _Submission:
     def results(self) -> dict[int, Any]:
         """Compute, and return the value of each output."""
         try:
-            if self._watch is not None:
-                self._watch.open()
+            if self._progress is not None:
+                self._progress.open()
             while True:
                 self._send()
                 if not self._waiting:
                     break
-                self._here.compute(self._subtasks[self._waiting.pop(0)])
+                self._local_tasks.compute(self._subtasks[self._waiting.pop(0)])
                 self._batch = self._next_batch()
-            return self._stand_ins() if self._keep else self._values()
+            return self._futures_of_outputs() if self._persist else self._values()
         except BaseException:
             # A client that has been closed meanwhile has nothing to say to what comes first.
             with contextlib.suppress(Exception):
-                self._client.cancel(list(self._here.futures.values()))
+                self._client.cancel(list(self._local_tasks.futures.values()))
             raise
         finally:
-            if self._watch is not None:
-                self._watch.close()
-            for future in self._here.futures.values():
+            if self._progress is not None:
+                self._progress.close()
+            for future in self._local_tasks.futures.values():
                 future.release()
-            allow_no_more(self._client, self._once)
+            unregister_once(self._client, self._once)
 
     def _values(self) -> dict[int, Any]:
         """Return the value of each output."""
         outputs = self._graph.outputs
-        self._here.fetch(outputs)
-        if self._watch is not None:
-            self._watch.finish()
-        return {chunk: self._here.value(chunk) for chunk in outputs}
+        self._local_tasks.fetch(outputs)
+        if self._progress is not None:
+            self._progress.finish()
+        return {chunk: self._local_tasks.value(chunk) for chunk in outputs}
 
-    def _stand_ins(self) -> dict[int, Any]:
+    def _futures_of_outputs(self) -> dict[int, Any]:
         """Return the future of each output, or its value if that is here."""
-        here = self._here
+        local_tasks = self._local_tasks
         if self._once:
             # What may be begun once must have ended before that is forgotten.
-            here.wait([here.futures[key] for key in self._kept.values()])
+            local_tasks.wait([local_tasks.futures[key] for key in self._persisted_keys.values()])
         found = {}
         for chunk in self._graph.outputs:
-            if chunk in here.values:
-                found[chunk] = here.values[chunk]
-            elif chunk in self._already:
-                found[chunk] = self._already[chunk]
-            elif chunk in self._kept:
-                found[chunk] = here.futures.pop(self._kept[chunk])
+            if chunk in local_tasks.values:
+                found[chunk] = local_tasks.values[chunk]
+            elif chunk in self._persisted_before:
+                found[chunk] = self._persisted_before[chunk]
+            elif chunk in self._persisted_keys:
+                found[chunk] = local_tasks.futures.pop(self._persisted_keys[chunk])
             else:
-                found[chunk] = here.future(here.whereabouts[chunk][0])
+                found[chunk] = local_tasks.future(local_tasks.result_of[chunk][0])
         return found
 
     # -- subtasks for the cluster -----------------------------------------------------------------------------
@@ -220,7 +225,11 @@ class _Submission:
         early = self._too_early()
         for number in self._waiting:
             subtask = self._subtasks[number]
-            if subtask.host == CLIENT or not all(map(self._here.is_known, subtask.inputs)) or number in early:
+            if (
+                subtask.host == CLIENT
+                or not all(map(self._local_tasks.is_known, subtask.inputs))
+                or number in early
+            ):
                 still.append(number)
                 continue
             try:
@@ -241,7 +250,9 @@ class _Submission:
         coming: set[int] = set()
         for number in self._waiting:
             subtask = self._subtasks[number]
-            if subtask.host != CLIENT and all(at in coming or self._here.is_known(at) for at in subtask.inputs):
+            if subtask.host != CLIENT and all(
+                at in coming or self._local_tasks.is_known(at) for at in subtask.inputs
+            ):
                 coming.update(subtask.outputs)
         return {
             number
@@ -251,41 +262,41 @@ class _Submission:
 
     def _tasks_of(self, number: int, subtask: Subtask) -> dict[DaskKey, tuple[Task, int]]:
         """Make the task that computes a subtask, and those that take its result apart."""
-        here = self._here
+        local_tasks = self._local_tasks
         values, found, tasks = {}, {}, {}
         for chunk in subtask.inputs:
-            if chunk not in here.values or chunk in here.whereabouts:
-                found[chunk] = here.whereabouts[chunk]
+            if chunk not in local_tasks.values or chunk in local_tasks.result_of:
+                found[chunk] = local_tasks.result_of[chunk]
                 continue
             own: DaskKey = (f"mars-data-{self._name}", chunk)
-            task = task_of_large(own, here.values[chunk])
+            task = task_of_large(own, local_tasks.values[chunk])
             if task is None:
-                values[chunk] = here.values[chunk]
+                values[chunk] = local_tasks.values[chunk]
             else:
                 tasks[own] = task, number
                 found[chunk] = own, None
         arguments = list(dict.fromkeys([key for key, _ in found.values()]))
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
-        parcels = self._parcels(subtask)
-        packed = self._packer.pack(subtask, parcels, sources, values, self._constraints(number, subtask))
-        here.whereabouts.update(found)
+        output_groups = self._output_groups(subtask)
+        packed = self._packer.pack(subtask, output_groups, sources, values, self._constraints(number, subtask))
+        local_tasks.result_of.update(found)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
         task = Task((f"mars-subtask-{self._name}", number), *call) if spec is None else barrier_task(spec, *call)
         key = self._own_keys[number] = task.key
         tasks[key] = task, number
-        for place_of_parcel, parcel in enumerate(parcels):
+        for place_of_group, group in enumerate(output_groups):
             part = key
-            if len(parcels) > 1:
-                part = f"mars-part-{self._name}", number, place_of_parcel
-                tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_parcel), number
-            here.whereabouts.update({chunk: (part, item) for item, chunk in enumerate(parcel)})
-            for item, chunk in enumerate(parcel if self._keep else ()):
-                if chunk in self._requested and chunk not in self._already:
+            if len(output_groups) > 1:
+                part = f"mars-part-{self._name}", number, place_of_group
+                tasks[part] = Task(part, operator.getitem, TaskRef(key), place_of_group), number
+            local_tasks.result_of.update({chunk: (part, item) for item, chunk in enumerate(group)})
+            for item, chunk in enumerate(group if self._persist else ()):
+                if chunk in self._requested and chunk not in self._persisted_before:
                     # Under the name that it has in the user's collection.
-                    own = self._kept[chunk] = self._graph.keys[chunk]
+                    own = self._persisted_keys[chunk] = self._graph.keys[chunk]
                     tasks[own] = Task(own, operator.getitem, TaskRef(part), item), number
         return tasks
 
@@ -296,20 +307,20 @@ class _Submission:
         if first in requirements.once:
             once = f"mars-once-{self._name}-{number}"
             self._once.append(once)
-        home = None
+        required_agent = None
         if self._annotations.needs_files(number):
-            home = self._hosts[subtask.host].id
-            self._here.homes[home] = str(self._graph.keys[subtask.chunks[-1]])
+            required_agent = self._hosts[subtask.host].id
+            self._local_tasks.agents_with_files[required_agent] = str(self._graph.keys[subtask.chunks[-1]])
         return Constraints(
-            requirements.locks.get(first, frozenset()), once, home, self._annotations.in_thread(number)
+            requirements.locks.get(first, frozenset()), once, required_agent, self._annotations.in_thread(number)
         )
 
-    def _parcels(self, subtask: Subtask) -> list[list[int]]:
+    def _output_groups(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one.
 
         Large groups are divided, since a parcel is in an agent's own memory until all of it has come.
         """
-        parcels: dict[tuple[frozenset[int], int, int], list[int]] = {}
+        output_groups: dict[tuple[frozenset[int], int, int], list[int]] = {}
         #: How many parcels of a group are full, and what the next has.
         filled: dict[frozenset[int], tuple[int, int]] = {}
         for chunk in subtask.outputs:
@@ -320,13 +331,13 @@ class _Submission:
             # A thread of Dask's gets copies of all that comes with what it reads.
             alone = any(map(self._annotations.in_thread, readers))
             wanted_by = frozenset(hosts)
-            limit = _STAYING_PARCEL_BYTES if hosts == {subtask.host} else _PARCEL_BYTES
+            limit = _STAYING_GROUP_BYTES if hosts == {subtask.host} else _GROUP_BYTES
             number, size = filled.get(wanted_by, (0, 0))
             if size and size + self._sizes[chunk] > limit:
                 number, size = number + 1, 0
             filled[wanted_by] = number, size + self._sizes[chunk]
-            parcels.setdefault((wanted_by, number, chunk if alone else -1), []).append(chunk)
-        return list(parcels.values())
+            output_groups.setdefault((wanted_by, number, chunk if alone else -1), []).append(chunk)
+        return list(output_groups.values())
 
     def _send(self) -> None:
         """Hand a batch to Dask."""
@@ -339,7 +350,7 @@ class _Submission:
             name: {key: known[name] for key, known in by_key.items()}.__getitem__
             for name in next(iter(by_key.values()))
         }
-        allow_once(self._client, self._once[self._allowed :])
+        register_once(self._client, self._once[self._allowed :])
         self._allowed = len(self._once)
         wanted = self._wanted(batch, sent)
         if not wanted:
@@ -347,30 +358,30 @@ class _Submission:
         with dask.annotate(**annotations):
             graph = {key: task for key, (task, _) in batch.items()}
             futures = self._client.get(graph, wanted, sync=False)
-        self._here.futures.update(zip(wanted, futures, strict=True))
+        self._local_tasks.futures.update(zip(wanted, futures, strict=True))
 
     def _wanted(self, batch: Collection[DaskKey], sent: set[int]) -> list[DaskKey]:
         """Return the tasks whose results are needed here, or by subtasks that are not sent yet."""
-        here = self._here
+        local_tasks = self._local_tasks
         wanted: dict[DaskKey, None] = {}
         for number in sorted(sent):
             subtask = self._subtasks[number]
             for chunk in subtask.outputs:
-                if chunk in self._kept:
-                    wanted[self._kept[chunk]] = None
-                if (chunk in self._requested and not self._keep) or not sent.issuperset(self._readers[chunk]):
-                    wanted[here.whereabouts[chunk][0]] = None
+                if chunk in self._persisted_keys:
+                    wanted[self._persisted_keys[chunk]] = None
+                if (chunk in self._requested and not self._persist) or not sent.issuperset(self._readers[chunk]):
+                    wanted[local_tasks.result_of[chunk][0]] = None
             for chunk in subtask.inputs:
-                key, _ = here.whereabouts.get(chunk, (None, None))
-                if chunk in here.values and key in batch and not sent.issuperset(self._readers[chunk]):
+                key, _ = local_tasks.result_of.get(chunk, (None, None))
+                if chunk in local_tasks.values and key in batch and not sent.issuperset(self._readers[chunk]):
                     wanted[key] = None
         return list(wanted)
 
     def _annotated(self, task: Task, number: int) -> dict[str, Any]:
-        wish: dict[str, Any] = self._annotations.of_task(task, number, task.key == self._own_keys[number])
-        if self._watch is not None:
-            wish[MARK] |= self._watch.mark
-        return wish
+        annotations: dict[str, Any] = self._annotations.of_task(task, number, task.key == self._own_keys[number])
+        if self._progress is not None:
+            annotations[MARK] |= self._progress.mark
+        return annotations
 
 
 __all__ = ["run_on_cluster"]

@@ -15,7 +15,7 @@ from dask._task_spec import Task
 from dask.sizeof import sizeof
 from distributed import Worker, get_worker
 
-from dask_mars.cluster.admission import begin_once, holding
+from dask_mars.cluster.admission import claim_once, hold_locks
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.stored_result import item_of, plain
 from dask_mars.errors import FilesLost
@@ -63,7 +63,7 @@ class Constraints:
         Tokens of the locks that it has to hold on all hosts meanwhile.
     once : str or None
         Name under which the scheduler notes that it was begun, if it must not be begun twice.
-    home : str or None
+    required_agent : str or None
         The only agent that may compute it, because files that it needs are there.
     in_thread : bool
         Whether a thread of Dask's worker has to compute it.
@@ -71,7 +71,7 @@ class Constraints:
 
     locks: frozenset[str] = frozenset()
     once: str | None = None
-    home: str | None = None
+    required_agent: str | None = None
     in_thread: bool = False
 
 
@@ -94,7 +94,7 @@ class SubtaskSpec:
         Pickles.
     operand_of, inputs, literals, sizes : list
         Of the chunks that it computes; the sizes are declared ones.
-    parcels : list of list of int
+    output_groups : list of list of int
         Its outputs, those together that go to the same places.
     retries, priorities : dict
         As in a `ChunkGraph`.
@@ -113,7 +113,7 @@ class SubtaskSpec:
     inputs: list[tuple[int, ...]]
     literals: list[tuple[Any, ...]]
     sizes: list[int | None]
-    parcels: list[list[int]]
+    output_groups: list[list[int]]
     retries: dict[int, int]
     priorities: dict[int, float]
     default_retries: int
@@ -141,7 +141,7 @@ class SubtaskSpec:
             inputs=[()] * known + self.inputs,
             operands=list(map(_operand, self.operands)),
             values=values,
-            outputs=sorted({chunk for parcel in self.parcels for chunk in parcel}),
+            outputs=sorted({chunk for group in self.output_groups for chunk in group}),
             ids={key: chunk for chunk, key in enumerate(self.keys)},
             retries=self.retries,
             priorities=self.priorities,
@@ -161,13 +161,13 @@ class SubtaskSpec:
         if isinstance(worker, Agent):
             return worker.compute(self, arguments)
         with admitted(self, worker):
-            return self.compute_here(arguments)
+            return self.compute_in_thread(arguments)
 
-    def compute_here(self, arguments: Sequence[Any]) -> Any:
+    def compute_in_thread(self, arguments: Sequence[Any]) -> Any:
         """Compute the subtask in this thread, and return what calling it returns."""
         found = _run(self.graph(arguments))
-        parcels = [[found[chunk] for chunk in parcel] for parcel in self.parcels]
-        return parcels[0] if len(parcels) == 1 else parcels
+        output_groups = [[found[chunk] for chunk in group] for group in self.output_groups]
+        return output_groups[0] if len(output_groups) == 1 else output_groups
 
     @property
     def name(self) -> str:
@@ -186,7 +186,7 @@ def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = 
     worker : Worker
         By whom.
     is_wanted : callable, optional
-        As `holding` takes it.
+        As `hold_locks` takes it.
 
     Raises
     ------
@@ -194,11 +194,11 @@ def admitted(spec: SubtaskSpec, worker: Worker, is_wanted: Callable[[], bool] = 
         It must not be computed, or not any more.
     """
     constraints = spec.constraints
-    if constraints.home is not None and constraints.home != worker.id:
+    if constraints.required_agent is not None and constraints.required_agent != worker.id:
         raise FilesLost(spec.name)
-    with holding(constraints.locks, worker, is_wanted):
+    with hold_locks(constraints.locks, worker, is_wanted):
         if constraints.once is not None:
-            begin_once(worker, constraints.once, spec.name)
+            claim_once(worker, constraints.once, spec.name)
         yield
 
 
@@ -251,7 +251,7 @@ class Packer:
     def pack(
         self,
         subtask: Subtask,
-        parcels: list[list[int]],
+        output_groups: list[list[int]],
         sources: Mapping[int, tuple[int, int | None]],
         values: Mapping[int, Any],
         constraints: Constraints = Constraints(),
@@ -262,7 +262,7 @@ class Packer:
         ----------
         subtask : Subtask
             Which.
-        parcels : list of list of int
+        output_groups : list of list of int
             Its outputs, those together that go to the same places.
         sources : mapping
             Of the inputs that others compute, where in the arguments they are.
@@ -291,7 +291,7 @@ class Packer:
             inputs=[tuple([new[source] for source in graph.inputs[chunk]]) for chunk in chunks],
             literals=[graph.literals[chunk] for chunk in chunks],
             sizes=[graph.declared_bytes(chunk) for chunk in chunks],
-            parcels=[[new[chunk] for chunk in parcel] for parcel in parcels],
+            output_groups=[[new[chunk] for chunk in group] for group in output_groups],
             retries={new[chunk]: graph.retries[chunk] for chunk in chunks if chunk in graph.retries},
             priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
             default_retries=self._default_retries,
@@ -300,8 +300,8 @@ class Packer:
         try:
             return dumps(spec)
         except Exception as error:
-            bad = [chunk for chunk in chunks if not _can_dump(graph.literals[chunk])]
-            bad += [chunk for chunk in chunks if not _can_dump([values.get(at) for at in graph.inputs[chunk]])]
+            bad = [chunk for chunk in chunks if not _is_picklable(graph.literals[chunk])]
+            bad += [chunk for chunk in chunks if not _is_picklable([values.get(at) for at in graph.inputs[chunk]])]
             if not bad:
                 raise
             raise Unsendable(bad) from error
@@ -344,7 +344,7 @@ def _dump_operand(operand: Operand) -> bytes | None:
         return None
 
 
-def _can_dump(value: Any) -> bool:
+def _is_picklable(value: Any) -> bool:
     try:
         pickle.loads(dumps(value))
     except Exception:

@@ -1,4 +1,4 @@
-"""What comes to an agent from elsewhere, and what it sends from disk: both within the host's memory.
+"""Moves results from other hosts into an agent's store, within its memory.
 
 Dask fetches what a subtask reads as soon as it knows of the subtask. Here it waits until the store has room, as
 operands do for their results, and goes into the store before Dask hears that it is there.
@@ -16,7 +16,7 @@ from dask.sizeof import sizeof
 
 from dask_mars.cluster.stored_result import StoredResult
 from dask_mars.engine.loop import Engine
-from dask_mars.engine.reservations import Room
+from dask_mars.engine.reservations import Reservation
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Transfers:
         self._arriving: dict[Any, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
-    async def room(self, name: str, size_bytes: int) -> AsyncIterator[None]:
+    async def reserve(self, name: str, size_bytes: int) -> AsyncIterator[None]:
         """Wait until so many bytes may go into the store, and keep them free meanwhile.
 
         Where there never can be so much room it goes on without: whoever reads what comes will say so.
@@ -54,23 +54,23 @@ class Transfers:
             yield
             return
         answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        room = None
+        reservation = None
         try:
-            room = Room(self.engine, name, size_bytes, _settler(answer))
+            reservation = Reservation(self.engine, name, size_bytes, _settler(answer))
             error = await answer
         except Exception as stopped:
             error = stopped
         except BaseException:
-            if room is not None:
-                room.give_back()
+            if reservation is not None:
+                reservation.release()
             raise
         if error is not None:
             logger.debug("no room for %s: %s", name, error)
         try:
             yield
         finally:
-            if room is not None:
-                room.give_back()
+            if reservation is not None:
+                reservation.release()
 
     async def put(self, values: dict[Any, Any], keys: Collection[Any]) -> None:
         """Put those values of a mapping into the store that have one of the keys and are large."""
@@ -89,7 +89,7 @@ class Transfers:
                 # It can be used as it is, too.
                 logger.debug("%r stays where it is: %s", key, error)
 
-    async def take_in(self, key: Any) -> None:
+    async def move_to_store(self, key: Any) -> None:
         """Put a result that the agent has, in its own memory, into the store, if it is large."""
         value = self._data.get(key)
         if value is None or isinstance(value, StoredResult):
@@ -98,13 +98,13 @@ class Transfers:
         which = key, id(value)
         taking = self._arriving.get(which)
         if taking is None:
-            taking = self._arriving[which] = asyncio.ensure_future(self._take_in(key, value))
+            taking = self._arriving[which] = asyncio.ensure_future(self._move_to_store(key, value))
             taking.add_done_callback(lambda _: self._arriving.pop(which))
         await taking
 
-    async def _take_in(self, key: Any, value: Any) -> None:
+    async def _move_to_store(self, key: Any, value: Any) -> None:
         values = {key: value}
-        async with self.room(str(key), sizeof(value)):
+        async with self.reserve(str(key), sizeof(value)):
             await self.put(values, values.keys())
         if self._data.get(key) is value:
             self._data[key] = values[key]
@@ -126,7 +126,7 @@ def _settler(answer: asyncio.Future[Exception | None]) -> Callable[[Exception | 
     return tell
 
 
-class Budget:
+class BytesSemaphore:
     """Bytes of which several may take a share at a time, and one always any amount.
 
     Parameters
@@ -142,7 +142,7 @@ class Budget:
         self._freed = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def share(self, size_bytes: int) -> AsyncIterator[None]:
+    async def acquire(self, size_bytes: int) -> AsyncIterator[None]:
         """Wait for so many bytes, and have them meanwhile."""
         if not size_bytes:
             yield
@@ -158,4 +158,4 @@ class Budget:
             self._freed.set()
 
 
-__all__ = ["Budget", "Transfers"]
+__all__ = ["BytesSemaphore", "Transfers"]

@@ -1,4 +1,4 @@
-"""What the display of progress looks like, drawn with rich."""
+"""Draws progress bars with rich."""
 
 from __future__ import annotations
 

@@ -12,18 +12,18 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from dask_mars.diagnostics.trace_file import TraceFile
-from dask_mars.engine.listeners import EngineView, Happening, Listener, listeners
+from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, listeners
 from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
     ChunksFinished,
-    ChunksSpilled,
     FailGraph,
     FinishGraph,
     ForgetGraph,
     GraphCancelled,
     GraphSubmitted,
+    ObjectSpilled,
     WorkerLost,
     WorkerStarted,
 )
@@ -100,14 +100,14 @@ class EventLog(Listener):
 
     # -- in the engines' threads ------------------------------------------------------------------------------
 
-    def hear(self, engine: EngineView, happening: Happening) -> None:
+    def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
         """Note what is to be written of an event."""
-        write = self._writers.get(type(happening))
+        write = self._handlers.get(type(event))
         if write is not None:
             now_s = time.perf_counter()
             with self._lock:
                 if self._file is not None:
-                    write(self, self._file, engine, happening, now_s)
+                    write(self, self._file, engine, event, now_s)
                     self._count(self._file, engine, now_s)
 
     def _count(self, file: TraceFile, engine: EngineView, now_s: float) -> None:
@@ -128,7 +128,7 @@ class EventLog(Listener):
             self._pid(file, engine, worker)
         self._open.add((engine.number, event.graph))
         operands = sum(operand >= 0 for operand in event.plan.operand_of)
-        args = {"graph": event.graph, "operands": operands}
+        args = {"graph": event.graph, "chunks": operands}
         file.note(file.instant, "graph submitted", engine.number, None, now_s, args)
 
     def _on_finished(self, file: TraceFile, engine: EngineView, event: ChunksFinished, now_s: float) -> None:
@@ -143,15 +143,15 @@ class EventLog(Listener):
         if event.worker == CLIENT:
             for key, chunk, times_s in zip(keys, event.chunks, times, strict=True):
                 size = getattr(run.values[chunk], "nbytes", None)
-                file.note(file.operand_here, run.number, key, times_s, size if isinstance(size, int) else None)
+                file.note(file.client_chunk, run.number, key, times_s, size if isinstance(size, int) else None)
         else:
             refs = [run.refs[chunk] for chunk in event.chunks]
-            file.note(file.operands, self._pid(file, engine, event.worker), run.number, keys, times, refs)
+            file.note(file.worker_chunks, self._pid(file, engine, event.worker), run.number, keys, times, refs)
 
     def _on_failed(self, file: TraceFile, engine: EngineView, event: ChunkFailed, now_s: float) -> None:
         pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)
         args = _failure(engine, event.graph, event.chunk)
-        file.note(file.instant, "operand failed", engine.number, pid, now_s, args)
+        file.note(file.instant, "chunk failed", engine.number, pid, now_s, args)
 
     def _on_started(self, file: TraceFile, engine: EngineView, event: WorkerStarted, now_s: float) -> None:
         pid = self._pid(file, engine, event.worker)
@@ -164,14 +164,14 @@ class EventLog(Listener):
             args |= _failure(engine, *event.running)
         file.note(file.instant, "worker lost", engine.number, pid, now_s, args)
 
-    def _on_spilled(self, file: TraceFile, engine: EngineView, event: ChunksSpilled, now_s: float) -> None:
-        run = engine.runs.get(event.graph)
+    def _on_spilled(self, file: TraceFile, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s:
-            for chunk, size in event.sizes.items():
-                args: dict[str, Any] = {"graph": event.graph, "bytes": size, "written": event.written}
-                if run is not None:
-                    args["chunk"] = str(run.graph.keys[chunk])
-                file.note(file.spill, engine.number, event.began_s, event.ended_s, args)
+            graph, _ = event.object
+            args: dict[str, Any] = {"graph": graph, "bytes": event.size_bytes, "written": event.written}
+            key = engine.key_of(event.object)
+            if key is not None:
+                args["chunk"] = str(key)
+            file.note(file.spill, engine.number, event.began_s, event.ended_s, args)
 
     def _on_graph_finished(self, file: TraceFile, engine: EngineView, event: FinishGraph, now_s: float) -> None:
         self._end(file, engine, "graph finished", event.graph, now_s)
@@ -202,13 +202,13 @@ class EventLog(Listener):
             self._open.remove((engine.number, graph))
             file.note(file.instant, name, engine.number, None, now_s, {"graph": graph, **(args or {})})
 
-    _writers: ClassVar[dict[type, Callable[[EventLog, TraceFile, EngineView, Any, float], None]]] = {
+    _handlers: ClassVar[dict[type, Callable[[EventLog, TraceFile, EngineView, Any, float], None]]] = {
         GraphSubmitted: _on_submitted,
         ChunksFinished: _on_finished,
         ChunkFailed: _on_failed,
         WorkerStarted: _on_started,
         WorkerLost: _on_lost,
-        ChunksSpilled: _on_spilled,
+        ObjectSpilled: _on_spilled,
         FinishGraph: _on_graph_finished,
         FailGraph: _on_graph_failed,
         GraphCancelled: _on_graph_cancelled,

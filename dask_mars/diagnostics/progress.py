@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dask.callbacks import Callback
 
 from dask_mars.diagnostics.tally import Tally
-from dask_mars.engine.listeners import EngineView, Happening, Listener, listeners
+from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, listeners
 from dask_mars.graph.chunks import Key
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -114,29 +114,29 @@ class Progress(Callback, Listener):  # type: ignore[misc]
 
     # -- in the engines' threads ------------------------------------------------------------------------------
 
-    def hear(self, engine: EngineView, happening: Happening) -> None:
+    def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
         """Note what is to be counted."""
-        kind = type(happening)
-        if engine.of_agent:
+        kind = type(event)
+        if engine.is_agent:
             # A cluster that lives in this process: a computation is shown, and not its parts too.
             return
         if kind is GraphSubmitted:
-            assert isinstance(happening, GraphSubmitted)
-            run = engine.runs[happening.graph]
+            assert isinstance(event, GraphSubmitted)
+            run = engine.runs[event.graph]
             keys, operand_of = run.graph.keys, run.graph.operand_of
             tasks = (key for key, operand in zip(keys, operand_of, strict=True) if operand >= 0)
             tally = Tally(time.monotonic(), tasks, keys.__getitem__, lambda: _running(engine, run.number, keys))
             self._show((engine.number, run.number), tally, engine)
             return
-        tally_of = self._tallies.get((engine.number, getattr(happening, "graph", 0)))
+        tally_of = self._tallies.get((engine.number, getattr(event, "graph", 0)))
         if tally_of is None:
             return
-        if isinstance(happening, ChunksFinished):
-            tally_of.done.append(happening.chunks)
+        if isinstance(event, ChunksFinished):
+            tally_of.done.append(event.chunks)
             stored_bytes = engine.store()["stored_bytes"]
             tally_of.most_stored_bytes = max(tally_of.most_stored_bytes, stored_bytes)
-        elif isinstance(happening, ChunkFailed):
-            tally_of.failed.append(happening.chunk)
+        elif isinstance(event, ChunkFailed):
+            tally_of.failed.append(event.chunk)
         elif kind in _OUTCOMES:
             tally_of.end(time.monotonic(), _OUTCOMES[kind])
 
@@ -157,5 +157,5 @@ def _itself(key: Key) -> Key:
 def _running(engine: EngineView, graph: int, keys: list[Key]) -> Iterator[Key]:
     """Return the keys that workers are computing of a graph, but for what is no chunk's number."""
     for noted in engine.running().values():
-        if noted is not None and noted.task == graph and noted.subtask < len(keys):
-            yield keys[noted.subtask]
+        if noted is not None and noted.graph == graph and noted.number < len(keys):
+            yield keys[noted.number]

@@ -39,7 +39,7 @@ def complete(
     )
 
 
-def operand(
+def chunk_steps(
     layer: str,
     process: int,
     row: int,
@@ -53,7 +53,7 @@ def operand(
     where = f'"pid": {process}, "tid": {row}'
     size = "" if stored is None else f', "bytes": {stored}'
     events = [
-        f'{{"ph": "X", "cat": "operand", "name": {quoted(layer)}, {where}, "ts": {began / 1000:.3f}, '
+        f'{{"ph": "X", "cat": "chunk", "name": {quoted(layer)}, {where}, "ts": {began / 1000:.3f}, '
         f'"dur": {(ended - began) / 1000:.3f}, "args": {{"graph": {graph}, "chunk": {quoted(chunk)}{size}}}}}'
     ]
     for step, start, end in (("load", began, loaded), ("compute", loaded, computed), ("seal", computed, ended)):

@@ -25,7 +25,7 @@ Times = tuple[float, float, float, float]
 #: Counters of the trace, by what `EngineView.store` calls them.
 _COUNTERS = {
     "stored_bytes": "bytes stored",
-    "promised_bytes": "bytes promised",
+    "reserved_bytes": "bytes reserved",
     "spilled_bytes": "bytes spilled",
 }
 
@@ -100,7 +100,7 @@ class TraceFile:
         """Name the row of a worker process, unless it has a name."""
         yield from self._row((pid,), f"worker {number} (process {pid})")[1]
 
-    def operands(
+    def worker_chunks(
         self,
         pid: int,
         graph: int,
@@ -112,15 +112,15 @@ class TraceFile:
         row = self._rows[pid,]
         for key, times_s, ref in zip(keys, times, refs, strict=True):
             size = None if ref is None else size_of(ref)
-            yield from trace.operand(layer_of(key), self.process, row, graph, str(key), size, times_s)
+            yield from trace.chunk_steps(layer_of(key), self.process, row, graph, str(key), size, times_s)
 
-    def operand_here(self, graph: int, key: Key, times_s: Times, size: int | None) -> Iterator[str]:
+    def client_chunk(self, graph: int, key: Key, times_s: Times, size: int | None) -> Iterator[str]:
         """Return the events of an operand of the user's process, whose threads share rows where they can."""
         lane = next((n for n, until_s in enumerate(self._lanes_s) if until_s <= times_s[0]), len(self._lanes_s))
         self._lanes_s[lane : lane + 1] = [times_s[-1]]
         row, naming = self._row(("user", lane), "user's process" if lane == 0 else f"user's process, {lane + 1}")
         yield from naming
-        yield from trace.operand(layer_of(key), self.process, row, graph, str(key), size, times_s)
+        yield from trace.chunk_steps(layer_of(key), self.process, row, graph, str(key), size, times_s)
 
     def instant(
         self, name: str, engine: int, pid: int | None, time_s: float, args: Mapping[str, Any]

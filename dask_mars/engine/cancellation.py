@@ -1,4 +1,4 @@
-"""What is to have stopped by when: workers that start, and running tasks of cancelled graphs."""
+"""Deadlines of workers: to be up, and to have left a cancelled graph."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Cancellation:
         #: (when to look, tie-breaker, worker process, graph or 0 for the start, when its process is to be ended).
         self._heap: list[tuple[float, int, WorkerHandle, int, float]] = []
 
-    def await_start(self, handle: WorkerHandle, timeout_s: float) -> None:
+    def add_start_deadline(self, handle: WorkerHandle, timeout_s: float) -> None:
         """Give a worker time to be up."""
         due_s = time.monotonic() + timeout_s
         self._push(due_s, handle, 0, due_s)
 
-    def end_soon(self, handle: WorkerHandle, graph: int) -> None:
+    def add_stop_deadline(self, handle: WorkerHandle, graph: int) -> None:
         """See to it that a worker has nothing of a graph in hand when the grace period is over."""
         now_s = time.monotonic()
         self._push(now_s, handle, graph, now_s + self._grace_s)
@@ -72,7 +72,7 @@ class Cancellation:
 
     def _stop(self, handle: WorkerHandle, graph: int, now_s: float, end_s: float) -> None:
         noted = self._control.running(handle.number)
-        if not handle.ready or (noted is not None and noted.task != graph):
+        if not handle.ready or (noted is not None and noted.graph != graph):
             # It will give back what it finds waiting, and what it runs meanwhile is no business of this graph's.
             again_s = now_s + max(self._grace_s, _AGAIN_S)
             self._push(again_s, handle, graph, again_s + self._grace_s)

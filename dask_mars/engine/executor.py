@@ -1,4 +1,4 @@
-"""What the state machine says is to be done, done."""
+"""Carries out the instructions of the state machine: messages to workers, spilling, answers to callers."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
-from dask_mars.engine import computation as messages
-from dask_mars.engine.computation import GraphRun
+from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.listeners import listeners
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
 from dask_mars.errors import RequestTooLarge, SpillError
-from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import SPILLED, ObjectRef, needed_bytes
+from dask_mars.protocol.messages import Drop
+from dask_mars.protocol.object_ref import ObjectRef, needed_bytes
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
     ChunksReturned,
-    ChunksSpilled,
     Event,
     FailGraph,
     FinishGraph,
     ForgetGraph,
+    ForgetObjects,
     Free,
+    GrantReservation,
     Instruction,
     Interrupt,
+    ObjectSpilled,
     ReadAhead,
     RecallQueued,
     Refuse,
+    RefuseReservation,
     Run,
     Spill,
+    UseRestored,
     UseSpilled,
 )
+from dask_mars.scheduler.objects import ObjectId
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +55,11 @@ class Executor:
         Feeds an event to the state machine.
     command : callable
         Has a function called in the engine's thread, from any other.
-    end_soon : callable
+    add_stop_deadline : callable
         Interrupts a worker's task of a graph, and ends the worker if that does not help.
-    ask_back : callable
+    request_recall : callable
         Asks a worker to give back what waits behind what it runs.
-    tell : callable
+    notify : callable
         Tells listeners what becomes of graphs.
     """
 
@@ -64,16 +68,16 @@ class Executor:
         registry: Registry,
         post: Callable[[Event], None],
         command: Callable[[Callable[[], None]], None],
-        end_soon: Callable[[WorkerHandle, int], None],
-        ask_back: Callable[[WorkerHandle], None],
-        tell: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
+        add_stop_deadline: Callable[[WorkerHandle, int], None],
+        request_recall: Callable[[WorkerHandle], None],
+        notify: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
     ) -> None:
         self._registry = registry
         self._post = post
         self._command = command
-        self._end_soon = end_soon
-        self._ask_back = ask_back
-        self._tell = tell
+        self._add_stop_deadline = add_stop_deadline
+        self._request_recall = request_recall
+        self._notify = notify
         self._blocks, self._spill_writer, self._sender = registry.blocks, registry.spill_writer, registry.sender
         self._runs, self._workers = registry.runs, registry.workers
         #: Why chunks cannot be written to disk, if so.
@@ -81,136 +85,148 @@ class Executor:
 
     def carry_out(self, instruction: Instruction) -> None:
         """Do what is to be done."""
-        self._carry_out[type(instruction)](self, instruction)
+        self._handlers[type(instruction)](self, instruction)
 
     def _run(self, instruction: Run) -> None:
         run = self._runs[instruction.graph]
         if run.observed:
-            run.inbox.put(messages.Started(instruction.chunks))
+            run.inbox.put(client_messages.Started(instruction.chunks))
         if instruction.worker == CLIENT:
-            run.inbox.put(messages.RunHere(instruction.chunks))
+            run.inbox.put(client_messages.RunInClient(instruction.chunks))
             return
         handle = self._workers[instruction.worker]
         chunks = instruction.chunks
         for part in [[chunk] for chunk in chunks] if run.one_by_one else [chunks]:
-            unsent = self._sender.send(handle, run, part, instruction.loads, listeners.want_steps)
+            unsent = self._sender.send(handle, run, part, instruction.restores, listeners.want_steps)
             for chunk in unsent.refused:
                 self._post(ChunkFailed(handle.number, run.number, chunk, final=True))
             if unsent.unsendable:
                 self._post(ChunksReturned(handle.number, run.number, unsent.unsendable, to_client=True))
 
     def _free(self, instruction: Free) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            ref = run.refs[chunk]
-            if ref is not None:
-                run.refs[chunk] = None
-                self._blocks.decref_object(ref)
-            if chunk in run.spilled:
-                self._blocks.decref_object(run.spilled.pop(chunk))
-            if run.values:
-                run.values.pop(chunk, None)
-                run.graph.values.pop(chunk, None)
-        self._registry.forget_locations(run, instruction.chunks)
+        self._registry.free(self._runs[instruction.graph], instruction.chunks)
 
     def _interrupt(self, instruction: Interrupt) -> None:
         handle = self._workers[instruction.worker]
-        handle.send((channel.DROP, instruction.graph))
+        handle.send(Drop(instruction.graph))
         if instruction.force:
-            self._end_soon(handle, instruction.graph)
+            self._add_stop_deadline(handle, instruction.graph)
 
-    def _give_back(self, instruction: RecallQueued) -> None:
-        self._ask_back(self._workers[instruction.worker])
+    def _recall_queued(self, instruction: RecallQueued) -> None:
+        self._request_recall(self._workers[instruction.worker])
 
     def _spill(self, instruction: Spill) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            ref = run.refs[chunk]
+        registry = self._registry
+        for id in instruction.objects:
+            ref = registry.ref_of(id)
             assert ref is not None
-            if chunk in run.spilled:
-                self._post(ChunksSpilled(run.number, {chunk: needed_bytes(ref)}))
+            if registry.file_of(id) is not None:
+                self._post(ObjectSpilled(id, needed_bytes(ref)))
                 continue
             self._blocks.incref_object(ref)
-            answer = partial(self._on_spilled, run, chunk, ref)
-            self._spill_writer.write(f"{run.number}-{chunk}", ref, answer)
+            self._spill_writer.write(f"{id[0]}-{id[1]}", ref, partial(self._on_spilled, id, ref))
 
-    def _on_spilled(
-        self, run: GraphRun, chunk: int, ref: ObjectRef, outcome: ObjectRef | SpillError, began_s: float
-    ) -> None:
-        """In the spill writer's thread: tell the engine's what became of a chunk."""
+    def _on_spilled(self, id: ObjectId, ref: ObjectRef, outcome: ObjectRef | SpillError, began_s: float) -> None:
+        """In the spill writer's thread: tell the engine's what became of an object."""
         ended_s = time.perf_counter()
 
         def command() -> None:
-            # The chunk has them still, unless it was freed meanwhile.
+            # The object has them still, unless it was freed meanwhile.
             self._blocks.decref_object(ref)
             if isinstance(outcome, SpillError):
                 if self._spill_error is None:
                     logger.warning("chunks stay in memory: %s", outcome)
                     self._spill_error = outcome
-            elif run.number in self._runs and run.refs[chunk] is not None:
+            elif self._registry.ref_of(id) is not None:
                 self._spill_error = None
-                self._blocks.incref_object(outcome)
-                run.spilled[chunk] = outcome
+                self._registry.add_file(id, outcome)
             else:
                 self._spill_writer.remove(outcome)
             written = not isinstance(outcome, SpillError)
-            sizes = {chunk: needed_bytes(ref)}
-            self._post(ChunksSpilled(run.number, sizes, written, began_s, ended_s))
+            self._post(ObjectSpilled(id, needed_bytes(ref), written, began_s, ended_s))
 
         with contextlib.suppress(Exception):
             # The engine may have ended meanwhile.
             self._command(command)
 
     def _use_spilled(self, instruction: UseSpilled) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            self._blocks.incref_object(run.spilled[chunk])
-            self._registry.replace_location(run, chunk, run.spilled[chunk])
-        self._registry.forget_locations(run, instruction.chunks)
-        for number, its, chunk in instruction.borrowed:
-            user, ref = self._runs[number], run.refs[chunk]
-            if ref is not None and user.refs[its] is not None:
-                self._blocks.incref_object(ref)
-                self._registry.replace_location(user, its, ref)
-                self._registry.forget_locations(user, [its])
+        registry = self._registry
+        file = registry.file_of(instruction.object)
+        assert file is not None
+        registry.move(instruction.object, file)
+        for graph, chunk in instruction.read_as:
+            if registry.move_chunk(self._runs[graph], chunk, file):
+                registry.forget_refs(graph, [chunk])
+
+    def _use_restored(self, instruction: UseRestored) -> None:
+        graph, chunk = instruction.restored
+        ref = self._runs[graph].refs[chunk]
+        assert ref is not None
+        self._registry.move(instruction.object, ref)
+        for other, its in instruction.read_as:
+            if self._registry.move_chunk(self._runs[other], its, ref):
+                self._registry.notify_moved(other, {its: ref})
+
+    def _forget_objects(self, instruction: ForgetObjects) -> None:
+        for id in instruction.objects:
+            self._registry.forget_persisted(id)
 
     def _read_ahead(self, instruction: ReadAhead) -> None:
-        run = self._runs[instruction.graph]
-        for chunk in instruction.chunks:
-            # What another graph has persisted is in a file of that one's.
-            ref = run.spilled.get(chunk, run.refs[chunk])
-            if ref is not None and ref[0] == SPILLED:
+        for id in instruction.objects:
+            ref = self._registry.file_of(id)
+            if ref is not None:
                 self._spill_writer.read_ahead(ref)
+
+    def _grant_reservation(self, instruction: GrantReservation) -> None:
+        self._answer(instruction.reservation, None)
+
+    def _refuse_reservation(self, instruction: RefuseReservation) -> None:
+        number = instruction.reservation
+        key = repr(self._registry.reservations[number].key)
+        self._answer(number, self._too_large(key, instruction.size_bytes, instruction.limit_bytes))
+
+    def _answer(self, number: int, error: Exception | None) -> None:
+        reservation = self._registry.reservations[number]
+        answer, reservation.answer = reservation.answer, None
+        if answer is not None:
+            answer(error)
 
     def _refuse(self, instruction: Refuse) -> None:
         run = self._runs[instruction.graph]
         key = repr(run.graph.keys[instruction.chunk])
-        error: Exception = RequestTooLarge(key, instruction.need_bytes, max(instruction.limit_bytes, 0))
-        if self._spill_error is not None:
-            # Room could have been made, had the disk not failed. A copy: what is raised refers to where it was.
-            error = type(self._spill_error)(*self._spill_error.args)
+        error = self._too_large(key, instruction.required_bytes, instruction.limit_bytes)
         run.errors[instruction.chunk] = error
 
+    def _too_large(self, key: str, required_bytes: int, limit_bytes: int) -> Exception:
+        if self._spill_error is not None:
+            # Room could have been made, had the disk not failed. A copy: what is raised refers to where it was.
+            return type(self._spill_error)(*self._spill_error.args)
+        return RequestTooLarge(key, required_bytes, max(limit_bytes, 0))
+
     def _finish_graph(self, instruction: FinishGraph) -> None:
-        self._tell(instruction)
-        self._runs[instruction.graph].inbox.put(messages.Finished())
+        self._notify(instruction)
+        self._runs[instruction.graph].inbox.put(client_messages.Finished())
 
     def _fail_graph(self, instruction: FailGraph) -> None:
-        self._tell(instruction)
+        self._notify(instruction)
         run = self._runs[instruction.graph]
-        run.inbox.put(messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
+        run.inbox.put(client_messages.Failed(instruction.chunk, run.errors[instruction.chunk]))
 
     def _forget_graph(self, instruction: ForgetGraph) -> None:
         self._registry.forget(self._runs[instruction.graph])
-        self._tell(instruction)
+        self._notify(instruction)
 
-    _carry_out: ClassVar[dict[type, Callable[[Executor, Any], None]]] = {
+    _handlers: ClassVar[dict[type, Callable[[Executor, Any], None]]] = {
         Run: _run,
         Free: _free,
         Interrupt: _interrupt,
-        RecallQueued: _give_back,
+        RecallQueued: _recall_queued,
         Spill: _spill,
         UseSpilled: _use_spilled,
+        UseRestored: _use_restored,
+        ForgetObjects: _forget_objects,
+        GrantReservation: _grant_reservation,
+        RefuseReservation: _refuse_reservation,
         ReadAhead: _read_ahead,
         Refuse: _refuse,
         FinishGraph: _finish_graph,

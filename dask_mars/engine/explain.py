@@ -1,16 +1,17 @@
-"""What waits for what, in words."""
+"""Explains in words what graphs, workers and chunks wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from dask.utils import format_bytes
 
-from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
+from dask_mars.scheduler.memory import RESERVATION
 from dask_mars.scheduler.states import State
 
 #: Longer lists of keys are cut.
@@ -43,14 +44,16 @@ class RunningStep(NamedTuple):
 
 
 _NO_STEPS: Mapping[int, RunningStep] = MappingProxyType({})
+_NO_RESERVATIONS: Mapping[int, Hashable] = MappingProxyType({})
 
 
 def explain(
     machine: Machine,
     runs: Mapping[int, GraphRun],
-    running: Mapping[int, int],
-    kept: Set[int] = frozenset(),
+    pids: Mapping[int, int],
     steps: Mapping[int, RunningStep] = _NO_STEPS,
+    reservations: Mapping[int, Hashable] = _NO_RESERVATIONS,
+    persisted: int = 0,
 ) -> str:
     """Say of each graph how far it is and what it waits for.
 
@@ -60,40 +63,42 @@ def explain(
         The state machine.
     runs : mapping
         The computations by graph number.
-    running : mapping
+    pids : mapping
         Process ids of the workers, by number.
-    kept : set of int, optional
-        Numbers of the graphs that are nothing but persisted chunks.
     steps : mapping, optional
         What workers are in the middle of, by number.
+    reservations : mapping, optional
+        What memory is reserved for, by number.
+    persisted : int, optional
+        How many chunks are persisted.
     """
     memory = machine.memory
     lines = [
-        f"{len(running)} workers; the store holds {format_bytes(memory.stored_bytes)} of "
-        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are promised to what is in "
-        f"hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
+        f"{len(pids)} workers; the store holds {format_bytes(memory.stored_bytes)} of "
+        f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for what "
+        f"is in hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
-    if not runs.keys() - kept:
+    if persisted:
+        lines.append(f"{persisted} chunks are persisted")
+    if not runs:
         lines.append("nothing is being computed")
-    for number, run in runs.items():
-        if number in kept:
-            lines.append(f"graph {number}: persisted, {len(run.graph)} chunks")
-            continue
+    for number in runs:
         counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
         lines.append(f"graph {number}: {counts}")
-    for worker, pid in running.items():
+    for worker, pid in pids.items():
         in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.in_hand(worker)]
         line = f"worker {worker} (process {pid}) has {_listed(in_hand)}"
         if step := steps.get(worker):
             line += f", and {_DOES[step.name]} {runs[step.graph].graph.keys[step.chunk]!r}"
         lines.append(line)
-    if client_hand := machine.in_hand(CLIENT):
-        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in client_hand]
+    if client_in_hand := machine.in_hand(CLIENT):
+        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in client_in_hand]
         lines.append(f"the user's process has {_listed(in_hand)}")
     blocked = machine.blocked
     if blocked is not None:
-        graph, chunk, need = blocked
-        lines.append(f"{runs[graph].graph.keys[chunk]!r} is next and waits for {format_bytes(need)} of memory")
+        graph, chunk, required_bytes = blocked
+        key = reservations[chunk] if graph == RESERVATION else runs[graph].graph.keys[chunk]
+        lines.append(f"{key!r} is next and waits for {format_bytes(required_bytes)} of memory")
     return "\n".join(lines)
 
 
@@ -142,6 +147,9 @@ def _why_ready(machine: Machine, number: int, chunk: int, now_s: float) -> str:
         return f"will be tried again in {max(due_s - now_s, 0):.1f} s"
     if machine.blocked is not None and machine.blocked[:2] == (number, chunk):
         return f"waits for {format_bytes(machine.blocked[2])} of memory"
+    if missing := machine.missing_resources(number, chunk):
+        wanted = [f"{amount:g} {name}, of which {free:g} is free" for name, amount, free in missing]
+        return f"waits for {' and '.join(wanted)}"
     return "waits for a worker"
 
 

@@ -1,4 +1,4 @@
-"""What an engine is doing, for people and the web: looked up in its thread, where nothing changes meanwhile."""
+"""Answers questions about a running engine, in the engine's thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.engine.listeners import EngineView
-from dask_mars.engine.profile import Figures
+from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.registry import Registry
 from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.machine import Machine
@@ -32,7 +32,8 @@ class Inspection:
         """Say what waits for what."""
         machine, registry = self._machine, self._registry
         pids = {number: handle.process.pid for number, handle in registry.workers.items()}
-        return explain(machine, registry.runs, pids, set(registry.kept), self.steps())
+        waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
+        return explain(machine, registry.runs, pids, self.steps(), waiting, len(registry.persisted))
 
     def explain_chunk(self, number: int, chunk: int) -> str:
         """Say what a chunk waits for.
@@ -61,17 +62,22 @@ class Inspection:
                 }
             )
         return {
-            "graphs": [
-                {"graph": number, "persisted": number in registry.kept, "chunks": machine.counts(number)}
-                for number in registry.runs
+            "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
+            "persisted": len(registry.persisted),
+            "reservations": [
+                {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
+                for waits in registry.reservations.values()
             ],
             "workers": workers,
             "store": self._view.store(),
         }
 
-    def figures(self) -> list[Figures]:
+    def measurements(self) -> list[ChunkMeasurements]:
         """Return what has been measured of the computations that there are, and of the last one that there was."""
-        return [*filter(None, [self._registry.last]), *[run.figures for run in self._registry.runs.values()]]
+        return [
+            *filter(None, [self._registry.last_measurements]),
+            *[run.measurements for run in self._registry.runs.values()],
+        ]
 
     def steps(self) -> dict[int, RunningStep]:
         """Return what each of the workers is doing that are in the middle of something."""
@@ -86,11 +92,11 @@ class Inspection:
     def running(self, worker: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker is in the middle of."""
         noted = self._control.running(worker)
-        run = self._registry.runs.get(noted.task) if noted is not None else None
+        run = self._registry.runs.get(noted.graph) if noted is not None else None
         # A note that is being written, or that the end of the process has cut short, has no chunk's number.
-        if noted is None or run is None or noted.subtask >= len(run.graph):
+        if noted is None or run is None or noted.number >= len(run.graph):
             return None
-        return noted.task, noted.subtask
+        return noted.graph, noted.number
 
 
 __all__ = ["Inspection"]

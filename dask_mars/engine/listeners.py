@@ -1,4 +1,4 @@
-"""Those who want to hear what engines do, while they do it: event logs, progress displays.
+"""Listeners for the events of engines, such as event logs and progress displays.
 
 There is one list of them for all engines of a process, as a listener is often there before the first engine is. An
 engine looks at it once for each event, and events carry batches.
@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import threading
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -18,11 +19,12 @@ from dask_mars.graph.ids import SubtaskId
 from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.events import Event, FailGraph, FinishGraph, ForgetGraph
 from dask_mars.scheduler.memory import Memory
+from dask_mars.scheduler.objects import ObjectId
 
 logger = logging.getLogger(__name__)
 
 #: What listeners hear: all that the state machine is told, and of what it says the ends of graphs.
-Happening = Event | FinishGraph | FailGraph | ForgetGraph
+ListenerEvent = Event | FinishGraph | FailGraph | ForgetGraph
 
 
 class EngineView:
@@ -32,14 +34,14 @@ class EngineView:
     ----------
     registry, memory, control
         Of the engine.
-    of_agent : bool
+    is_agent : bool
         Whether it computes parts of what a cluster computes.
 
     Attributes
     ----------
     number : int
         Unlike that of any other engine of this process.
-    of_agent : bool
+    is_agent : bool
         As given.
     runs : dict
         The computations by graph number, for the engine's thread to look at.
@@ -47,10 +49,11 @@ class EngineView:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, registry: Registry, memory: Memory, control: ControlPage, of_agent: bool) -> None:
-        self.of_agent = of_agent
+    def __init__(self, registry: Registry, memory: Memory, control: ControlPage, is_agent: bool) -> None:
+        self.is_agent = is_agent
         self.number = next(self._numbers)
         self.runs = registry.runs
+        self._key_of = registry.key_of
         self._workers = registry.workers
         self._blocks, self._spill_writer = registry.blocks, registry.spill_writer
         self._memory = memory
@@ -61,9 +64,13 @@ class EngineView:
         return {
             "stored_bytes": self._blocks.stored_bytes,
             "limit_bytes": self._memory.limit_bytes,
-            "promised_bytes": self._memory.reserved_bytes,
+            "reserved_bytes": self._memory.reserved_bytes,
             "spilled_bytes": self._spill_writer.spilled_bytes,
         }
+
+    def key_of(self, id: ObjectId) -> Hashable:
+        """Return Dask's key of an object, None if it is not known any more; for the engine's thread."""
+        return self._key_of(id)
 
     def on_disk_bytes(self) -> int:
         """Return the bytes that the store's files take at the moment."""
@@ -72,7 +79,9 @@ class EngineView:
     def computed(self) -> dict[int, int]:
         """Return how many chunks of each computation have been computed, by its number."""
         runs = list(self.runs.items())
-        return {number: int(np.count_nonzero(np.asarray(run.figures.durations_s) >= 0)) for number, run in runs}
+        return {
+            number: int(np.count_nonzero(np.asarray(run.measurements.durations_s) >= 0)) for number, run in runs
+        }
 
     def pids(self) -> dict[int, int]:
         """Return the process id of each worker."""
@@ -94,7 +103,7 @@ class Listener:
 
     wants_steps = False
 
-    def hear(self, engine: EngineView, happening: Happening) -> None:
+    def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
         """Take note of something before the engine acts on it; but `ForgetGraph` comes afterwards.
 
         It is called in the engine's thread, which waits for it. A listener that raises hears nothing more.
@@ -132,11 +141,11 @@ class Listeners:
         self.active = active
         self.want_steps = any(listener.wants_steps for listener in active)
 
-    def tell(self, engine: EngineView, happening: Happening) -> None:
+    def notify(self, engine: EngineView, event: ListenerEvent) -> None:
         """Tell all listeners."""
         for listener in self.active:
             try:
-                listener.hear(engine, happening)
+                listener.on_event(engine, event)
             except BaseException:
                 # Whatever it is, it is no matter of the computations.
                 logger.exception("%r raised, and is told nothing more", listener)

@@ -17,23 +17,24 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
 from dask_mars import process_role
 from dask_mars.config import Settings
-from dask_mars.engine import computation as messages
+from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.cancellation import Cancellation
-from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.executor import Executor
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.inspection import Inspection
-from dask_mars.engine.listeners import EngineView, Happening, listeners
+from dask_mars.engine.listeners import EngineView, ListenerEvent, listeners
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import LayerProfile, by_layer
-from dask_mars.engine.receiver import Receiver, SenselessReport
-from dask_mars.engine.registry import Registry
+from dask_mars.engine.receiver import ProtocolError, Receiver
+from dask_mars.engine.recorder import Recorder
+from dask_mars.engine.registry import Registry, ReservationRecord
 from dask_mars.errors import (
     Cancelled,
     EngineStopped,
@@ -42,33 +43,40 @@ from dask_mars.errors import (
     WorkerStartFailed,
     describe_exit,
 )
-from dask_mars.graph.chunks import DATA, ChunkGraph
-from dask_mars.graph.ids import TASK_LIMIT
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.limits import PROC, arena_bytes, estimate_memory
-from dask_mars.protocol import channel
+from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import ControlPage, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
-from dask_mars.protocol.object_ref import ARRAY, ObjectRef, size_of
+from dask_mars.protocol.messages import Exit, Start, Trim
+from dask_mars.protocol.object_ref import ObjectRef, is_stored, needed_bytes, size_of
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
     ChunksFinished,
-    ChunksReleased,
     ChunksReturned,
     Event,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
-    ResultsKept,
+    Instruction,
+    MemoryMeasured,
+    ObjectsPut,
+    ObjectsReleased,
+    ReservationReleased,
+    ReservationRequested,
+    ResultsPersisted,
     ResultsTaken,
     TimePassed,
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.store import arena as arenas
-from dask_mars.store.persisted import Persisted, Reference, watch
+from dask_mars.store.persisted import PersistedChunk, PersistedWeakRef, weak_reference_to
 from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -83,8 +91,8 @@ _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.8
 #: Of the store's limit: what it may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
-#: How often is looked for kept chunks that nobody wants any more, if nothing else happens.
-_KEPT_S = 0.05
+#: How often is looked for persisted objects that nobody wants any more, if nothing else happens.
+_PERSISTED_S = 0.05
 #: How often a thread that waits for an answer looks whether the engine still lives.
 _ANSWER_S = 0.5
 #: How often is looked whether there is anything that could happen.
@@ -100,27 +108,33 @@ class Engine:
     ----------
     settings : Settings
         Number of workers, memory, policy.
-    of_agent : bool, optional
+    is_agent : bool, optional
         Whether it computes parts of what a cluster computes.
     """
 
-    def __init__(self, settings: Settings, of_agent: bool = False) -> None:
+    def __init__(self, settings: Settings, is_agent: bool = False) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self._machine = Machine(
-            Policy(
-                window_s=settings.window_s,
-                lost_limit=settings.lost_limit,
-                retry_delay_s=settings.retry_delay_s,
-                retry_delay_limit_s=settings.retry_delay_limit_s,
-                store_limit=settings.store_limit,
-                memory_limit=settings.memory_limit,
-            )
+        load_policy(settings.policy)
+        parameters = Parameters(
+            policy=settings.policy,
+            assignment=settings.assignment,
+            num_workers=settings.num_workers,
+            resources=settings.resources,
+            window_s=settings.window_s,
+            allowed_worker_losses=settings.allowed_worker_losses,
+            retry_delay_s=settings.retry_delay_s,
+            retry_delay_limit_s=settings.retry_delay_limit_s,
+            store_limit=settings.store_limit,
+            memory_limit=settings.memory_limit,
         )
+        self._machine = Machine(parameters)
         self._watched_s = 0.0
+        #: What the store may hold at the moment.
+        self._limit_bytes = settings.store_limit
         self._commands: deque[Callable[[], None]] = deque()
-        #: References to kept chunks that the user has no more.
-        self._gone: deque[Reference] = deque()
+        #: References to persisted objects that the user has no more.
+        self._gone: deque[PersistedWeakRef] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
         self._lock = threading.Lock()
@@ -145,17 +159,24 @@ class Engine:
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
         registry = Registry(self.store, settings.spill_directory)
-        self._runs, self._workers, self._kept = registry.runs, registry.workers, registry.kept
+        self._runs, self._workers = registry.runs, registry.workers
         self._blocks, self._sender, self._spill_writer = registry.blocks, registry.sender, registry.spill_writer
         self._receiver = Receiver(registry, self._machine.holds, self._handle)
         self._cancellation = Cancellation(
             self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s
         )
-        self.view = EngineView(registry, self._machine.memory, self._control, of_agent)
+        self.view = EngineView(registry, self._machine.memory, self._control, is_agent)
+        path = settings.scheduler_log
+        self._recorder = None if path is None else Recorder(path, self.view.number, parameters)
         self._registry = registry
         self._inspection = Inspection(self._machine, registry, self._control, self.view)
         self._instructions = Executor(
-            registry, self._handle, self._command, self._cancellation.end_soon, self._ask_back, self._tell
+            registry,
+            self._handle,
+            self._call_soon,
+            self._cancellation.add_stop_deadline,
+            self._request_recall,
+            self._notify,
         )
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -174,9 +195,11 @@ class Engine:
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
         """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
+        return GraphRun(self._next_number(), graph, plan, 0, observed, values_wanted)
+
+    def _next_number(self) -> int:
         # A subtask's id has four bytes for it. Nothing that bears a number lives until it comes round again.
-        number = 1 + next(self._numbers) % (TASK_LIMIT - 1)
-        return GraphRun(number, graph, plan, 0, observed, values_wanted)
+        return 1 + next(self._numbers) % (GRAPH_LIMIT - 1)
 
     def submit(self, run: GraphRun) -> None:
         """Start computing a graph. What comes of it arrives in the run's inbox."""
@@ -191,27 +214,27 @@ class Engine:
             self._runs[run.number] = run
             self._handle(GraphSubmitted(run.number, run.plan))
 
-        self._command(command)
+        self._call_soon(command)
 
-    def cancel(self, run: GraphRun, computed_here: Collection[int] = ()) -> None:
+    def cancel(self, run: GraphRun, computed_in_client: Collection[int] = ()) -> None:
         """Stop a graph: what is queued at once, what is running within the grace period.
 
-        Of its chunks only those in `computed_here` will still be reported by the user's process.
+        Of its chunks only those in `computed_in_client` will still be reported by the user's process.
         """
 
         def command() -> None:
             self._handle(GraphCancelled(run.number))
             in_hand = [chunk for number, chunk in self._machine.in_hand(CLIENT) if number == run.number]
-            if abandoned := [chunk for chunk in in_hand if chunk not in computed_here]:
+            if abandoned := [chunk for chunk in in_hand if chunk not in computed_in_client]:
                 self._handle(ChunksReturned(CLIENT, run.number, abandoned, to_client=False))
 
-        self._command(command)
+        self._call_soon(command)
 
     def results_taken(self, run: GraphRun) -> None:
         """Release a finished graph's data."""
-        self._command(lambda: self._handle(ResultsTaken(run.number)))
+        self._call_soon(lambda: self._handle(ResultsTaken(run.number)))
 
-    def keep(self, run: GraphRun, chunks: list[int]) -> list[Persisted]:
+    def persist(self, run: GraphRun, chunks: list[int]) -> list[PersistedChunk]:
         """Release a finished graph's data but for some chunks, which stay until nobody refers to them any more.
 
         Parameters
@@ -219,34 +242,33 @@ class Engine:
         run : GraphRun
             Of a graph that has finished.
         chunks : list of int
-            Those to keep; their values are in the shared store.
+            Those to persist; their values are in the shared store.
         """
-        count, keys = len(chunks), [run.graph.keys[chunk] for chunk in chunks]
-        graph = ChunkGraph(keys=keys, operand_of=[DATA] * count, outputs=[*range(count)])
-        kept = self.prepare(graph, GraphPlan([()] * count, range(count), [DATA] * count), False, False)
         # The engine pins a finished graph's results until it hears more.
-        kept.refs = [run.refs[chunk] for chunk in chunks]
-        persisted = [
-            Persisted(self, kept.number, number, key, size_of(ref))
-            for number, (key, ref) in enumerate(zip(keys, kept.refs, strict=True))
-            if ref is not None
-        ]
-
-        self._kept[kept.number] = [watch(chunk, self._gone.append) for chunk in persisted]
+        refs = [ref for chunk in chunks if (ref := run.refs[chunk]) is not None]
+        keys = [run.graph.keys[chunk] for chunk in chunks]
+        persisted, weak_refs = self._make_persisted(run.number, chunks, keys, refs)
 
         def command() -> None:
-            if run.number not in self._runs:
-                self._kept.pop(kept.number, None)
-            else:
-                for number, chunk in enumerate(chunks):
-                    run.refs[chunk] = None
-                    if chunk in run.spilled:
-                        kept.spilled[number] = run.spilled.pop(chunk)
-                self._runs[kept.number] = kept
-                self._handle(ResultsKept(run.number, kept.number, chunks))
+            if run.number in self._runs:
+                for chunk, key, reference in zip(chunks, keys, weak_refs, strict=True):
+                    ref = run.refs[chunk]
+                    assert ref is not None
+                    self._registry.persist((run.number, chunk), key, ref, reference)
+                self._handle(ResultsPersisted(run.number, chunks))
 
-        self._command(command)
+        self._call_soon(command)
         return persisted
+
+    def _make_persisted(
+        self, graph: int, chunks: Iterable[int], keys: Sequence[Hashable], refs: Sequence[ObjectRef]
+    ) -> tuple[list[PersistedChunk], list[PersistedWeakRef]]:
+        """Return what users have of objects, and what tells when they have it no more."""
+        persisted = [
+            PersistedChunk(self, graph, chunk, key, size_of(ref))
+            for chunk, key, ref in zip(chunks, keys, refs, strict=True)
+        ]
+        return persisted, [weak_reference_to(chunk, self._gone.append) for chunk in persisted]
 
     def put(self, name: str, values: Sequence[Any]) -> list[Any]:
         """Put values into the shared store, where they stay until nobody refers to them any more.
@@ -268,57 +290,84 @@ class Engine:
         StoreFull
             There is no room, not even on disk.
         """
-        chunks = range(len(values))
-        graph = ChunkGraph(
-            keys=[(name, chunk) for chunk in chunks], operand_of=[0] * len(values), outputs=[*chunks]
-        )
-        plan = GraphPlan([()] * len(values), chunks, graph.operand_of, in_client=frozenset(chunks))
-        run = self.prepare(graph, plan, False, False)
+        number = self._next_number()
 
-        def command() -> Exception | None:
+        def command() -> list[Any] | Exception:
             try:
-                sizes, fresh = self._registry.put(run, values)
+                refs = self._registry.put(values)
             except Exception as error:
                 return error
-            self._runs[run.number] = run
-            self._handle(GraphSubmitted(run.number, plan))
-            self._handle(ChunksFinished(CLIENT, run.number, chunks, [0.0] * len(values), sizes, fresh))
-            return None
+            stored = [position for position, ref in enumerate(refs) if is_stored(ref)]
+            keys = [(name, position) for position in stored]
+            persisted, weak_refs = self._make_persisted(
+                number, stored, keys, [refs[position] for position in stored]
+            )
+            for position, key, reference in zip(stored, keys, weak_refs, strict=True):
+                self._registry.persist((number, position), key, refs[position], reference)
+            for ref in refs:
+                self._blocks.decref_object(ref)
+            if stored:
+                self._handle(ObjectsPut({(number, position): needed_bytes(refs[position]) for position in stored}))
+            found = dict(zip(stored, persisted, strict=True))
+            return [found.get(position, value) for position, value in enumerate(values)]
 
-        error = self._ask(command)
-        if error is not None:
-            raise error
-        stored = [chunk for chunk in chunks if (ref := run.refs[chunk]) and ref[0] >= ARRAY]
-        kept = dict(zip(stored, self.keep(run, stored), strict=True))
-        return [kept.get(chunk, value) for chunk, value in enumerate(values)]
+        answer = self._call(command)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     @property
-    def keeps_data(self) -> bool:
+    def has_persisted(self) -> bool:
         """Whether there are persisted data."""
-        return bool(self._kept)
+        return bool(self._registry.persisted)
 
     def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
-        """Return where a kept chunk is at the moment, None before `keep` has been seen to and after the end."""
-        run = self._runs.get(graph)
-        return None if run is None else run.refs[chunk]
+        """Return where an object is at the moment; None before `persist` has been seen to and after the end."""
+        return self._registry.ref_of((graph, chunk))
 
-    def borrow(self, graph: int, chunk: int) -> ObjectRef:
-        """Return the location of a chunk that is kept, or of a graph that is; it stays until it is given back."""
+    def acquire(self, graph: int, chunk: int) -> ObjectRef:
+        """Return where an object is, persisted or of a graph that is computed; it stays there until `release`."""
 
-        def kept() -> ObjectRef | None:
-            ref = self.ref_of(graph, chunk)
+        def acquired() -> ObjectRef | None:
+            ref = self._registry.ref_of((graph, chunk))
             if ref is not None:
                 self._blocks.incref_object(ref)
             return ref
 
-        ref = self._ask(kept)
+        ref = self._call(acquired)
         if ref is None:
             raise self.why_stopped()
         return ref
 
-    def give_back(self, ref: ObjectRef) -> None:
-        """Let go of a location that was borrowed."""
-        self._command(lambda: self._blocks.decref_object(ref))
+    def release(self, ref: ObjectRef) -> None:
+        """Let go of what `acquire` has returned."""
+        self._call_soon(lambda: self._blocks.decref_object(ref))
+
+    def reserve(self, key: Hashable, size_bytes: int, answer: Callable[[Exception | None], None]) -> int:
+        """Ask for bytes of the store; see `Reservation`.
+
+        Returns
+        -------
+        int
+            The number of the reservation, for `release_reservation`.
+        """
+        number = self._next_number()
+
+        def command() -> None:
+            self._registry.reservations[number] = ReservationRecord(key, size_bytes, answer)
+            self._handle(ReservationRequested(number, size_bytes))
+
+        self._call_soon(command)
+        return number
+
+    def release_reservation(self, number: int) -> None:
+        """Leave bytes to others that were reserved, or are still to be."""
+
+        def command() -> None:
+            if self._registry.reservations.pop(number, None) is not None:
+                self._handle(ReservationReleased(number))
+
+        self._call_soon(command)
 
     def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
         """Take the value of a chunk that was computed in the user's process."""
@@ -327,10 +376,10 @@ class Engine:
         def command() -> None:
             if run.number in self._runs:
                 run.values[chunk] = value
-                run.figures.durations_s[chunk] = duration_s
+                run.measurements.durations_s[chunk] = duration_s
                 self._handle(ChunksFinished(CLIENT, run.number, [chunk], [duration_s], steps_s=[steps_s]))
 
-        self._command(command)
+        self._call_soon(command)
 
     def client_failed(self, run: GraphRun, chunk: int, error: BaseException) -> None:
         """Note that a chunk's computation raised in the user's process."""
@@ -340,7 +389,7 @@ class Engine:
             final = not isinstance(error, Exception)
             self._handle(ChunkFailed(CLIENT, run.number, chunk, final))
 
-        self._command(command)
+        self._call_soon(command)
 
     @property
     def alive(self) -> bool:
@@ -380,23 +429,23 @@ class Engine:
             The engine has ended.
         """
         if key is None:
-            return self._ask(self._inspection.explain)
+            return self._call(self._inspection.explain)
         # It is looked for here: what comparing an object of the user's does, or how long that takes, is unknown.
         for number, run in list(self._runs.items()):
             chunk = run.graph.ids.get(key)
             if chunk is not None:
-                return self._ask(partial(self._inspection.explain_chunk, number, chunk))
+                return self._call(partial(self._inspection.explain_chunk, number, chunk))
         raise KeyError(key)
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
-        return self._ask(self._inspection.state)
+        return self._call(self._inspection.state)
 
     def profile(self) -> dict[int, dict[str, LayerProfile]]:
         """Return by graph and layer what has been computed; see `Runtime.profile`."""
-        measured = self._ask(self._inspection.figures)
+        measured = self._call(self._inspection.measurements)
         # In graphs of persisted data nothing was computed.
-        return {figures.graph: layers for figures in measured if (layers := by_layer(figures))}
+        return {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
 
     def cancel_graph(self, number: int) -> bool:
         """Cancel a graph by its number; False if it is not being computed, or is done."""
@@ -404,30 +453,30 @@ class Engine:
         def cancel() -> bool:
             run = self._runs.get(number)
             # What is done may be read at this moment.
-            if run is None or number in self._kept or self._machine.is_done(number):
+            if run is None or self._machine.is_done(number):
                 return False
-            run.inbox.put(messages.Stopped(Cancelled(number)))
+            run.inbox.put(client_messages.Stopped(Cancelled(number)))
             self._handle(GraphCancelled(number))
             return True
 
-        return self._ask(cancel)
+        return self._call(cancel)
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
+    def _call(self, function: Callable[[], Answer]) -> Answer:
         """Have a question answered by the engine's thread."""
         if threading.current_thread() is self._thread:
-            return question()
+            return function()
         if any(engine._thread is threading.current_thread() for engine in _engines):
             raise RuntimeError("engines do not wait for each other")
         answer: Future[Answer] = Future()
 
         def command() -> None:
             try:
-                answer.set_result(question())
+                answer.set_result(function())
             except BaseException as error:
                 # It changes nothing before it is certain of what it does, so this is for whoever asked.
                 answer.set_exception(error)
 
-        self._command(command)
+        self._call_soon(command)
         while True:
             try:
                 return answer.result(timeout=_ANSWER_S)
@@ -443,11 +492,11 @@ class Engine:
         if not self._ended.is_set():
             with contextlib.suppress(Exception):
                 # It may just be ending by itself.
-                self._command(lambda: None)
+                self._call_soon(lambda: None)
             self._ended.wait()
             self._thread.join()
 
-    def _command(self, command: Callable[[], None]) -> None:
+    def _call_soon(self, command: Callable[[], None]) -> None:
         if self._ended.is_set():
             raise self.why_stopped()
         with self._descriptors_lock:
@@ -468,7 +517,7 @@ class Engine:
                 self._start_worker(number)
             self._spill_writer.clear_abandoned()
             while not self._closing:
-                self._turn()
+                self._run_once()
         except BaseException as error:
             if not isinstance(error, WorkerStartFailed):
                 logger.exception("the scheduler of dask_mars has failed")
@@ -478,11 +527,14 @@ class Engine:
             self._closing = True
             self._shut_down()
             for run in list(self._runs.values()):
-                run.inbox.put(messages.Stopped(reason))
+                run.inbox.put(client_messages.Stopped(reason))
             self._runs.clear()
+            for reservation in list(self._registry.reservations.values()):
+                if reservation.answer is not None:
+                    reservation.answer(reason if isinstance(reason, Exception) else EngineStopped())
             self._ended.set()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Wait for something to happen, and see to it."""
         ready = self._selector.select(self._timeout_s())
         for key, mask in ready:
@@ -496,12 +548,12 @@ class Engine:
                     continue
                 if key.fileobj is handle.exit_descriptor or mask & selectors.EVENT_READ:
                     self._read(handle, ended=key.fileobj is handle.exit_descriptor)
-        # Those whose graph is not known after the commands that have come before belong to no graph at all.
+        # Those that are not known after the commands that have come before never were.
         gone = len(self._gone)
         while self._commands:
             self._commands.popleft()()
         if gone:
-            self._release_kept([self._gone.popleft() for _ in range(gone)])
+            self._release_persisted([self._gone.popleft() for _ in range(gone)])
         now = time.monotonic()
         due = self._machine.next_due_s()
         if due is not None and due <= now:
@@ -517,37 +569,35 @@ class Engine:
         # After the messages: what an interrupted worker is to give back it reads before it goes on.
         self._cancellation.enforce(now)
 
-    def _release_kept(self, gone: list[Reference]) -> None:
-        chunks: dict[int, list[int]] = {}
-        for reference in gone:
-            chunks.setdefault(reference.graph, []).append(reference.chunk)
-        for graph, released in chunks.items():
-            self._handle(ChunksReleased(graph, released))
+    def _release_persisted(self, gone: list[PersistedWeakRef]) -> None:
+        known = self._registry.persisted
+        if released := [id for reference in gone if (id := (reference.graph, reference.chunk)) in known]:
+            self._handle(ObjectsReleased(released))
 
     def _watch_memory(self) -> None:
         """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
-        settings, memory = self.settings, self._machine.memory
+        settings = self.settings
         private = estimate_memory([self.pid, *self.worker_pids()])
         room = min(settings.store_limit, settings.memory_limit - private)
-        memory.limit_bytes = max(room, int(settings.store_limit * _LEAST_STORE))
+        self._limit_bytes = max(room, int(settings.store_limit * _LEAST_STORE))
         if private + arena_bytes(self._arena_files) > _PRESSURE * settings.memory_limit:
             self.store.trim()
             for handle in self._workers.values():
-                handle.send((channel.TRIM,))
+                handle.send(Trim())
 
     def _timeout_s(self) -> float | None:
         deadline_s = self._cancellation.next_s()
-        if not self._runs and deadline_s is None:
+        if not self._runs and not self._registry.persisted and deadline_s is None:
             return None
         times = [due for due in (self._machine.next_due_s(), deadline_s) if due is not None]
-        if self._kept:
-            times.append(time.monotonic() + _KEPT_S)
+        if self._registry.persisted:
+            times.append(time.monotonic() + _PERSISTED_S)
         return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
 
     def _end_stalled(self) -> None:
         """Let computations fail that would wait for ever."""
         for number in self._machine.stalled():
-            self._runs[number].inbox.put(messages.Stopped(Stalled(self._inspection.explain())))
+            self._runs[number].inbox.put(client_messages.Stopped(Stalled(self._inspection.explain())))
             self._handle(GraphCancelled(number))
 
     def _write(self, handle: WorkerHandle) -> None:
@@ -567,27 +617,37 @@ class Engine:
             while self._events:
                 now = time.monotonic()
                 machine = self._machine
-                stored = machine.memory.stored_bytes = self._blocks.stored_bytes
+                stored = self._blocks.stored_bytes
+                if stored != machine.memory.stored_bytes or self._limit_bytes != machine.memory.limit_bytes:
+                    self._decide(MemoryMeasured(stored, self._limit_bytes), now)
                 event = self._events.popleft()
                 if listeners.active:
-                    listeners.tell(self.view, event)
-                for instruction in machine.handle(event, now):
+                    listeners.notify(self.view, event)
+                for instruction in self._decide(event, now):
                     self._instructions.carry_out(instruction)
                 if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
                     # What was freed just now may be what something waits for.
                     self._events.append(TimePassed())
         finally:
             self._pumping = False
+            if self._recorder is not None:
+                self._recorder.write()
 
-    def _tell(self, happening: Happening) -> None:
+    def _decide(self, event: Event, now_s: float) -> list[Instruction]:
+        instructions = self._machine.handle(event, now_s)
+        if self._recorder is not None:
+            self._recorder.note(now_s, event, instructions)
+        return instructions
+
+    def _notify(self, event: ListenerEvent) -> None:
         if listeners.active:
-            listeners.tell(self.view, happening)
+            listeners.notify(self.view, event)
 
     # -- workers ----------------------------------------------------------------------------------------------
 
     def _start_worker(self, number: int) -> None:
         self._control.clear(number)
-        start = channel.Start(
+        start = Start(
             parent=self.pid,
             number=number,
             arguments=list(sys.argv),
@@ -598,7 +658,7 @@ class Engine:
             control_bytes=self._control_bytes,
             locks=self._locks_file,
             inline_bytes=self.settings.inline_bytes,
-            arena_threshold=self.settings.arena_threshold,
+            arena_threshold_bytes=self.settings.arena_threshold_bytes,
             idle_trim_s=self.settings.idle_trim_s,
         )
         try:
@@ -609,13 +669,13 @@ class Engine:
         self._selector.register(handle.socket, selectors.EVENT_READ, handle)
         if handle.exit_descriptor is not None:
             self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
-        self._cancellation.await_start(handle, self.settings.start_timeout_s)
+        self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
         # Work is sent before the process is up: the socket keeps it until then.
         self._handle(WorkerStarted(number))
 
-    def _ask_back(self, handle: WorkerHandle) -> None:
+    def _request_recall(self, handle: WorkerHandle) -> None:
         if handle.ready:
-            self._control.ask_back(handle.number)
+            self._control.request_recall(handle.number)
             handle.interrupt()
 
     def _read(self, handle: WorkerHandle, ended: bool) -> None:
@@ -623,7 +683,7 @@ class Engine:
             received, goes_on = handle.read()
             for message in received:
                 self._receiver.take(handle, message)
-        except (SenselessReport, channel.UnreadableStream) as error:
+        except (ProtocolError, UnreadableStream) as error:
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
             self._lose(handle)
             return
@@ -646,16 +706,16 @@ class Engine:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
                 raise WorkerStartFailed(self._start_failures, describe_exit(code))
-        running = self._blame(number, code)
-        for block in handle.held:
-            self._blocks.drop(block)
+        running = self._record_death(number, code)
+        for block in handle.retained:
+            self._blocks.decref(block)
         self._handle(WorkerLost(number, running, handle.ready))
         self._start_worker(number)
 
-    def _blame(self, number: int, code: int) -> tuple[int, int] | None:
+    def _record_death(self, number: int, code: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker was running when it ended, and note why what it had may fail."""
-        for task, chunk in self._machine.in_hand(number):
-            owner = self._runs[task]
+        for graph, chunk in self._machine.in_hand(number):
+            owner = self._runs[graph]
             if not owner.plan.is_repeatable(chunk):
                 owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
         running = self._inspection.running(number)
@@ -665,7 +725,7 @@ class Engine:
             key = repr(run.graph.keys[chunk])
             logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
             if run.plan.is_repeatable(chunk):
-                run.errors[chunk] = WorkerDied(key, code, self.settings.lost_limit + 1)
+                run.errors[chunk] = WorkerDied(key, code, self.settings.allowed_worker_losses + 1)
         return running
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -673,7 +733,7 @@ class Engine:
     def _shut_down(self) -> None:
         """End the workers, politely and then not, and close everything."""
         for handle in self._workers.values():
-            handle.send((channel.EXIT,))
+            handle.send(Exit())
             with contextlib.suppress(OSError):
                 handle.socket.setblocking(True)
                 handle.socket.settimeout(0.5)
@@ -685,7 +745,7 @@ class Engine:
                 # A worker that is not up yet has nothing to end politely either.
                 if self._busy(handle) or not handle.ready:
                     break
-                with contextlib.suppress(OSError, channel.UnreadableStream):
+                with contextlib.suppress(OSError, UnreadableStream):
                     handle.read()
                 time.sleep(0.002)
             handle.close()
@@ -702,6 +762,8 @@ class Engine:
                 return
             self._released = True
         self._selector.close()
+        if self._recorder is not None:
+            self._recorder.close()
         descriptors: Iterable[int] = (
             *self._arena_files,
             self._control_file,

@@ -13,6 +13,7 @@ from typing import Any
 
 from dask_mars.protocol import channel
 from dask_mars.protocol.context import worker_environment
+from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
 from dask_mars.protocol.object_ref import Block
 from dask_mars.worker.interrupts import SIGNAL
 
@@ -33,11 +34,11 @@ class WorkerHandle:
 
     Parameters
     ----------
-    start : channel.Start
+    start : Start
         What to tell it first.
     """
 
-    def __init__(self, start: channel.Start) -> None:
+    def __init__(self, start: Start) -> None:
         self.number = start.number
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -68,15 +69,15 @@ class WorkerHandle:
         self.socket = ours
         self.exit_descriptor = _watch_exit(self.process.pid)
         self.ready = False
-        #: Chunks of each graph whose location this worker knows.
+        #: Chunks of each graph whose references this worker knows.
         self.known: dict[int, set[int]] = {}
         #: Operands of each graph that it has been sent.
         self.operands: dict[int, set[int]] = {}
         #: Op ids whose paths it has learnt.
-        self.op_ids: set[int] = set()
+        self.function_ids: set[int] = set()
         self.contexts: set[int] = set()
         #: Blocks that it reported as still referred to.
-        self.held: list[Block] = []
+        self.retained: list[Block] = []
         #: What it is to be told with the next message.
         self.to_free: dict[int, list[int]] = {}
         self.to_release: list[int] = []
@@ -84,19 +85,19 @@ class WorkerHandle:
         self._outgoing: deque[memoryview] = deque()
         self._send(pickle.dumps(start, protocol=5))
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: ToWorker) -> None:
         """Queue a message after whatever it is to be told of freed values."""
         self.flush_frees()
-        self._send(pickle.dumps(message, protocol=5))
+        self._send(pickle.dumps(as_plain(message), protocol=5))
 
     def flush_frees(self) -> None:
         """Tell the worker which values and blocks are free."""
         if self.to_free:
             for graph, chunks in self.to_free.items():
-                self._send(pickle.dumps((channel.FREE, graph, chunks), protocol=5))
+                self._send(pickle.dumps(as_plain(Free(graph, chunks)), protocol=5))
             self.to_free.clear()
         if self.to_release:
-            self._send(pickle.dumps((channel.RELEASE, self.to_release), protocol=5))
+            self._send(pickle.dumps(as_plain(Release(self.to_release)), protocol=5))
             self.to_release = []
 
     def _send(self, payload: bytes) -> None:

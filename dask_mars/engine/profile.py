@@ -1,4 +1,4 @@
-"""How long operands took and what they left in the store, kept by chunk and added up by layer when asked for."""
+"""Durations and stored bytes of computed chunks, added up by layer on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 from dask_mars.graph.chunks import Key, layer_of
 
 
-class Figures(NamedTuple):
+class ChunkMeasurements(NamedTuple):
     """What is kept of a computation's chunks.
 
     Attributes
@@ -39,10 +39,10 @@ class LayerProfile(TypedDict):
     stored_bytes: int
 
 
-def by_layer(figures: Figures) -> dict[str, LayerProfile]:
+def by_layer(measurements: ChunkMeasurements) -> dict[str, LayerProfile]:
     """Add up what has been computed, layers in the order of their first chunks."""
     layers: dict[str, LayerProfile] = {}
-    for key, duration_s, stored_bytes in zip(*figures[1:], strict=True):
+    for key, duration_s, stored_bytes in zip(*measurements[1:], strict=True):
         if duration_s >= 0:
             layer = layers.setdefault(
                 layer_of(key), {"count": 0, "total_s": 0.0, "mean_s": 0.0, "stored_bytes": 0}

@@ -1,4 +1,4 @@
-"""What workers report, taken note of and told to the state machine."""
+"""Takes the reports of workers: notes where results are, and makes events for the state machine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
-from dask_mars.engine import computation as messages
+from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
-from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import ARRAY, Block, ObjectRef, needed_bytes
-from dask_mars.scheduler.events import ChunkFailed, ChunksFinished, ChunksLoaded, ChunksReturned, Event
+from dask_mars.protocol import messages
+from dask_mars.protocol.messages import for_engine
+from dask_mars.protocol.object_ref import ObjectRef, is_stored, needed_bytes
+from dask_mars.scheduler.events import ChunkFailed, ChunksFinished, ChunksRestored, ChunksReturned, Event
 
 logger = logging.getLogger(__name__)
 
 
-class SenselessReport(Exception):
+class ProtocolError(Exception):
     """A worker says what cannot be, as when a task has written into its socket. Nothing was taken note of."""
 
 
@@ -43,52 +44,46 @@ class Receiver:
     ) -> None:
         self._holds = holds
         self._post = post
+        self._registry = registry
         self._store, self._blocks = registry.store, registry.blocks
         self._runs, self._workers = registry.runs, registry.workers
 
-    def take(self, handle: WorkerHandle, message: tuple[Any, ...]) -> None:
-        """Take a message, which is one of those in `channel`.
+    def take(self, handle: WorkerHandle, plain: tuple[Any, ...]) -> None:
+        """Take a message to the engine as it has travelled.
 
         Raises
         ------
         SenselessReport
-            It is none of them, or about what the worker was not given.
+            It is none, or about what the worker was not given.
         """
         try:
-            event = self._receive[message[0]](self, handle, *message[1:])
-        except SenselessReport:
+            message = for_engine(plain)
+            event = self._handlers[type(message)](self, handle, message)
+        except ProtocolError:
             raise
         except Exception as error:
-            raise SenselessReport(f"{str(message)[:200]}: {error!r}") from error
+            raise ProtocolError(f"{str(plain)[:200]}: {error!r}") from error
         if event is not None:
             self._post(event)
 
     def _check(self, handle: WorkerHandle, number: int, chunks: Collection[int]) -> None:
         if not self._holds(handle.number, number, chunks):
-            raise SenselessReport(f"it was not given all of {str(chunks)[:200]} of graph {number}")
+            raise ProtocolError(f"it was not given all of {str(chunks)[:200]} of graph {number}")
 
-    def _on_ready(self, handle: WorkerHandle, pid: int) -> None:
+    def _on_ready(self, handle: WorkerHandle, message: messages.Ready) -> None:
         handle.ready = True
 
-    def _on_finished(
-        self,
-        handle: WorkerHandle,
-        number: int,
-        chunks: list[int],
-        refs: list[ObjectRef],
-        durations_s: list[float],
-        peaks: dict[int, int],
-        steps_s: list[tuple[float, float, float]],
-    ) -> Event:
+    def _on_finished(self, handle: WorkerHandle, message: messages.Finished) -> Event:
+        number, chunks, refs, durations_s, peaks, steps_s = message
         self._check(handle, number, chunks)
         run = self._runs[number]
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
-        durations, stored_bytes = run.figures.durations_s, run.figures.stored_bytes
+        durations, stored_bytes = run.measurements.durations_s, run.measurements.stored_bytes
         for chunk, ref, duration_s in zip(chunks, refs, durations_s, strict=True):
             run.refs[chunk] = ref
             durations[chunk] = duration_s
-            if ref[0] >= ARRAY:
+            if is_stored(ref):
                 before = self._blocks.stored_bytes
                 self._blocks.incref_object(ref)
                 sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
@@ -96,7 +91,7 @@ class Receiver:
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, refs) if run.values_wanted else {}
-            run.inbox.put(messages.Done(chunks, handle.process.pid, values))
+            run.inbox.put(client_messages.Done(chunks, handle.process.pid, values))
         return ChunksFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s)
 
     def _copies(self, chunks: list[int], refs: list[ObjectRef]) -> dict[int, Any]:
@@ -108,7 +103,8 @@ class Receiver:
                 values[chunk] = self._store.load_copy(ref)
         return values
 
-    def _on_loaded(self, handle: WorkerHandle, number: int, refs: dict[int, ObjectRef]) -> Event:
+    def _on_restored(self, handle: WorkerHandle, message: messages.Restored) -> Event:
+        number, refs = message
         # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
         run = self._runs[number]
         for chunk, ref in refs.items():
@@ -116,31 +112,25 @@ class Receiver:
             assert spilled is not None
             self._blocks.incref_object(ref)
             run.refs[chunk] = ref
-            if chunk in run.spilled:
-                self._blocks.decref_object(spilled)
-            else:
-                # The file is another graph's, which has persisted the chunk. It serves this one as well.
-                run.spilled[chunk] = spilled
-        for other in self._workers.values():
-            known = other.known.get(number, ())
-            moved = {chunk: ref for chunk, ref in refs.items() if chunk in known}
-            if moved and other is not handle:
-                other.send((channel.MOVED, number, moved))
-        return ChunksLoaded(handle.number, number, list(refs))
+            self._blocks.decref_object(spilled)
+        self._registry.notify_moved(number, refs, besides=handle)
+        return ChunksRestored(handle.number, number, list(refs))
 
-    def _on_failed(self, handle: WorkerHandle, number: int, chunk: int, record: Any, final: bool) -> Event:
+    def _on_failed(self, handle: WorkerHandle, message: messages.Failed) -> Event:
+        number, chunk, record, final = message
         self._check(handle, number, [chunk])
         self._runs[number].errors[chunk] = record
         return ChunkFailed(handle.number, number, chunk, final)
 
-    def _on_returned(self, handle: WorkerHandle, number: int, chunks: list[int], reason: str) -> Event:
+    def _on_returned(self, handle: WorkerHandle, message: messages.Returned) -> Event:
+        number, chunks, reason = message
         self._check(handle, number, chunks)
         run = self._runs[number]
         to_client = False
-        if reason == channel.UNSENDABLE:
+        if reason == "client_only":
             to_client = True
-            run.unpicklable.update(chunks)
-        elif reason == channel.UNREADABLE:
+            run.client_only.update(chunks)
+        elif reason == "unreadable":
             # Only alone can a chunk be told from its companions.
             to_client = len(chunks) == 1
             run.one_by_one = True
@@ -150,37 +140,38 @@ class Receiver:
             )
         return ChunksReturned(handle.number, number, chunks, to_client)
 
-    def _on_held(self, handle: WorkerHandle, blocks: list[Block]) -> None:
-        for block in blocks:
-            self._blocks.keep(block)
-        handle.held += blocks
+    def _on_retained(self, handle: WorkerHandle, message: messages.Retained) -> None:
+        for block in message.blocks:
+            self._blocks.incref(block)
+        handle.retained += message.blocks
 
-    def _on_unheld(self, handle: WorkerHandle, blocks: list[Block]) -> None:
-        for block in blocks:
-            handle.held.remove(block)
-            self._blocks.drop(block)
+    def _on_unretained(self, handle: WorkerHandle, message: messages.Unretained) -> None:
+        for block in message.blocks:
+            handle.retained.remove(block)
+            self._blocks.decref(block)
 
-    def _on_output(self, handle: WorkerHandle, number: int, stream: str, text: str) -> None:
-        run = self._runs.get(number)
+    def _on_output(self, handle: WorkerHandle, message: messages.Output) -> None:
+        run = self._runs.get(message.graph)
         if run is not None:
-            run.inbox.put(messages.Printed(stream, text))
+            run.inbox.put(client_messages.Printed(message.stream, message.text))
         else:
             # Printed by something that outlived its task: nobody in particular is listening.
-            print(text, end="", file=sys.__stderr__ if stream == "stderr" else sys.__stdout__)
+            stream = sys.__stderr__ if message.stream == "stderr" else sys.__stdout__
+            print(message.text, end="", file=stream)
 
-    def _on_warning(self, handle: WorkerHandle, number: int, payload: bytes) -> None:
-        run = self._runs.get(number)
+    def _on_warning(self, handle: WorkerHandle, message: messages.Warning) -> None:
+        run = self._runs.get(message.graph)
         if run is not None:
-            run.inbox.put(messages.Warned(payload))
+            run.inbox.put(client_messages.Warned(message.payload))
 
-    _receive: ClassVar[dict[int, Callable[..., Event | None]]] = {
-        channel.READY: _on_ready,
-        channel.FINISHED: _on_finished,
-        channel.LOADED: _on_loaded,
-        channel.FAILED: _on_failed,
-        channel.RETURNED: _on_returned,
-        channel.HELD: _on_held,
-        channel.UNHELD: _on_unheld,
-        channel.OUTPUT: _on_output,
-        channel.WARNING: _on_warning,
+    _handlers: ClassVar[dict[type, Callable[[Receiver, WorkerHandle, Any], Event | None]]] = {
+        messages.Ready: _on_ready,
+        messages.Finished: _on_finished,
+        messages.Restored: _on_restored,
+        messages.Failed: _on_failed,
+        messages.Returned: _on_returned,
+        messages.Retained: _on_retained,
+        messages.Unretained: _on_unretained,
+        messages.Output: _on_output,
+        messages.Warning: _on_warning,
     }

@@ -1,21 +1,62 @@
-"""What an engine holds: computations, workers, the store, and who refers to what in it."""
+"""The records that an engine's parts share: computations, workers, persisted objects, files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.processes import WorkerHandle
-from dask_mars.engine.profile import Figures
+from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter
-from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import ARRAY, ObjectRef, needed_bytes
-from dask_mars.store.persisted import Reference
-from dask_mars.store.refs import References
+from dask_mars.protocol.messages import Forget, Moved
+from dask_mars.protocol.object_ref import ObjectRef
+from dask_mars.scheduler.objects import ObjectId
+from dask_mars.store.persisted import PersistedWeakRef
+from dask_mars.store.reference_counts import ReferenceCounts
 from dask_mars.store.store import Store
+
+
+@dataclass(slots=True)
+class PersistedEntry:
+    """A persisted object.
+
+    Attributes
+    ----------
+    key : hashable
+        Dask's key of the chunk.
+    ref : ObjectRef
+        Where it is.
+    reference : PersistedWeakRef
+        Knows whether the user has it still.
+    """
+
+    key: Hashable
+    ref: ObjectRef
+    reference: PersistedWeakRef
+
+
+@dataclass(slots=True)
+class ReservationRecord:
+    """Bytes of the store that are wanted for what comes from elsewhere.
+
+    Attributes
+    ----------
+    key : hashable
+        What it is, for those who look at the engine.
+    size_bytes : int
+        How much.
+    answer : callable or None
+        Is to be called with None once the bytes are there, or with the reason why they never will be; None when
+        that is done.
+    """
+
+    key: Hashable
+    size_bytes: int
+    answer: Callable[[Exception | None], None] | None
 
 
 class Registry:
@@ -34,9 +75,14 @@ class Registry:
         The computations by graph number.
     workers : dict
         The worker processes by number.
-    kept : dict
-        Of graphs that are nothing but kept chunks: references to what the user has of them.
-    last : Figures or None
+    persisted : dict
+        The persisted objects by id.
+    files : dict
+        Where on disk objects are that were written, by graph and chunk; the files stay as long as the objects,
+        wherever these are read meanwhile.
+    reservations : dict
+        Those that are not released, by number.
+    last_measurements : ChunkMeasurements or None
         Of the last computation that was released.
     blocks, sender, spill_writer
         Of this store.
@@ -46,71 +92,146 @@ class Registry:
         self.store = store
         self.runs: dict[int, GraphRun] = {}
         self.workers: dict[int, WorkerHandle] = {}
-        self.kept: dict[int, list[Reference]] = {}
-        self.last: Figures | None = None
+        self.persisted: dict[ObjectId, PersistedEntry] = {}
+        self.files: dict[int, dict[int, ObjectRef]] = {}
+        self.reservations: dict[int, ReservationRecord] = {}
+        self.last_measurements: ChunkMeasurements | None = None
         self.spill_writer = SpillWriter(store, spill_directory)
-        self.blocks = References(self._release_block, self.spill_writer.remove)
+        self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
 
-    def put(self, run: GraphRun, values: Sequence[Any]) -> tuple[dict[int, int], dict[int, int]]:
-        """Put the values of a computation's chunks into the store.
-
-        Returns
-        -------
-        tuple of dict
-            Of those that are in an arena: the bytes, and how many of these were not there before.
-        """
-        sizes, fresh = {}, {}
-        done = []
+    def put(self, values: Sequence[Any]) -> list[ObjectRef]:
+        """Put values into the store, and return where they are."""
+        refs: list[ObjectRef] = []
         try:
-            for chunk, value in enumerate(values):
+            for value in values:
                 ref = self.store.seal(value)
-                before = self.blocks.stored_bytes
                 self.blocks.incref_object(ref)
-                done.append(ref)
-                if ref[0] >= ARRAY:
-                    sizes[chunk] = needed_bytes(ref)
-                    fresh[chunk] = self.blocks.stored_bytes - before
+                refs.append(ref)
         except BaseException:
-            for ref in done:
+            for ref in refs:
                 self.blocks.decref_object(ref)
             raise
-        run.refs[:] = done
-        return sizes, fresh
+        return refs
 
-    def forget_locations(self, run: GraphRun, chunks: list[int]) -> None:
+    def persist(self, id: ObjectId, key: Hashable, ref: ObjectRef, reference: PersistedWeakRef) -> None:
+        """Note that the user refers to an object."""
+        self.blocks.incref_object(ref)
+        self.persisted[id] = PersistedEntry(key, ref, reference)
+
+    def forget_persisted(self, id: ObjectId) -> None:
+        """Note that the user refers to an object no more."""
+        self.blocks.decref_object(self.persisted.pop(id).ref)
+        self._forget_file(*id)
+
+    # -- where objects are ------------------------------------------------------------------------------------
+
+    def ref_of(self, id: ObjectId) -> ObjectRef | None:
+        """Return where an object is, as far as who made it or persists it knows."""
+        persisted = self.persisted.get(id)
+        if persisted is not None:
+            return persisted.ref
+        run = self.runs.get(id[0])
+        return None if run is None else run.refs[id[1]]
+
+    def key_of(self, id: ObjectId) -> Hashable:
+        """Return Dask's key of an object, None if it is not known any more."""
+        persisted = self.persisted.get(id)
+        if persisted is not None:
+            return persisted.key
+        run = self.runs.get(id[0])
+        return None if run is None else run.graph.keys[id[1]]
+
+    def file_of(self, id: ObjectId) -> ObjectRef | None:
+        """Return where an object was written to, if it was."""
+        return self.files.get(id[0], {}).get(id[1])
+
+    def add_file(self, id: ObjectId, ref: ObjectRef) -> None:
+        """Note where an object was written to."""
+        self.blocks.incref_object(ref)
+        self.files.setdefault(id[0], {})[id[1]] = ref
+
+    def move(self, id: ObjectId, ref: ObjectRef) -> None:
+        """Have a persisted object be somewhere else."""
+        persisted = self.persisted.get(id)
+        if persisted is not None:
+            self.blocks.incref_object(ref)
+            before, persisted.ref = persisted.ref, ref
+            self.blocks.decref_object(before)
+
+    def move_chunk(self, run: GraphRun, chunk: int, ref: ObjectRef) -> bool:
+        """Have a chunk of a computation be somewhere else; return False if it was nowhere."""
+        before = run.refs[chunk]
+        if before is None:
+            return False
+        self.blocks.incref_object(ref)
+        run.refs[chunk] = ref
+        self.blocks.decref_object(before)
+        return True
+
+    def notify_moved(self, graph: int, refs: Mapping[int, ObjectRef], besides: WorkerHandle | None = None) -> None:
+        """Tell workers that know where chunks are that they are somewhere else."""
+        for handle in self.workers.values():
+            known = handle.known.get(graph, ())
+            moved = {chunk: ref for chunk, ref in refs.items() if chunk in known}
+            if moved and handle is not besides:
+                handle.send(Moved(graph, moved))
+
+    def forget_refs(self, graph: int, chunks: Sequence[int]) -> None:
         """Have the workers forget where chunks are."""
         for handle in self.workers.values():
-            known = handle.known.get(run.number)
+            known = handle.known.get(graph)
             if known:
                 gone = [chunk for chunk in chunks if chunk in known]
                 if gone:
                     known.difference_update(gone)
-                    handle.to_free.setdefault(run.number, []).extend(gone)
+                    handle.to_free.setdefault(graph, []).extend(gone)
 
-    def replace_location(self, run: GraphRun, chunk: int, new: ObjectRef) -> None:
-        """Have a chunk be somewhere else; what it refers to there has a reference already."""
-        ref = run.refs[chunk]
-        run.refs[chunk] = new
-        if ref is not None:
-            self.blocks.decref_object(ref)
+    # -- the end of data --------------------------------------------------------------------------------------
+
+    def free(self, run: GraphRun, chunks: Sequence[int]) -> None:
+        """Release what a computation needs no more."""
+        files = self.files.get(run.number)
+        for chunk in chunks:
+            ref = run.refs[chunk]
+            if ref is not None:
+                run.refs[chunk] = None
+                self.blocks.decref_object(ref)
+            if files and chunk in files:
+                self._forget_file(run.number, chunk)
+            if run.values:
+                run.values.pop(chunk, None)
+                run.graph.values.pop(chunk, None)
+        self.forget_refs(run.number, chunks)
 
     def forget(self, run: GraphRun) -> None:
         """Release all that there is of a computation."""
         del self.runs[run.number]
-        if self.kept.pop(run.number, None) is None:
-            self.last = run.figures
-        for ref in [*run.refs, *run.spilled.values()]:
+        self.last_measurements = run.measurements
+        for ref in run.refs:
             if ref is not None:
                 self.blocks.decref_object(ref)
-        for block in run.kept:
-            self.blocks.drop(block)
+        for chunk in list(self.files.get(run.number, ())):
+            self._forget_file(run.number, chunk)
+        for block in run.literal_blocks:
+            self.blocks.decref(block)
         for handle in self.workers.values():
             if handle.known.pop(run.number, None) is not None:
                 handle.operands.pop(run.number, None)
                 handle.to_free.pop(run.number, None)
-                handle.send((channel.FORGET, run.number))
-        self.sender.keep_contexts({run.context for run in self.runs.values()})
+                handle.send(Forget(run.number))
+        self.sender.prune_contexts({run.context for run in self.runs.values()})
+
+    def _forget_file(self, graph: int, chunk: int) -> None:
+        """Release the file of an object that neither its computation nor the user needs any more."""
+        files = self.files.get(graph)
+        run = self.runs.get(graph)
+        if not files or chunk not in files or (graph, chunk) in self.persisted:
+            return
+        if run is None or run.refs[chunk] is None:
+            self.blocks.decref_object(files.pop(chunk))
+            if not files:
+                del self.files[graph]
 
     def _release_block(self, arena: int, offset: int) -> None:
         """Give a block that nobody refers to any more back to its allocator."""

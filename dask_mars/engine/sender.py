@@ -8,17 +8,24 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.errors import StoreFull
 from dask_mars.graph.functions import FunctionRegistry
-from dask_mars.protocol import channel
-from dask_mars.protocol.columns import PackedChunks, PackedOperand, pack_chunks, pack_numbers, pack_operand
+from dask_mars.protocol.columns import (
+    PackedChunks,
+    PackedOperand,
+    function_ids_of,
+    pack_chunks,
+    pack_numbers,
+    pack_operand,
+)
 from dask_mars.protocol.deferred import Deferred
+from dask_mars.protocol.messages import Context, Run
 from dask_mars.protocol.object_ref import Block, ObjectRef
 from dask_mars.protocol.pickling import dumps, frozen
-from dask_mars.store.persisted import Persisted
-from dask_mars.store.refs import References
+from dask_mars.store.persisted import PersistedChunk
+from dask_mars.store.reference_counts import ReferenceCounts
 from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -41,11 +48,11 @@ class Sender:
     ----------
     store : Store
         The client's view of the shared store.
-    blocks : References
+    blocks : ReferenceCounts
         The references to its blocks.
     """
 
-    def __init__(self, store: Store, blocks: References) -> None:
+    def __init__(self, store: Store, blocks: ReferenceCounts) -> None:
         self._store = store
         self._blocks = blocks
         #: What the workers call the functions of operands.
@@ -59,18 +66,17 @@ class Sender:
         self.contexts[number] = payload
         self._newest_context = number
 
-    def keep_contexts(self, used: set[int]) -> None:
+    def prune_contexts(self, used: set[int]) -> None:
         """Forget all but these and the newest, which is likely to be used again."""
         for number in self.contexts.keys() - used - {self._newest_context}:
             del self.contexts[number]
 
     def send(
-        self, handle: WorkerHandle, run: GraphRun, chunks: list[int], loads: list[int], timed: bool
+        self, handle: WorkerHandle, run: GraphRun, chunks: list[int], restores: list[int], timed: bool
     ) -> Unsent:
         """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent.
 
-        `loads` are inputs that it is to put back into the store; `timed` says whether it is to report the steps of
-        operands.
+        `restores` are inputs that it is to put back into the store; `timed` says whether it is to report steps.
         """
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
@@ -101,15 +107,15 @@ class Sender:
             records = self._pack_chunks(run, good)
         except BaseException:
             literals = run.graph.literals
-            unsent.unsendable.extend(chunk for chunk in good if not _can_dump(literals[chunk]))
+            unsent.unsendable.extend(chunk for chunk in good if not _is_picklable(literals[chunk]))
             good = [chunk for chunk in good if chunk not in unsent.unsendable]
             records = self._pack_chunks(run, good)
         if run.context not in handle.contexts:
             handle.contexts.add(run.context)
-            handle.send((channel.CONTEXT, run.context, self.contexts[run.context]))
+            handle.send(Context(run.context, self.contexts[run.context]))
         paths = self._new_paths(handle, operands.values())
-        work = (pack_numbers(good), records, refs, loads, operands, paths)
-        handle.send((channel.RUN, run.number, run.context, timed, *work))
+        packed = pack_numbers(good)
+        handle.send(Run(run.number, run.context, timed, packed, records, refs, restores, operands, paths))
         return unsent
 
     def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
@@ -127,9 +133,11 @@ class Sender:
 
     def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
         """Return the paths of the operands' functions that a worker has not been told yet."""
-        new = {op_id for operand in operands for op_id in operand[1] if op_id is not None} - handle.op_ids
-        handle.op_ids |= new
-        return {op_id: self._mapping.path(op_id) for op_id in new}
+        new = {
+            function_id for operand in operands for function_id in function_ids_of(operand)
+        } - handle.function_ids
+        handle.function_ids |= new
+        return {function_id: self._mapping.path(function_id) for function_id in new}
 
     def _pack_chunks(self, run: GraphRun, chunks: list[int]) -> PackedChunks:
         graph = run.graph
@@ -160,8 +168,8 @@ class Sender:
             payload = dumps(value, out_of_band, frozen)
         finally:
             for block in parts:
-                self._blocks.keep(block)
-            run.kept += parts
+                self._blocks.incref(block)
+            run.literal_blocks += parts
         return payload, tuple(parts)
 
     def _ref(self, run: GraphRun, chunk: int) -> ObjectRef | None:
@@ -174,14 +182,14 @@ class Sender:
             value = run.values[chunk]
             if type(value) is Deferred:
                 raise pickle.PicklingError(f"{value!r} is for the user's process")
-            kept = value.ref if type(value) is Persisted else None
+            kept = value.ref if type(value) is PersistedChunk else None
             ref = self._store.seal(value, freeze=True) if kept is None else kept
             self._blocks.incref_object(ref)
             run.refs[chunk] = ref
         return ref
 
 
-def _can_dump(literals: Any) -> bool:
+def _is_picklable(literals: Any) -> bool:
     try:
         dumps(literals)
     except BaseException:

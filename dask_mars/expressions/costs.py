@@ -1,4 +1,4 @@
-"""What an operation costs in either way of computing a tile, as measured by ``benchmarks/expressions.py``."""
+"""Measured costs of operations on tiles, by NumPy and by numexpr (``studies/expressions.py``)."""
 
 from __future__ import annotations
 

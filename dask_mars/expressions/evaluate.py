@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dask_mars.expressions.functions import Elementwise, Reduction, Unsupported
-from dask_mars.expressions.planning import DTYPES, Plan
+from dask_mars.expressions.planning import DTYPES, EvaluationPlan
 from dask_mars.expressions.running import run
 from dask_mars.graph.chunks import Operand
 
@@ -52,7 +52,7 @@ class RegionFunction:
         self._outputs = outputs
         self._evaluator = evaluator
         self._parameters = _parameters(program, known)
-        self._plans: dict[Hashable, Plan | None] = {}
+        self._plans: dict[Hashable, EvaluationPlan | None] = {}
 
     def __call__(self, *values: Any) -> Any:
         """Compute the outputs."""
@@ -98,10 +98,10 @@ class RegionFunction:
             return value.dtype
         raise Unsupported
 
-    def _plan(self, key: Hashable, values: tuple[Any, ...]) -> Plan | None:
-        plan: Plan | None
+    def _plan(self, key: Hashable, values: tuple[Any, ...]) -> EvaluationPlan | None:
+        plan: EvaluationPlan | None
         try:
-            plan = Plan(self._program, self._known, self._outputs, self._evaluator, values)
+            plan = EvaluationPlan(self._program, self._known, self._outputs, self._evaluator, values)
         except Exception:
             # Also what NumPy raises for types that a function does not take.
             plan = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from dask_mars.expressions import numexprs
 from dask_mars.expressions.functions import Bound, Elementwise, Reduction, Unsupported
-from dask_mars.expressions.tiling import on_grid, part, tiles
+from dask_mars.expressions.tiling import on_grid, tile_index, tiles
 from dask_mars.graph.chunks import Operand
 
 #: Bytes of a tile: with three of them, what an operation reads and writes stays in a second-level cache.
@@ -43,7 +43,7 @@ class Reducing(NamedTuple):
     keywords: dict[str, Any]
 
 
-class Plan:
+class EvaluationPlan:
     """How to evaluate a region for inputs of known types.
 
     Slots number the region's values: its inputs first, then the result of each step.
@@ -128,7 +128,7 @@ class Plan:
         if not tiled:
             raise Unsupported
         self.arrays = {
-            slot: [part(tile, shape, whole) for tile in self.tiles] for slot, shape in self._read(tiled)
+            slot: [tile_index(tile, shape, whole) for tile in self.tiles] for slot, shape in self._read(tiled)
         }
         self._kernel(tiled, evaluator)
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from dask_mars.expressions.functions import Unsupported
-from dask_mars.expressions.planning import Plan, Reducing
+from dask_mars.expressions.planning import EvaluationPlan, Reducing
 from dask_mars.expressions.tiling import Index, Tile
 
 
-def run(plan: Plan, inputs: tuple[Any, ...]) -> Any:
+def run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> Any:
     """Evaluate, with floating point errors raised that NumPy would warn of or raise."""
     errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
     with np.errstate(**errors):  # type: ignore[arg-type]
@@ -21,7 +21,7 @@ def run(plan: Plan, inputs: tuple[Any, ...]) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _run(plan: Plan, inputs: tuple[Any, ...]) -> list[Any]:
+def _run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> list[Any]:
     values: list[Any] = [*inputs, *[None] * (len(plan.bound) + len(plan.reductions))]
     for slot in plan.before:
         bound = plan.bound[slot]
@@ -62,7 +62,7 @@ def _run(plan: Plan, inputs: tuple[Any, ...]) -> list[Any]:
     return [results[slot] for slot in plan.outputs]
 
 
-def _call(plan: Plan, tile: Tile, values: list[Any], written: dict[int, Any]) -> None:
+def _call(plan: EvaluationPlan, tile: Tile, values: list[Any], written: dict[int, Any]) -> None:
     """Compute the steps of one tile."""
     for function, arguments_of, result, takes_out in plan.calls:
         if takes_out:
@@ -76,20 +76,20 @@ def _call(plan: Plan, tile: Tile, values: list[Any], written: dict[int, Any]) ->
                 written[result][tile.where] = returned
 
 
-def _orient(plan: Plan, array: Any) -> Any:
+def _orient(plan: EvaluationPlan, array: Any) -> Any:
     if plan.flat:
         return array.ravel(order="F") if plan.transposed else array.reshape(-1)
     array = array.reshape((1,) * (len(plan.shape) - array.ndim) + array.shape)
     return array.T if plan.transposed else array
 
 
-def _restore(plan: Plan, array: Any) -> Any:
+def _restore(plan: EvaluationPlan, array: Any) -> Any:
     if plan.flat:
         return array.reshape(plan.shape, order="F" if plan.transposed else "C")
     return array.T if plan.transposed else array
 
 
-def _reduce(plan: Plan, reducing: Reducing, tile: Tile, values: Any, total: Any) -> None:
+def _reduce(plan: EvaluationPlan, reducing: Reducing, tile: Tile, values: Any, total: Any) -> None:
     ufunc, dtype = reducing.reduction.ufunc, reducing.reduction.dtype
     axes = (0,) if plan.flat else reducing.axes
     at: Index = tuple([slice(None) if axis in axes else run for axis, run in enumerate(tile.where)])
@@ -100,7 +100,7 @@ def _reduce(plan: Plan, reducing: Reducing, tile: Tile, values: Any, total: Any)
         ufunc(total[at], reduced, out=total[at])
 
 
-def _finish(plan: Plan, reducing: Reducing, total: Any) -> Any:
+def _finish(plan: EvaluationPlan, reducing: Reducing, total: Any) -> Any:
     if plan.flat:
         total = total.reshape(reducing.shape)
     elif plan.transposed:
@@ -113,6 +113,6 @@ def _finish(plan: Plan, reducing: Reducing, total: Any) -> Any:
     return reducing.reduction.finish(total, plan.shape, plan.types[reducing.source], reducing.keywords)
 
 
-def _reduced_axes(plan: Plan, reducing: Reducing) -> set[int]:
+def _reduced_axes(plan: EvaluationPlan, reducing: Reducing) -> set[int]:
     dimensions = len(plan.shape)
     return {dimensions - 1 - axis for axis in reducing.axes} if plan.transposed else set(reducing.axes)

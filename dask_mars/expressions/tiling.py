@@ -59,7 +59,7 @@ def on_grid(shape: Sequence[int], tile: Tile) -> bool:
     return math.prod(shape[:axis]) == 1 or math.prod(shape[axis:]) % GRID == 0
 
 
-def part(tile: Tile, shape: Sequence[int], whole: Sequence[int]) -> Index:
+def tile_index(tile: Tile, shape: Sequence[int], whole: Sequence[int]) -> Index:
     """Return the index of a tile's part in an array that is broadcast.
 
     Parameters

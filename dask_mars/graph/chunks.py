@@ -8,7 +8,7 @@ every chunk that is made the same way, so that a chunk itself is no more than a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -183,7 +183,7 @@ def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_Planned
 def _describe(function: Callable[..., Any]) -> str:
     if isinstance(function, Subprogram):
         return f"program {function.operand.logic_key}"
-    if isinstance(function, Held):
+    if isinstance(function, Constant):
         return f"held {describe(function.value)}"
     return describe(function)
 
@@ -213,7 +213,7 @@ class Subprogram:
         return self.operand.run(list(inputs), self.literals)
 
 
-class Held:
+class Constant:
     """A function without parameters that returns what an operand holds for all of its chunks.
 
     A lambda that a thousand chunks are given is a part of their operand, and travels with that: as a literal it
@@ -226,7 +226,7 @@ class Held:
         self.value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Held, (self.value,)
+        return Constant, (self.value,)
 
     def __call__(self) -> Any:
         """Return the value."""
@@ -344,8 +344,12 @@ class ChunkGraph:
 
     def chunks_for_client(self) -> set[int]:
         """Return the chunks whose operand must run in the user's own process; `in_client` has others that must."""
-        here = {number for number, operand in enumerate(self.operands) if operand.in_client}
-        return {chunk for chunk, number in enumerate(self.operand_of) if number in here} if here else set()
+        client_operands = {number for number, operand in enumerate(self.operands) if operand.in_client}
+        return (
+            {chunk for chunk, number in enumerate(self.operand_of) if number in client_operands}
+            if client_operands
+            else set()
+        )
 
     def layer_of(self, chunk: int) -> str:
         """Name of the Dask layer that a chunk belongs to."""
@@ -407,6 +411,33 @@ class ChunkGraph:
         if not all(0 <= at < len(sizes) for at, sizes in zip(index, declared.chunks, strict=True)):
             return None, ()
         return declared, index
+
+
+class DeclaredSizes(Sequence[int | None]):
+    """The bytes that each chunk of a graph is declared to take in the store, None where nothing is said.
+
+    They are looked up when they are asked for: most never are.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        The graph.
+    inline_bytes : int, optional
+        Up to how many bytes results travel in messages, and take none in the store.
+    """
+
+    __slots__ = ("_graph", "_inline_bytes")
+
+    def __init__(self, graph: ChunkGraph, inline_bytes: int = 0) -> None:
+        self._graph = graph
+        self._inline_bytes = inline_bytes
+
+    def __len__(self) -> int:
+        return len(self._graph)
+
+    def __getitem__(self, chunk: Any) -> Any:
+        declared = self._graph.declared_bytes(chunk)
+        return 0 if declared is not None and declared <= self._inline_bytes else declared
 
 
 def layer_of(key: Key) -> str:

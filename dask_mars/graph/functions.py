@@ -31,7 +31,7 @@ def hash_of(text: str) -> int:
     return int(mmh3.hash(text, signed=False))
 
 
-def op_id_of(path: str) -> int:
+def function_id_of(path: str) -> int:
     """Return the op id of a path.
 
     Parameters
@@ -41,7 +41,7 @@ def op_id_of(path: str) -> int:
 
     Examples
     --------
-    >>> op_id_of("mars.tensor.random.core:TensorRandomOperand")
+    >>> function_id_of("mars.tensor.random.core:TensorRandomOperand")
     574610788
     """
     return hash_of(path.replace(":", "."))
@@ -72,7 +72,7 @@ def path_of(function: Callable[..., Any]) -> str | None:
         except Exception:
             # Modules and classes may answer for attributes in ways of their own.
             continue
-        if found is function and module != "__main__" and not _travels_by_value(module):
+        if found is function and module != "__main__" and not _is_pickled_by_value(module):
             return f"{module}:{name}"
     return None
 
@@ -120,7 +120,7 @@ def _look_up(module: str, name: str) -> Any:
     return found
 
 
-def _travels_by_value(module: str) -> bool:
+def _is_pickled_by_value(module: str) -> bool:
     """Say whether the user has registered a module, or a package around it, with cloudpickle."""
     registered = list_registry_pickle_by_value()
     if not registered:
@@ -139,7 +139,7 @@ class FunctionRegistry:
         #: The path until the callable was first used.
         self._callables: dict[int, str | Callable[..., Any]] = {}
 
-    def op_id(self, function: Callable[..., Any]) -> int | None:
+    def function_id(self, function: Callable[..., Any]) -> int | None:
         """Return the op id of a callable; None if it has none, or if another path has it already.
 
         Whether the path still leads to this callable is looked up at each call: it may have been replaced, or its
@@ -148,14 +148,14 @@ class FunctionRegistry:
         path = path_of(function)
         if path is None:
             return None
-        op_id = op_id_of(path)
-        return op_id if self._paths.setdefault(op_id, path) == path else None
+        function_id = function_id_of(path)
+        return function_id if self._paths.setdefault(function_id, path) == path else None
 
-    def path(self, op_id: int) -> str:
+    def path(self, function_id: int) -> str:
         """Return the path behind an op id."""
-        return self._paths[op_id]
+        return self._paths[function_id]
 
-    def learn(self, op_id: int, path: str) -> None:
+    def learn(self, function_id: int, path: str) -> None:
         """Take in a path.
 
         Raises
@@ -163,12 +163,12 @@ class FunctionRegistry:
         ValueError
             The op id stands for another path.
         """
-        known = self._paths.setdefault(op_id, path)
+        known = self._paths.setdefault(function_id, path)
         if known != path:
-            raise ValueError(f"op id {op_id} cannot stand for {path}: it stands for {known}")
-        self._callables.setdefault(op_id, path)
+            raise ValueError(f"op id {function_id} cannot stand for {path}: it stands for {known}")
+        self._callables.setdefault(function_id, path)
 
-    def __getitem__(self, op_id: int) -> Callable[..., Any]:
+    def __getitem__(self, function_id: int) -> Callable[..., Any]:
         """Return the callable, importing its module if need be.
 
         Raises
@@ -178,12 +178,12 @@ class FunctionRegistry:
         ImportError, AttributeError
             The path leads nowhere in this process.
         """
-        known = self._callables[op_id]
-        module, _, name = self._paths[op_id].partition(":")
+        known = self._callables[function_id]
+        module, _, name = self._paths[function_id].partition(":")
         if type(known) is str or sys.modules.get(module) is None:
             importlib.import_module(module)
         # A task may have loaded the module again since its first use, and then what it has now is meant.
         found: Callable[..., Any] = _look_up(module, name)
         if found is not known:
-            self._callables[op_id] = found
+            self._callables[function_id] = found
         return found

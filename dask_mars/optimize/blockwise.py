@@ -17,8 +17,8 @@ from dask.blockwise import Blockwise, _get_coord_mapping, blockwise_token
 from dask.layers import ArrayChunkShapeDep
 
 from dask_mars.graph.chunks import Key
+from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
-from dask_mars.optimize.placement import stores_chunk
 
 # What placeholders begin with, so that no key of the user's is taken for one.
 _BLOCK, _CONTRACTED = object(), object()

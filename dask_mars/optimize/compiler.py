@@ -29,10 +29,9 @@ from dask._task_spec import (
     convert_legacy_task,
 )
 
-from dask_mars.graph.chunks import Held, Key, Operand, Subprogram
+from dask_mars.graph.chunks import Constant, Key, Operand, Subprogram
 from dask_mars.graph.functions import path_of
-from dask_mars.optimize.layers import LazyLayer, LazyLayers
-from dask_mars.optimize.placement import (
+from dask_mars.optimize.client_only import (
     assembles_result,
     is_client_store,
     is_locked_store,
@@ -40,6 +39,7 @@ from dask_mars.optimize.placement import (
     stores_in_client,
     target_key,
 )
+from dask_mars.optimize.layers import LazyLayer, LazyLayers
 from dask_mars.optimize.programs import (
     BoundSubprogram,
     Program,
@@ -52,7 +52,7 @@ from dask_mars.optimize.programs import (
     make_tuple,
     name_of,
 )
-from dask_mars.store.persisted import Persisted, PersistedNode, as_data, holds_persisted
+from dask_mars.store.persisted import PersistedChunk, PersistedNode, as_data, holds_persisted
 
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
@@ -99,7 +99,7 @@ class Compiler:
         The low-level graph: key to `GraphNode`, legacy task or value.
     layers : iterable of LazyLayer
         Layers whose blocks belong to the graph as well.
-    locked_apart : bool, optional
+    split_locked_stores : bool, optional
         Cut what stores under a lock from what computes that: the lock is then held during the one alone.
     asked_for : collection of key, optional
         As `LazyLayers` takes it.
@@ -120,11 +120,11 @@ class Compiler:
         self,
         dsk: Mapping[Key, Any],
         layers: Iterable[LazyLayer] = (),
-        locked_apart: bool = False,
+        split_locked_stores: bool = False,
         asked_for: Collection[Key] = (),
     ) -> None:
         layers = list(layers)
-        self._locked_apart = locked_apart
+        self._split_locked_stores = split_locked_stores
         # Not a circle: what the graph holds, and be it all of somebody's memory, is to go with the compiler.
         self.layers = LazyLayers(layers, weakref.proxy(self), asked_for)
         self.operands: list[Operand] = []
@@ -139,7 +139,7 @@ class Compiler:
         self._literal_types = set(_PLAIN)
         self._functions: dict[Any, Callable[..., Any]] = {}
         # What becomes of each callable that was met as a literal, by its id.
-        self._callables: dict[int, Held | None] = {}
+        self._callables: dict[int, Constant | None] = {}
         # Functions made here, kept alive because programs are told apart by the ids of their functions.
         self._keep: list[Any] = []
 
@@ -190,21 +190,21 @@ class Compiler:
             key = ("mars-literal", id(value))
             self.extra[key] = DataNode(key, value)
             return program.input(key)
-        if type(value) is Persisted:
+        if type(value) is PersistedChunk:
             key = ("mars-persisted", id(value))
             self.extra[key] = DataNode(key, value)
             return program.input(key)
         if type(value) in _MAY_HOLD:
             # Not for the next one of its type: that may hold what has to be read.
-            return self._emit_held(program, value) if holds_persisted(value) else program.literal(value)
+            return self._emit_container(program, value) if holds_persisted(value) else program.literal(value)
         if not callable(value):
             if not isinstance(value, np.ndarray):
                 self._literal_types.add(type(value))
             return program.literal(value)
-        held = self._held_callable(value)
+        held = self._constant_for(value)
         return program.literal(value) if held is None else program.step(held, ())
 
-    def _emit_held(self, program: Program, value: Any) -> int:
+    def _emit_container(self, program: Program, value: Any) -> int:
         """Emit a container that holds kept chunks: its items become values of their own."""
         kind = type(value)
         items = itertools.chain.from_iterable(value.items()) if kind is dict else value
@@ -221,14 +221,14 @@ class Compiler:
         self._functions[id(chosen)] = chosen
         return chosen
 
-    def _held_callable(self, function: Callable[..., Any]) -> Held | None:
+    def _constant_for(self, function: Callable[..., Any]) -> Constant | None:
         """Return a step that returns a callable, or None for one that may as well be a literal."""
         try:
             return self._callables[id(function)]
         except KeyError:
             pass
         # A path is all that would travel of it anyway.
-        self._callables[id(function)] = None if path_of(function) is not None else Held(function)
+        self._callables[id(function)] = None if path_of(function) is not None else Constant(function)
         self._keep.append(function)
         # So far it may be this chunk's alone, and then would not be worth an operand.
         return None
@@ -246,7 +246,7 @@ class Compiler:
                 return program.step(function, codes, tuple(node.kwargs))
             return program.step(function, codes)
         if kind is PersistedNode:
-            return self._emit_literal(program, node.args[0])
+            return self._emit_literal(program, node.value)
         constructor = _CONTAINERS.get(kind)
         if constructor is not None:
             emit = self.emit_argument
@@ -434,7 +434,7 @@ class Compiler:
         for store_key, store in inner.items():
             if is_client_store(store, inner, outer, self._dsk):
                 self.targets.add(target_key(store, inner, outer))
-            elif not (self._locked_apart and is_locked_store(store)):
+            elif not (self._split_locked_stores and is_locked_store(store)):
                 continue
             source = store.args[0]
             source_key = source.key if isinstance(source, TaskRef) else getattr(source, "target", None)

@@ -34,7 +34,9 @@ class _Joined(NamedTuple):
     sliced: tuple[int, Slicer] | None
 
 
-def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None, apart: Collection[int] = ()) -> ChunkGraph:
+def compose(
+    graph: ChunkGraph, join_slices: JoinSlices | None = None, unmergeable: Collection[int] = ()
+) -> ChunkGraph:
     """Merge the single chains of a graph.
 
     Parameters
@@ -43,7 +45,7 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None, apart: Col
         Is not changed, but shares its parts with the result.
     join_slices : callable, optional
         Finds pairs of operands whose slices may become one.
-    apart : collection of int, optional
+    unmergeable : collection of int, optional
         Chunks that stay as they are.
 
     Returns
@@ -59,7 +61,7 @@ def compose(graph: ChunkGraph, join_slices: JoinSlices | None = None, apart: Col
     inputs, operands = list(graph.inputs), list(graph.operands)
     joined: dict[tuple[int, int], _Joined] = {}
     absorbed = bytearray(len(graph))
-    fixed = fixed_chunks(graph).union(apart)
+    fixed = fixed_chunks(graph).union(unmergeable)
     for chunk, sources in enumerate(graph.inputs):
         if len(sources) != 1:
             continue

@@ -29,9 +29,9 @@ class Converter:
         A low-level Dask graph: key to `GraphNode`, legacy task or value.
     layers : iterable of LazyLayer
         Layers whose blocks belong to the graph as well; none of them needs to be materialised.
-    elsewhere : callable, optional
+    resolve_missing : callable, optional
         Returns what stands for a key that the graph refers to and does not have, None if that is not known.
-    locked_apart : bool, optional
+    split_locked_stores : bool, optional
         As `Compiler` takes it.
     asked_for : collection of key, optional
         As `LazyLayers` takes it.
@@ -41,13 +41,13 @@ class Converter:
         self,
         dsk: Mapping[Key, Any],
         layers: Iterable[LazyLayer] = (),
-        elsewhere: Callable[[Key], Any] | None = None,
-        locked_apart: bool = False,
+        resolve_missing: Callable[[Key], Any] | None = None,
+        split_locked_stores: bool = False,
         asked_for: Collection[Key] = (),
     ) -> None:
         self._dsk = dsk
-        self._elsewhere = elsewhere
-        self._compiler = Compiler(dsk, layers, locked_apart, asked_for)
+        self._resolve_missing = resolve_missing
+        self._compiler = Compiler(dsk, layers, split_locked_stores, asked_for)
         self._graph = ChunkGraph(operands=self._compiler.operands)
 
     def convert(self, wanted: Sequence[Key]) -> ChunkGraph:
@@ -145,7 +145,7 @@ class Converter:
         for scope in (self._compiler.extra, self._compiler.layers.materialised):
             if key in scope:
                 return scope[key]
-        if self._elsewhere is not None and (found := self._elsewhere(key)) is not None:
+        if self._resolve_missing is not None and (found := self._resolve_missing(key)) is not None:
             return found
         *_, dependent = (None, *wanted_by)
         if dependent is None:
@@ -164,15 +164,15 @@ def convert(
     dsk: Mapping[Key, Any],
     wanted: Iterable[Key],
     layers: Iterable[LazyLayer] = (),
-    elsewhere: Callable[[Key], Any] | None = None,
-    locked_apart: bool = False,
+    resolve_missing: Callable[[Key], Any] | None = None,
+    split_locked_stores: bool = False,
 ) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
     layers, wanted = list(layers), list(wanted)
-    converter = Converter(dsk, layers, elsewhere, locked_apart)
+    converter = Converter(dsk, layers, resolve_missing, split_locked_stores)
     graph = converter.convert(wanted)
     # An array with empty chunks has more blocks than its layer. Dask knows those that somebody asks for, also in
     # tasks that may as well have a tuple there.
     if asked_for := converter.beyond():
-        return Converter(dsk, layers, elsewhere, locked_apart, asked_for).convert(wanted)
+        return Converter(dsk, layers, resolve_missing, split_locked_stores, asked_for).convert(wanted)
     return graph

@@ -1,4 +1,4 @@
-"""What tasks do besides returning something, as far as it decides how often and where they may run.
+"""Finds side effects of tasks: appending, shuffle files, locks, use of `distributed`.
 
 Tasks are tried again when a worker dies. That is right for all that only return something, and for all that write
 a file of their own anew. A task that appends to what others read would leave some of its data there twice, and
@@ -16,7 +16,7 @@ from typing import Any
 
 from dask.utils import SerializableLock
 
-from dask_mars.graph.chunks import Held, Operand, Subprogram
+from dask_mars.graph.chunks import Constant, Operand, Subprogram
 
 #: Functions of Dask's that append: to the files of a shuffle, to a table of a database.
 _APPENDING = frozenset(
@@ -64,17 +64,17 @@ def locks_of(values: Iterable[Any]) -> frozenset[str]:
     return frozenset([str(value.token) for value in values if isinstance(value, SerializableLock)])
 
 
-def need_dask(values: Iterable[Any]) -> bool:
+def need_distributed(values: Iterable[Any]) -> bool:
     """Say whether there is something of `dask.distributed` among values, or a function that imports it."""
-    return any(_is_of_dask(value) or _imports_dask(value) for value in values)
+    return any(_is_of_distributed(value) or _imports_distributed(value) for value in values)
 
 
-def parts_of(operand: Operand) -> list[Any]:
+def callables_of(operand: Operand) -> list[Any]:
     """Return the functions of an operand, what they hold, and what is visible in them."""
-    return list(_visible(_held_by(operand), set()))
+    return list(_visible(_functions_and_constants(operand), set()))
 
 
-class Literals:
+class EffectScanner:
     """Looks for literals that may have effects, and knows most of those that have none by their types."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Literals:
         #: What is visible in callables, by their ids.
         self._callables: dict[int, list[Any]] = {}
 
-    def remarkable(self, literals: tuple[Any, ...]) -> list[Any]:
+    def with_effects(self, literals: tuple[Any, ...]) -> list[Any]:
         """Return those of a chunk's literals that may have effects, and what is visible in them."""
         plain = self._plain
         if plain.issuperset(map(type, literals)):
@@ -101,18 +101,18 @@ class Literals:
             else:
                 found += _visible((literal,), set())
         for value in found:
-            if not (callable(value) or isinstance(value, SerializableLock) or _is_of_dask(value)):
+            if not (callable(value) or isinstance(value, SerializableLock) or _is_of_distributed(value)):
                 plain.add(type(value))
         return [value for value in found if type(value) not in plain]
 
 
-def _held_by(operand: Operand) -> Iterator[Any]:
+def _functions_and_constants(operand: Operand) -> Iterator[Any]:
     for function in operand.functions:
         if isinstance(function, Subprogram):
-            yield from _held_by(function.operand)
+            yield from _functions_and_constants(function.operand)
             yield from function.literals
             yield from getattr(function, "values", ())
-        elif isinstance(function, Held):
+        elif isinstance(function, Constant):
             yield function.value
         else:
             yield function
@@ -161,7 +161,7 @@ def _visible_in_function(function: FunctionType, seen: set[CodeType]) -> Iterato
             yield from _visible((value,), seen)
 
 
-def _imports_dask(value: Any) -> bool:
+def _imports_distributed(value: Any) -> bool:
     return type(value) is FunctionType and any(map(_belongs, _names_in(value.__code__)))
 
 
@@ -174,7 +174,7 @@ def _names_in(code: CodeType) -> set[str]:
     return names
 
 
-def _is_of_dask(value: Any) -> bool:
+def _is_of_distributed(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return _belongs(value.__name__)
     module = getattr(value, "__module__", None)

@@ -1,4 +1,4 @@
-"""What Dask hands a scheduler, taken apart: the low-level graph, the requested keys, the annotations."""
+"""Reads what Dask hands a scheduler: graph, requested keys, annotations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import dask
@@ -26,6 +25,7 @@ from dask_mars.optimize.frames import fused, lazy_expression
 from dask_mars.optimize.layers import LazyLayer
 from dask_mars.optimize.overlap import lazy_overlap
 from dask_mars.optimize.rechunk import as_tasks, is_between_workers
+from dask_mars.optimize.unfused import unfused_graph
 
 logger = logging.getLogger(__name__)
 
@@ -53,23 +53,7 @@ def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, An
         return dsk, annotations
     if isinstance(dsk, HighLevelGraph):
         return dsk.to_dict(), annotations
-    return _unfused(dsk) if annotations else dsk.__dask_graph__(), annotations
-
-
-def _unfused(dsk: Expr) -> Mapping[Key, Any]:
-    """Return the low-level graph without fusion, which would give an annotated task the key of its successor.
-
-    Whether Dask fuses is a setting for all. Another thread makes it, which Ctrl-C does not reach, so that it is
-    restored whatever happens.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="dask-mars-graph") as pool:
-        return pool.submit(_unfused_here, dsk).result()
-
-
-def _unfused_here(dsk: Expr) -> Mapping[Key, Any]:
-    with dask.config.set({"optimization.fuse.active": False, "optimization.annotations.fuse": False}):
-        graph: Mapping[Key, Any] = dsk.__dask_graph__()
-        return graph
+    return unfused_graph(dsk) if annotations else dsk.__dask_graph__(), annotations
 
 
 class Symbolic(NamedTuple):

@@ -19,7 +19,7 @@ from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks, withou
 Initial = tuple["int | None", ...]
 
 
-def fold_initial(graph: ChunkGraph, fewest: int, apart: Collection[int] = ()) -> ChunkGraph:
+def fold_initial(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = ()) -> ChunkGraph:
     """Fold initial chunks into their only consumers.
 
     Parameters
@@ -28,7 +28,7 @@ def fold_initial(graph: ChunkGraph, fewest: int, apart: Collection[int] = ()) ->
         Composed. It is not changed, but shares its parts with the result.
     fewest : int
         Of how many consumers that are alike it is done at least.
-    apart : collection of int, optional
+    unmergeable : collection of int, optional
         Chunks that stay as they are.
 
     Returns
@@ -38,7 +38,7 @@ def fold_initial(graph: ChunkGraph, fewest: int, apart: Collection[int] = ()) ->
     """
     if len(graph) < 2 * fewest:
         return graph
-    patterns = _patterns(graph, apart)
+    patterns = _patterns(graph, unmergeable)
     counts = Counter(patterns.values())
     operand_of, literals = list(graph.operand_of), list(graph.literals)
     inputs, operands = list(graph.inputs), list(graph.operands)
@@ -66,15 +66,15 @@ def fold_initial(graph: ChunkGraph, fewest: int, apart: Collection[int] = ()) ->
     return without(graph, absorbed, operand_of, literals, inputs, operands)
 
 
-def _patterns(graph: ChunkGraph, apart: Collection[int]) -> dict[int, tuple[int, Initial]]:
+def _patterns(graph: ChunkGraph, unmergeable: Collection[int]) -> dict[int, tuple[int, Initial]]:
     """Return, for every chunk into which others could be folded, its operand and theirs."""
     uses = count_uses(graph)
     for chunk in graph.outputs:
         # One more than there are consumers: it is needed in the end.
         uses[chunk] += 1
-    fixed = fixed_chunks(graph).union(apart)
+    fixed = fixed_chunks(graph).union(unmergeable)
     operand_of = graph.operand_of
-    here = {number for number, operand in enumerate(graph.operands) if operand.in_client}
+    client_operands = {number for number, operand in enumerate(graph.operands) if operand.in_client}
     initial = [
         number if not sources and used == 1 and number != DATA else None
         for number, sources, used in zip(operand_of, graph.inputs, uses, strict=True)
@@ -83,10 +83,10 @@ def _patterns(graph: ChunkGraph, apart: Collection[int]) -> dict[int, tuple[int,
         initial[chunk] = None
     patterns = {}
     for chunk, sources in enumerate(graph.inputs):
-        if len(sources) < 2 or operand_of[chunk] in here or (fixed and chunk in fixed):
+        if len(sources) < 2 or operand_of[chunk] in client_operands or (fixed and chunk in fixed):
             continue
         found = tuple([initial[source] for source in sources])
-        if found.count(None) < len(found) and here.isdisjoint(found):
+        if found.count(None) < len(found) and client_operands.isdisjoint(found):
             patterns[chunk] = (operand_of[chunk], found)
     return patterns
 

@@ -1,4 +1,4 @@
-"""What a graph's layers have in common while Dask has made no task objects of them.
+"""Layers that are compiled when one of their keys is met.
 
 A layer is known by the names that its keys begin with. It is compiled when its first key is met; from then on each
 key costs one record.

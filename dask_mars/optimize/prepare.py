@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from dask_mars import gc_control
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
-from dask_mars.optimize.expression import Symbolic, annotate, declarations, low_level_graph, symbolic_graph
+from dask_mars.optimize.expression import (
+    Symbolic,
+    annotate,
+    declarations,
+    low_level_graph,
+    replace_cached,
+    symbolic_graph,
+)
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.read_sizes import with_reads
 from dask_mars.optimize.slices import join_slices
 
 #: Returns the chunks of a graph that are to stay as they are.
-Apart = Callable[[ChunkGraph], Collection[int]]
+SelectUnmergeable = Callable[[ChunkGraph], Collection[int]]
+#: Returns the tasks of Dask's to run, given those of a graph.
+TransformTasks = Callable[[Mapping[Key, Any]], Mapping[Key, Any]]
+
+
+class PrepareOptions(NamedTuple):
+    """What graphs are prepared for; see `prepare`."""
+
+    fold_from: int | None = None
+    resolve_missing: Callable[[Key], Any] | None = None
+    select_unmergeable: SelectUnmergeable | None = None
 
 
 def prepare(
@@ -23,8 +40,10 @@ def prepare(
     wanted: Iterable[Key],
     composed: bool = True,
     fold_from: int | None = None,
-    elsewhere: Callable[[Key], Any] | None = None,
-    apart: Apart | None = None,
+    resolve_missing: Callable[[Key], Any] | None = None,
+    select_unmergeable: SelectUnmergeable | None = None,
+    cache: Mapping[Key, Any] | None = None,
+    transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
     """Return the chunk graph that computes keys of a Dask graph.
 
@@ -40,10 +59,15 @@ def prepare(
     fold_from : int, optional
         Fold initial chunks into chunks that need others too, where there are at least so many of these. By default
         that is not done.
-    elsewhere : callable, optional
+    resolve_missing : callable, optional
         Returns what stands for a key that the graph refers to and does not have, None if that is not known.
-    apart : callable, optional
+    select_unmergeable : callable, optional
         Says which chunks are to be neither composed nor folded. What stores under a lock is then apart, too.
+    cache : mapping, optional
+        Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
+        run, as those whose values are known are to be found.
+    transform_tasks : callable, optional
+        Is given these tasks, and returns those to run. With it the graph has them, too, and not chains of them.
 
     Raises
     ------
@@ -51,36 +75,45 @@ def prepare(
         As `convert`.
     """
     with gc_control.paused():
-        return _prepare(dsk, list(wanted), composed, fold_from, elsewhere, apart)
+        prepare_options = PrepareOptions(fold_from, resolve_missing, select_unmergeable)
+        if cache or transform_tasks is not None:
+            return _graph_of_tasks(dsk, list(wanted), prepare_options, cache, transform_tasks)
+        return _prepare(dsk, list(wanted), composed, prepare_options)
 
 
-def _prepare(
-    dsk: Any,
-    wanted: list[Key],
-    composed: bool,
-    fold_from: int | None,
-    elsewhere: Callable[[Key], Any] | None,
-    apart: Apart | None,
-) -> ChunkGraph:
+def _prepare(dsk: Any, wanted: list[Key], composed: bool, prepare_options: PrepareOptions) -> ChunkGraph:
     symbolic = symbolic_graph(dsk, fuse_layers=composed)
     if symbolic is None:
-        return _graph_of_tasks(dsk, wanted, elsewhere, apart)
+        return _graph_of_tasks(dsk, wanted, prepare_options)
     try:
-        return _graph_of_layers(dsk, symbolic, wanted, composed, fold_from, elsewhere, apart)
+        return _graph_of_layers(dsk, symbolic, wanted, composed, prepare_options)
     except (KeyError, ValueError, RuntimeError) as error:
         # Where several layers make the same keys, Dask's choice among them may be one that can be computed.
         try:
-            return _graph_of_tasks(dsk, wanted, elsewhere, apart)
+            return _graph_of_tasks(dsk, wanted, prepare_options)
         except Exception:
             raise error from None
 
 
 def _graph_of_tasks(
-    dsk: Any, wanted: list[Key], elsewhere: Callable[[Key], Any] | None, apart: Apart | None
+    dsk: Any,
+    wanted: list[Key],
+    prepare_options: PrepareOptions,
+    cache: Mapping[Key, Any] | None = None,
+    transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
     """Convert the graph of tasks that Dask's own schedulers would run."""
     tasks, annotations = low_level_graph(dsk)
-    graph = convert(tasks, wanted, elsewhere=elsewhere, locked_apart=apart is not None)
+    if cache:
+        tasks = replace_cached(tasks, cache)
+    if transform_tasks is not None:
+        tasks = transform_tasks(tasks)
+    graph = convert(
+        tasks,
+        wanted,
+        resolve_missing=prepare_options.resolve_missing,
+        split_locked_stores=prepare_options.select_unmergeable is not None,
+    )
     annotate(graph, annotations)
     graph.declared = with_reads(graph, declarations(dsk, tasks))
     return graph
@@ -91,18 +124,17 @@ def _graph_of_layers(
     symbolic: Symbolic,
     wanted: list[Key],
     composed: bool,
-    fold_from: int | None,
-    elsewhere: Callable[[Key], Any] | None,
-    apart: Apart | None,
+    prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, apart is not None)
-    alone = () if apart is None else apart(graph)
-    if apart and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
+    fold_from, resolve_missing, select_unmergeable = prepare_options
+    graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, select_unmergeable is not None)
+    alone = () if select_unmergeable is None else select_unmergeable(graph)
+    if select_unmergeable and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
         # Dask may have put together what is to stay apart.
         symbolic = symbolic_graph(dsk, fuse_layers=False) or symbolic
-        graph = convert(symbolic.tasks, wanted, symbolic.layers, elsewhere, locked_apart=True)
-        alone = apart(graph)
+        graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split_locked_stores=True)
+        alone = select_unmergeable(graph)
     annotate(graph, symbolic.annotations)
     graph.declared = with_reads(graph, declarations(dsk))
     if not (composed and symbolic.composable):

@@ -8,7 +8,7 @@ from typing import Any
 from dask._task_spec import GraphNode
 from dask.utils import funcname
 
-from dask_mars.graph.chunks import Held, Key, Operand, Step, Subprogram
+from dask_mars.graph.chunks import Constant, Key, Operand, Step, Subprogram
 
 
 def make_list(*items: Any) -> list[Any]:
@@ -100,7 +100,7 @@ def finish_operand(program: Program, name: str, in_client: bool = False) -> Oper
 
 def name_of(functions: list[Callable[..., Any]]) -> str:
     """Name a program after the last functions that it calls."""
-    called = [function for function in functions if type(function) is not Held]
+    called = [function for function in functions if type(function) is not Constant]
     return "-".join(str(funcname(function)) for function in called[-4:])
 
 

@@ -39,16 +39,26 @@ def pack_operand(
     by_value : callable
         Packs the functions that have none.
     """
-    op_ids = tuple([mapping.op_id(function) for function in operand.functions])
-    nameless = [function for function, op_id in zip(operand.functions, op_ids, strict=True) if op_id is None]
+    function_ids = tuple([mapping.function_id(function) for function in operand.functions])
+    nameless = [
+        function
+        for function, function_id in zip(operand.functions, function_ids, strict=True)
+        if function_id is None
+    ]
     return (
         operand.name,
-        op_ids,
+        function_ids,
         [(step.function, step.slots, step.keywords) for step in operand.steps],
         operand.input_count,
         operand.literal_count,
         by_value(nameless) if nameless else None,
     )
+
+
+def function_ids_of(packed: PackedOperand) -> list[int]:
+    """Return the op ids of those functions of a packed operand that do not travel by value."""
+    _, function_ids, *_ = packed
+    return [function_id for function_id in function_ids if function_id is not None]
 
 
 def unpack_operand(
@@ -65,9 +75,11 @@ def unpack_operand(
     by_value : callable
         Unpacks the functions that have none.
     """
-    name, op_ids, steps, input_count, literal_count, rest = packed
+    name, function_ids, steps, input_count, literal_count, rest = packed
     nameless = iter(() if rest is None else by_value(rest))
-    functions = tuple([next(nameless) if op_id is None else mapping[op_id] for op_id in op_ids])
+    functions = tuple(
+        [next(nameless) if function_id is None else mapping[function_id] for function_id in function_ids]
+    )
     return Operand(name, functions, tuple(map(Step._make, steps)), input_count, literal_count)
 
 

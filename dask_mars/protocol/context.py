@@ -1,4 +1,4 @@
-"""What a task finds around it: working directory, import path, environment, Dask's and NumPy's settings, warnings.
+"""The context of a task: directory, import path, environment, settings, warning filters.
 
 Under threads a task shares all of these with the code that asked for it, so a worker takes them over.
 """

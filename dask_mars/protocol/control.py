@@ -7,7 +7,7 @@ give back what waits in its queue.
 
 from __future__ import annotations
 
-from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, SUBTASK_LIMIT, SubtaskId, decode_subtask_id
+from dask_mars.graph.ids import NO_SUBTASK, NUMBER_LIMIT, SUBTASK_ID_BYTES, SubtaskId, decode_subtask_id
 
 #: A worker's part of the page: a cache line, so that workers do not slow each other down.
 PART_BYTES = 64
@@ -16,10 +16,10 @@ STEP_AT = SUBTASK_ID_BYTES
 #: Where the engine writes the number of a graph. Four bytes of their own, which no reader sees half written.
 _STOP = slice(16, 20)
 #: Where it counts how often the worker was asked to give back what waits in its queue.
-_ASKS = slice(20, 24)
+_RECALLS = slice(20, 24)
 
 #: Noted of a graph none of whose chunks it is that a worker is busy with.
-NO_CHUNK = SUBTASK_LIMIT - 1
+NO_CHUNK = NUMBER_LIMIT - 1
 
 #: Steps of a subtask: its operand is read, its inputs are, it is computed, its result is put into the store.
 PREPARE, LOAD, COMPUTE, SEAL = range(4)
@@ -39,7 +39,7 @@ def to_stop(part: memoryview) -> int:
 
 def recall_attempts(part: memoryview) -> int:
     """Return how often a worker was asked to give back what waits in its queue."""
-    return int(part[_ASKS].cast("I")[0])
+    return int(part[_RECALLS].cast("I")[0])
 
 
 class ControlPage:
@@ -58,18 +58,18 @@ class ControlPage:
         """Return all of a worker's part."""
         return self._memory[worker * PART_BYTES :][:PART_BYTES]
 
-    def note_of(self, worker: int) -> memoryview:
+    def running_id_of(self, worker: int) -> memoryview:
         """Return the part in which a worker notes a subtask's id."""
         return self._memory[worker * PART_BYTES :][:SUBTASK_ID_BYTES]
 
     def clear(self, worker: int) -> None:
         """Note that a worker runs nothing, and is to stop nothing."""
-        self.note_of(worker)[:] = NO_SUBTASK
+        self.running_id_of(worker)[:] = NO_SUBTASK
         self.stop(worker, 0)
 
     def running(self, worker: int) -> SubtaskId | None:
         """Return the subtask that a worker is in the middle of."""
-        noted = bytes(self.note_of(worker))
+        noted = bytes(self.running_id_of(worker))
         # The task's number comes first, and says enough where a write was cut short by the end of the process.
         return None if noted.startswith(NO_SUBTASK[:4]) else decode_subtask_id(noted)
 
@@ -81,7 +81,7 @@ class ControlPage:
         """Note whose task a worker is to leave, 0 for none."""
         self.part_of(worker)[_STOP].cast("I")[0] = graph
 
-    def ask_back(self, worker: int) -> None:
+    def request_recall(self, worker: int) -> None:
         """Note that a worker is to give back what waits in its queue."""
-        count = self.part_of(worker)[_ASKS].cast("I")
+        count = self.part_of(worker)[_RECALLS].cast("I")
         count[0] = (count[0] + 1) % (1 << 32)

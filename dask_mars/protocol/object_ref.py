@@ -1,4 +1,4 @@
-"""Where values are: the plain tuples that travel in messages.
+"""Where values are: the plain tuples that travel in messages, which this module and the store take apart.
 
 * ``(VALUE, value)``: a scalar, as it is;
 * ``(PICKLE, data)``: small, pickled, in the message itself;
@@ -7,7 +7,7 @@
 * ``(ARRAY, blocks, dtype, shape, strides, position, writeable)``: one NumPy array in an arena;
 * ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, position,
   size) of each, and ``header`` is the pickle itself, or None where it is the last part;
-* ``(SPILLED, (), file, location)``: on disk; the file has a part for each of the blocks that the location names.
+* ``(SPILLED, (), file, ref)``: on disk; the file has a part for each of the blocks that the other reference names.
 
 ``blocks`` is a tuple of (arena, offset, size in bytes): the allocations that must stay while the value lives.
 """
@@ -62,8 +62,49 @@ class SpilledFile:
 
 
 def blocks_of(ref: ObjectRef) -> tuple[Block, ...]:
-    """Return the blocks that a location refers to."""
+    """Return the blocks that a value lies in."""
     return ref[1] if ref[0] >= ARRAY else ()
+
+
+def is_stored(ref: ObjectRef) -> bool:
+    """Say whether a value is in arenas or on disk, and not in the message itself."""
+    found: bool = ref[0] >= ARRAY
+    return found
+
+
+def is_spilled(ref: ObjectRef) -> bool:
+    """Say whether a value is on disk."""
+    found: bool = ref[0] == SPILLED
+    return found
+
+
+def is_pickled(ref: ObjectRef) -> bool:
+    """Say whether a value lies in arenas as a pickle."""
+    found: bool = ref[0] == OBJECT
+    return found
+
+
+def memory_ref(ref: ObjectRef) -> ObjectRef:
+    """Return where a value would be in memory: of one on disk, where it was; its blocks are others' by now."""
+    original: ObjectRef = ref[3] if ref[0] == SPILLED else ref
+    return original
+
+
+def array_type(ref: ObjectRef) -> tuple[Any, tuple[int, ...]] | None:
+    """Return dtype and shape of a value that is an array in an arena, or was before it went to disk; else None."""
+    original = memory_ref(ref)
+    if original[0] != ARRAY:
+        return None
+    _, _, dtype, shape, *_ = original
+    return np.dtype(dtype), tuple(shape)
+
+
+def is_writeable_array(ref: ObjectRef) -> bool | None:
+    """Say whether an array in an arena may be written to; None of what is none."""
+    if ref[0] != ARRAY:
+        return None
+    *_, writeable = ref
+    return bool(writeable)
 
 
 def extents(ref: ObjectRef) -> list[tuple[int, int]]:
@@ -97,8 +138,8 @@ def spilled_file(ref: ObjectRef) -> SpilledFile:
     return file
 
 
-def assembled(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
-    """Return a value, given the memory of each of the blocks that its location names."""
+def value_from_blocks(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
+    """Return a value, given the memory of each of the blocks that its reference names."""
     if ref[0] == ARRAY:
         _, _, dtype, shape, strides, position, _ = ref
         return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
@@ -114,7 +155,7 @@ def pickle_of(ref: ObjectRef, blocks: Sequence[Any]) -> tuple[Any, list[memoryvi
 
 
 def size_of(ref: ObjectRef) -> int:
-    """Return the bytes that a location's value takes, roughly."""
+    """Return the bytes that a value takes, roughly."""
     kind = ref[0]
     if kind == VALUE:
         return 32

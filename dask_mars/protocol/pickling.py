@@ -93,7 +93,7 @@ loads = pickle.loads
 _TRAVEL = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def can_travel(value: Any) -> bool:
+def is_picklable(value: Any) -> bool:
     """Say whether a value can be pickled."""
     if type(value) in _TRAVEL or (type(value) is np.ndarray and not value.dtype.hasobject):
         return True

@@ -19,7 +19,7 @@ class Analysis(NamedTuple):
     depth : list of int
         Longest way from a chunk without inputs, in steps; 0 for those themselves.
     demand : list of int
-        Depth of the deepest chunk that has it as an input, -1 where there is none.
+        Depth of the deepest chunk that relies upon it, by way of others too; -1 where there is none.
     descendants : list of int
         How many chunks come after it, at most: one that is reached in two ways counts twice, as long as that is no
         more than there are. Where each chunk is an input of one other it is exact. To count without such doubles
@@ -57,7 +57,7 @@ def _declared(plan: GraphPlan) -> Callable[[int], int]:
     declared_bytes = plan.declared_bytes
     if declared_bytes is None:
         return lambda chunk: 0
-    return lambda chunk: declared_bytes(chunk) or 0
+    return lambda chunk: declared_bytes[chunk] or 0
 
 
 def _depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
@@ -66,10 +66,13 @@ def _depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
     for chunk, inputs in enumerate(plan.inputs):
         if not inputs:
             continue
-        own = depth[chunk] = 1 + max([depth[source] for source in inputs])
-        for source in inputs:
-            if demand[source] < own:
-                demand[source] = own
+        depth[chunk] = 1 + max([depth[source] for source in inputs])
+    # What comes after a chunk has a greater id, so that its own demand is known when it is passed on.
+    for chunk in range(len(plan.inputs) - 1, -1, -1):
+        deepest = max(depth[chunk], demand[chunk])
+        for source in plan.inputs[chunk]:
+            if demand[source] < deepest:
+                demand[source] = deepest
     return depth, demand
 
 

@@ -22,7 +22,7 @@ Traversal = Literal["breadth-first", "depth-first"]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class GraphProgress:
     """How far a graph has come when the rest of it is assigned.
 
     Attributes
@@ -32,13 +32,13 @@ class Progress:
     in_hand : mapping
         Workers of the chunks that are being computed or stand in queues, and stay there; what workers have that
         are gone is assigned anew.
-    held_bytes : mapping
+    replica_bytes : mapping
         Of finished and known chunks: the bytes that workers hold of them, by worker.
     """
 
     finished: Collection[int] = ()
     in_hand: Mapping[int, int] = field(default_factory=dict)
-    held_bytes: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    replica_bytes: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
 
 
 def assign(
@@ -46,7 +46,7 @@ def assign(
     slots: Mapping[int, int],
     traversal: Traversal = "breadth-first",
     allowed: Mapping[int, Collection[int]] | None = None,
-    progress: Progress | None = None,
+    progress: GraphProgress | None = None,
 ) -> dict[int, int]:
     """Choose a worker for each initial chunk: one that is to be computed, and all of whose inputs are there.
 
@@ -63,7 +63,7 @@ def assign(
     allowed : mapping, optional
         Workers that the user allows for a chunk, for chunks of which that was said. If none of these is there the
         chunk is not assigned.
-    progress : Progress, optional
+    progress : GraphProgress, optional
         What has been done before.
 
     Returns
@@ -79,19 +79,19 @@ def assign(
     """
     if not slots or min(slots.values()) < 1:
         raise ValueError(f"assignment needs workers, each with at least one slot, not {dict(slots)}")
-    return _Assignment(plan, slots, traversal, progress or Progress()).run(allowed or {})
+    return _Assignment(plan, slots, traversal, progress or GraphProgress()).run(allowed or {})
 
 
 class _Assignment:
     """One run of the heuristic."""
 
     def __init__(
-        self, plan: GraphPlan, slots: Mapping[int, int], traversal: Traversal, progress: Progress
+        self, plan: GraphPlan, slots: Mapping[int, int], traversal: Traversal, progress: GraphProgress
     ) -> None:
         self._inputs = plan.inputs
         self._slots = dict(sorted(slots.items()))
         self._take_last = traversal == "depth-first"
-        self._held_bytes = progress.held_bytes
+        self._replica_bytes = progress.replica_bytes
         self._in_hand = {chunk: worker for chunk, worker in progress.in_hand.items() if worker in slots}
         #: Chunks that no search enters: what was visited, what is fixed, and what needs no computing. Data lie on
         #: no way from one chunk to another: what many read would lead from everywhere to everywhere.
@@ -113,7 +113,7 @@ class _Assignment:
         self._assigned: dict[int, int] = {}
 
     def _find_initial(self, in_client: Collection[int]) -> list[int]:
-        known, held_bytes, successors = self._closed, self._held_bytes, self._successors
+        known, replica_bytes, successors = self._closed, self._replica_bytes, self._successors
         initial = []
         for chunk, inputs in enumerate(self._inputs):
             if known[chunk]:
@@ -126,8 +126,8 @@ class _Assignment:
             if begins:
                 if chunk not in self._in_hand and chunk not in in_client:
                     initial.append(chunk)
-            elif held_bytes:
-                worker = _holder(held_bytes, inputs)
+            elif replica_bytes:
+                worker = _holder(replica_bytes, inputs)
                 if worker in self._seeds:
                     self._seeds[worker].append(chunk)
         return initial
@@ -154,9 +154,9 @@ class _Assignment:
 
     def _fix(self, chunk: int, allowed: Collection[int] | None) -> bool:
         """Give a chunk to the worker that holds more than half of the bytes of its inputs, if there is one."""
-        if not self._held_bytes or not self._inputs[chunk]:
+        if not self._replica_bytes or not self._inputs[chunk]:
             return False
-        worker = _holder(self._held_bytes, self._inputs[chunk])
+        worker = _holder(self._replica_bytes, self._inputs[chunk])
         if worker not in self._slots or (allowed is not None and worker not in allowed):
             return False
         self._give(chunk, worker)
@@ -212,12 +212,12 @@ class _Assignment:
         return [other for other in [*self._inputs[chunk], *self._successors[chunk]] if not closed[other]]
 
 
-def _holder(held_bytes: Mapping[int, Mapping[int, int]], inputs: Iterable[int]) -> int | None:
+def _holder(replica_bytes: Mapping[int, Mapping[int, int]], inputs: Iterable[int]) -> int | None:
     """Return the worker that holds more than half of the bytes of a chunk's inputs."""
     total = 0
     by_worker: dict[int, int] = {}
     for source in dict.fromkeys(inputs):
-        copies = held_bytes.get(source)
+        copies = replica_bytes.get(source)
         if copies:
             total += max(copies.values())
             for worker, size in copies.items():
@@ -252,4 +252,4 @@ def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> di
     return shares
 
 
-__all__ = ["Progress", "Traversal", "assign", "shares"]
+__all__ = ["GraphProgress", "Traversal", "assign", "shares"]

@@ -1,25 +1,22 @@
-"""What the state machine knows of each graph and each worker."""
+"""The state machine's records, one for each graph and one for each worker."""
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dask_mars.errors import StateError
-from dask_mars.scheduler.events import GraphPlan
-from dask_mars.scheduler.memory import GraphMemory
+from dask_mars.scheduler.estimates import Estimates
+from dask_mars.scheduler.events import GraphPlan, Resources
+from dask_mars.scheduler.objects import ObjectId, StoredObject
+from dask_mars.scheduler.policies import GraphView, MemoryPolicy, Policy, Prioritized
 from dask_mars.scheduler.states import ENDED, LEGAL, State
 
 _STATES = len(State)
 # Plain integers: an IntEnum member costs a look-up and a comparison through its class on the hot path.
 UNSCHEDULED, READY, RUNNING, FINISHED, FREED, FATAL, CANCELLING, CANCELLED = (int(state) for state in State)
-
-
-#: By how much a chunk that frees memory may take more than it frees.
-_TOLERANCE = 1.1
-#: How many consumers of a chunk are looked at, so that looking costs no more than running them.
-_FEW = 8
 
 
 class Graph:
@@ -31,219 +28,217 @@ class Graph:
         The graph's number.
     plan : GraphPlan
         What is to be computed.
+    make_policy : callable, optional
+        Makes the policy that decides on order and workers.
+    slots : mapping, optional
+        How many chunks each worker computes at the same time, by number.
     """
 
     __slots__ = (
-        "_places",
+        "chunk_of",
         "client_ready",
-        "consumers",
         "delayed",
+        "estimates",
         "failures",
-        "followers",
+        "has_queues",
         "in_client",
-        "in_hand",
-        "lent",
+        "in_hand_count",
+        "is_output",
+        "key_of",
         "losses",
+        "makers",
         "mean_s",
-        "memory",
         "number",
-        "output",
+        "objects",
+        "offers",
+        "on_disk",
+        "on_ready",
         "passes",
         "plan",
-        "rank",
+        "policy",
         "ready",
+        "restricted",
+        "results_taken",
+        "run_ahead",
+        "run_ahead_keys",
         "state",
         "stopping",
         "successors",
-        "taken",
         "undispatched_consumers",
         "undispatched_inputs",
+        "unfinished_consumers",
+        "unfinished_inputs",
         "unfinished_outputs",
-        "waiting",
     )
 
-    def __init__(self, number: int, plan: GraphPlan) -> None:
+    def __init__(
+        self,
+        number: int,
+        plan: GraphPlan,
+        make_policy: Callable[[GraphView, Mapping[int, int]], Policy] = MemoryPolicy,
+        slots: Mapping[int, int] | None = None,
+    ) -> None:
         count = len(plan.inputs)
         self.number = number
         self.plan = plan
         #: State of each chunk.
         self.state = bytearray(count)
         #: Inputs that are not FINISHED yet.
-        self.waiting = [len(inputs) for inputs in plan.inputs]
+        self.unfinished_inputs = [len(inputs) for inputs in plan.inputs]
         #: Inputs that nobody has in hand or has computed yet.
-        self.undispatched_inputs = list(self.waiting)
+        self.undispatched_inputs = list(self.unfinished_inputs)
         #: Successors that nobody has in hand or has computed yet.
         self.undispatched_consumers = [0] * count
         self.successors: list[list[int]] = [[] for _ in range(count)]
         #: Successors that have not FINISHED: when none is left a chunk is FREED, unless it is an output.
-        self.consumers = [0] * count
+        self.unfinished_consumers = [0] * count
         for chunk, inputs in enumerate(plan.inputs):
             for source in inputs:
                 self.successors[source].append(chunk)
-                self.consumers[source] += 1
+                self.unfinished_consumers[source] += 1
                 self.undispatched_consumers[source] += 1
-        self.output = bytearray(count)
+        self.is_output = bytearray(count)
         for chunk in plan.outputs:
-            self.output[chunk] = 1
-        self.unfinished_outputs = sum(self.output)
-        #: Heaps of the keys of READY chunks, for workers and for the user's process.
+            self.is_output[chunk] = 1
+        self.unfinished_outputs = sum(self.is_output)
+        #: Heaps of the keys of READY chunks, for all workers and for the client.
         self.ready: list[int] = []
         self.client_ready: list[int] = []
-        #: Where chunks come that were brought forward.
-        self._places: dict[int, int] = {}
+        #: By worker, the heap of the keys of READY chunks that are offered to it; None if all are offered to all.
+        self.offers: dict[int, list[int]] | None = None
+        #: By the resources that they take, heaps of the keys of READY chunks.
+        self.restricted: dict[Resources, list[int]] = {}
+        #: By chunk, the worker that has computed it, if the policy wants to know.
+        self.makers: dict[int, int] = {}
         #: By worker, the heap of the keys of chunks whose missing inputs that worker had all in hand.
-        self.followers: dict[int, list[int]] = {}
+        self.run_ahead_keys: dict[int, list[int]] = {}
         self.in_client = bytearray(count)
         for chunk in plan.in_client:
             self.in_client[chunk] = 1
-        #: Position of each chunk in the order of priority, and its inverse; None where it is the id itself.
-        self.rank = _ranks(plan)
         #: READY chunks that wait for the delay before their retry to pass, and are in no queue.
         self.delayed: set[int] = set()
         self.failures: dict[int, int] = {}
         self.losses: dict[int, int] = {}
         #: Chunks that are RUNNING or CANCELLING.
-        self.in_hand = 0
+        self.in_hand_count = 0
         #: Failed or cancelled: nothing new is started.
         self.stopping = False
         #: The user has the results, or never will.
-        self.taken = False
+        self.results_taken = False
         #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
         self.mean_s: float | None = None
-        self.memory = GraphMemory(plan.operand_of, plan.declared_bytes)
-        #: Of kept chunks: the graphs that have borrowed them, and the chunks that they are there.
-        self.lent: dict[int, list[tuple[Graph, int]]] = {}
+        self.estimates = Estimates(plan.operand_of, plan.declared_bytes)
+        #: Its objects by chunk, and the bytes of those on disk; the ledger keeps them up to date.
+        self.objects: dict[int, StoredObject] = {}
+        self.on_disk: dict[int, int] = {}
         #: How often in a row others have passed the chunk that is next and has no room.
         self.passes = 0
+        policy = make_policy(self, slots or {})
+        if type(policy).workers_for is not Policy.workers_for:
+            self.offers = {}
+        #: Whether there are more queues for workers than one.
+        self.has_queues = self.offers is not None or bool(plan.resources)
+        #: Decides in which order chunks run, after what the user has said; None when the graph is forgotten.
+        self.policy: Policy | None = Prioritized(policy) if any(plan.priorities.values()) else policy
+        self.run_ahead = plan.run_ahead and policy.run_ahead
+        self.on_ready = self.policy.on_ready
+        #: Key under which a chunk is queued, those with small keys are to run first; and chunk of a key.
+        self.key_of: Callable[[int], int] = self.policy.key_of
+        self.chunk_of: Callable[[int], int] = self.policy.chunk_of
 
     def inputs(self, chunk: int) -> tuple[int, ...]:
         """Return the inputs of a chunk."""
         return self.plan.inputs[chunk]
 
-    def loads(self, worker: int, chunks: list[int]) -> list[int]:
+    def restores(self, worker: int, chunks: list[int]) -> list[int]:
         """Return which inputs of chunks a worker is to put back into the store, and note that it will.
 
         What one chunk alone still needs is read into memory of its worker's own.
         """
-        memory = self.memory
-        if not memory.spilled:
+        on_disk, objects = self.on_disk, self.objects
+        if not on_disk:
             return []
         found = []
         for chunk in chunks:
             for source in self.plan.inputs[chunk]:
-                if source in memory.spilled and source not in memory.loading and self.consumers[source] > 1:
-                    memory.loading[source] = worker
+                if (
+                    source in on_disk
+                    and objects[source].restoring_worker is None
+                    and self.unfinished_consumers[source] > 1
+                ):
+                    objects[source].restoring_worker = worker
                     found.append(source)
         return found
 
-    def announce(self, count: int) -> list[int]:
-        """Return which chunks on disk the next so many READY chunks need, each chunk once."""
-        memory = self.memory
-        if not memory.spilled:
+    def read_ahead(self, count: int) -> list[ObjectId]:
+        """Return which objects on disk the next so many READY chunks need, each object once."""
+        on_disk = self.on_disk
+        if not on_disk:
             return []
         # In a heap the least so many stand among these.
         first = heapq.nsmallest(count, self.ready[: 2**count - 1])
+        for queue in self._other_queues():
+            first += queue[:1]
         found = []
         for key in first:
             for source in self.plan.inputs[self.chunk_of(key)]:
-                if source in memory.spilled and source not in memory.announced:
-                    memory.announced.add(source)
-                    found.append(source)
+                if source in on_disk and not self.objects[source].is_read_ahead:
+                    self.objects[source].is_read_ahead = True
+                    found.append(self.objects[source].id)
         return found
 
+    def required_bytes(self, chunk: int) -> int:
+        """Return the bytes that have to be free before a chunk is computed: what it takes and reads from disk."""
+        return self.estimates.required_bytes(chunk) + self.disk_bytes(chunk)
+
+    def disk_bytes(self, chunk: int) -> int:
+        """Return the bytes of those inputs of a chunk that are on disk."""
+        on_disk = self.on_disk
+        return sum([on_disk.get(source, 0) for source in self.plan.inputs[chunk]]) if on_disk else 0
+
+    def bytes_of(self, chunk: int) -> int:
+        """Return the bytes that a chunk takes, or is thought to take once it is computed."""
+        found = self.objects.get(chunk)
+        return self.estimates.expected_bytes(chunk) if found is None else found.size_bytes
+
     @property
-    def is_read(self) -> bool:
+    def results_pending(self) -> bool:
         """Whether the user has been told that the results are there, and has not taken them yet."""
-        return not self.unfinished_outputs and not self.taken
+        return not self.unfinished_outputs and not self.results_taken
 
     def next_use(self, chunk: int) -> float:
         """Return the key of the first chunk that will need another's data; infinite if only the user does."""
         waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= READY]
-        elsewhere = [user.next_use(its) for user, its in self.lent.get(chunk, ())]
-        return min([*map(self.key_of, waiting), *elsewhere], default=math.inf)
+        return min(map(self.key_of, waiting), default=math.inf)
 
-    def memory_of(self, chunks: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Return graph and chunk of all that may answer for the memory of chunks.
-
-        For a borrowed chunk that is its keeper, and this graph if it was read back from disk for it.
-        """
-        for chunk in chunks:
-            yield self.number, chunk
-            if chunk in self.plan.borrowed:
-                yield self.plan.borrowed[chunk]
+    def objects_of(self, chunks: Iterable[int]) -> Iterator[StoredObject]:
+        """Return those of the chunks that are objects."""
+        return filter(None, map(self.objects.get, chunks))
 
     # -- queues -----------------------------------------------------------------------------------------------
 
-    def key_of(self, chunk: int) -> int:
-        """Return the key under which a chunk is queued: those with small keys are to run first."""
-        if self.rank is not None:
-            return self.rank[0][chunk]
-        place = self._places.get(chunk)
-        if place is None:
-            # Before what was brought forward to the same place, and that before what begins something new.
-            place = chunk - 1 if self.plan.inputs[chunk] else chunk
-        return place * len(self.state) + chunk
-
-    def chunk_of(self, key: int) -> int:
-        """Return the chunk that a key belongs to."""
-        return key % len(self.state) if self.rank is None else self.rank[1][key]
-
-    def place(self, chunk: int, last: int | None = None) -> None:
-        """Settle where a chunk comes whose inputs are all given, where the user has set no priorities.
-
-        That is the graph's order, but some come right behind their inputs: chunks that free as much memory as they
-        take, and those that take none or are pieces of their input, which would have to be read from disk later.
-        """
-        places = self._places
-        # Right behind its last input it is already, unless that was brought forward.
-        if last == chunk - 1 and not places:
-            return
-        inputs = self.plan.inputs[chunk]
-        if self.rank is None and inputs:
-            behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
-            # Most come there anyway.
-            if behind < chunk - 1 and (self._relieves(chunk) or self._is_piece(chunk)):
-                places[chunk] = behind
-
-    def _is_piece(self, chunk: int) -> bool:
-        """Say whether a chunk and all others that are made of its input take no more memory than that has."""
-        inputs = self.plan.inputs[chunk]
-        size = self.memory.bytes_of(inputs[0])
-        if len(inputs) > 1 or not size:
-            return False
-        return self.memory.expected(chunk) * len(self.successors[inputs[0]]) <= _TOLERANCE * size
-
-    def _relieves(self, chunk: int, missing: int | None = None) -> bool:
-        """Say whether hardly more memory is needed once a chunk, and an input that it lacks, was computed."""
-        undispatched_consumers, output, memory = self.undispatched_consumers, self.output, self.memory
-        last = [
-            source
-            for source in self.plan.inputs[chunk]
-            if undispatched_consumers[source] == 1 and not output[source]
-        ]
-        freed_bytes = sum(map(memory.bytes_of, last))
-        if not freed_bytes:
-            return False
-        need = memory.expected(chunk)
-        if missing is not None:
-            others = self.successors[missing]
-            if (
-                len(others) <= _FEW
-                and not output[missing]
-                and all(self.undispatched_inputs[other] <= 1 for other in others)
-            ):
-                # They can all follow, and then the input that was missing is gone too.
-                need = sum(map(memory.expected, others))
-            else:
-                need += memory.expected(missing)
-        return _TOLERANCE * freed_bytes >= need
-
     def push(self, chunk: int) -> None:
         """Queue a READY chunk."""
-        heapq.heappush(self.client_ready if self.in_client[chunk] else self.ready, self.key_of(chunk))
+        for queue in self._queues_of(chunk) if self.has_queues else (self.ready,):
+            heapq.heappush(self.client_ready if self.in_client[chunk] else queue, self.key_of(chunk))
+
+    def _queues_of(self, chunk: int) -> list[list[int]]:
+        """Return the queues that a chunk stands in: of what it takes, or of the workers that it is offered to."""
+        taken = self.plan.resources.get(chunk)
+        if taken is not None:
+            return [self.restricted.setdefault(taken, [])]
+        if self.offers is None or self.in_client[chunk]:
+            return [self.ready]
+        assert self.policy is not None
+        workers = self.policy.workers_for(chunk)
+        return [self.offers.setdefault(worker, []) for worker in workers] if workers else [self.ready]
 
     def push_all(self, chunks: Iterable[int]) -> None:
         """Queue the first READY chunks."""
+        if self.has_queues:
+            for chunk in chunks:
+                self.push(chunk)
+            return
         for chunk in chunks:
             (self.client_ready if self.in_client[chunk] else self.ready).append(self.key_of(chunk))
         heapq.heapify(self.ready)
@@ -254,10 +249,50 @@ class Graph:
         return self.state[chunk] == READY and chunk not in self.delayed
 
     def withdraw(self, chunk: int) -> None:
-        """Take a chunk out of its queue out of turn."""
-        queue = self.client_ready if self.in_client[chunk] else self.ready
-        queue[:] = [key for key in queue if self.chunk_of(key) != chunk]
-        heapq.heapify(queue)
+        """Take a chunk out of its queues out of turn."""
+        for queue in (self.client_ready, self.ready, *self._other_queues()):
+            queue[:] = [key for key in queue if self.chunk_of(key) != chunk]
+            heapq.heapify(queue)
+
+    def forget_policy(self) -> None:
+        """Let go of the policy: the two refer to each other, and the collector would come late to large graphs."""
+        self.policy = None
+        self.key_of = self.chunk_of = int
+        self.on_ready = _ignore
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether there is something that a worker could be handed."""
+        return bool(self.ready or self.run_ahead_keys or any(self._other_queues()))
+
+    def _other_queues(self) -> list[list[int]]:
+        """Return the queues that not all workers take from at all times."""
+        return [*self.restricted.values(), *(self.offers or {}).values()]
+
+    def queue_for(self, worker: int, is_idle: bool, are_free: Callable[[Resources], bool]) -> list[int]:
+        """Return the queue that a worker is to take its next chunk from.
+
+        Its head is the first of what is offered to the worker, of what is offered to all, and of what takes
+        resources that are free. A worker that has nothing to do, and is offered nothing, takes from the one with
+        the most offers.
+        """
+        offers = self.offers or {}
+        candidates = [offers.get(worker, []), self.ready]
+        candidates += [queue for taken, queue in self.restricted.items() if queue and are_free(taken)]
+        for queue in candidates:
+            self._drop_stale(queue)
+        found = min(filter(None, candidates), default=self.ready)
+        if found or not is_idle:
+            return found
+        others = sorted(offers.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+        for _, queue in others:
+            self._drop_stale(queue)
+        return next((queue for _, queue in others if queue), found)
+
+    def _drop_stale(self, queue: list[int]) -> None:
+        """Drop what others have taken from the head of a queue."""
+        while queue and not self.is_next(self.chunk_of(queue[0])):
+            heapq.heappop(queue)
 
     # -- moves ------------------------------------------------------------------------------------------------
 
@@ -274,17 +309,17 @@ class Graph:
             raise StateError(self.number, chunk, State(state[chunk]).name, State(target).name)
         state[chunk] = target
 
-    def give(self, chunk: int) -> Sequence[int]:
+    def dispatch(self, chunk: int) -> Sequence[int]:
         """Put a chunk into somebody's hands; return the successors of which all inputs are given now."""
         self.move(chunk, RUNNING)
-        self.in_hand += 1
-        return self.mark_given(chunk)
+        self.in_hand_count += 1
+        return self.mark_dispatched(chunk)
 
-    def is_given(self, chunk: int) -> bool:
+    def is_dispatched(self, chunk: int) -> bool:
         """Whether a chunk is in somebody's hands."""
         return self.state[chunk] in (RUNNING, CANCELLING)
 
-    def mark_given(self, chunk: int) -> Sequence[int]:
+    def mark_dispatched(self, chunk: int) -> Sequence[int]:
         """Count a chunk as given, and return the successors of which all inputs are given now."""
         complete: Sequence[int] = ()
         if self.successors[chunk]:
@@ -296,51 +331,31 @@ class Graph:
         for source in self.plan.inputs[chunk]:
             undispatched_consumers[source] -= 1
             if undispatched_consumers[source] == 1:
-                self._hasten([other for other in self.successors[source] if self.state[other] <= READY], chunk)
+                assert self.policy is not None
+                last = [other for other in self.successors[source] if self.state[other] <= READY]
+                self.policy.on_last_consumer(last, chunk)
         return complete
 
-    def _hasten(self, last: list[int], now: int) -> None:
-        """Bring the chunk forward that is the last to need an input since another was given.
-
-        If all that it lacks is one input, and that can be computed, that one is brought forward for it. What was
-        queued already is queued again; what is left of it is passed over when its turn comes.
-        """
-        # There is none if the other needs the input twice.
-        if not last or self.rank is not None:
-            return
-        chunk = last[0]
-        if self.is_next(chunk):
-            before = self.key_of(chunk)
-            self.place(chunk)
-            if self.key_of(chunk) < before:
-                self.push(chunk)
-        elif self.undispatched_inputs[chunk] == 1:
-            missing = next(source for source in self.plan.inputs[chunk] if self.state[source] <= READY)
-            place = self._places.get(now, now)
-            if self.is_next(missing) and place < missing - 1 and self._relieves(chunk, missing):
-                self._places[missing] = place
-                self.push(missing)
-
-    def give_back(self, chunk: int) -> bool:
+    def reschedule(self, chunk: int) -> bool:
         """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
         for source in self.plan.inputs[chunk]:
             self.undispatched_consumers[source] += 1
         for successor in self.successors[chunk]:
             self.undispatched_inputs[successor] += 1
-        self.move(chunk, UNSCHEDULED if self.waiting[chunk] else READY)
-        return not self.waiting[chunk]
+        self.move(chunk, UNSCHEDULED if self.unfinished_inputs[chunk] else READY)
+        return not self.unfinished_inputs[chunk]
 
     def after_finish(self, chunk: int) -> None:
         """Count a chunk that has just FINISHED, and ready those that waited for it alone."""
-        if self.output[chunk]:
+        if self.is_output[chunk]:
             self.unfinished_outputs -= 1
-        waiting, state = self.waiting, self.state
+        waiting, state = self.unfinished_inputs, self.state
         for successor in self.successors[chunk]:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
                 # Legal by what was just asked.
                 state[successor] = READY
-                self.place(successor, chunk)
+                self.on_ready(successor, chunk)
                 self.push(successor)
 
     # -- proof ------------------------------------------------------------------------------------------------
@@ -350,17 +365,18 @@ class Graph:
         state, plan = self.state, self.plan
         done = {FINISHED, FREED}
         ready = {chunk for chunk, current in enumerate(state) if current == READY}
-        queued = [self.chunk_of(key) for key in [*self.ready, *self.client_ready]]
+        offered = itertools.chain(*self._other_queues())
+        queued = [self.chunk_of(key) for key in [*self.ready, *self.client_ready, *offered]]
         assert ready <= set(queued) | self.delayed, "a READY chunk would never run"
         assert self.stopping or self.delayed <= ready
-        assert self.in_hand == state.count(RUNNING) + state.count(CANCELLING)
+        assert self.in_hand_count == state.count(RUNNING) + state.count(CANCELLING)
         unfinished_outputs = 0
         for chunk, inputs in enumerate(plan.inputs):
             current = state[chunk]
-            unfinished_outputs += bool(self.output[chunk]) and current not in done
+            unfinished_outputs += bool(self.is_output[chunk]) and current not in done
             if current in (UNSCHEDULED, READY):
                 missing = sum(state[source] not in done for source in inputs)
-                assert self.waiting[chunk] == missing, (chunk, self.waiting[chunk], missing)
+                assert self.unfinished_inputs[chunk] == missing, (chunk, self.unfinished_inputs[chunk], missing)
                 assert (current == READY) == (missing == 0)
             if not self.stopping:
                 assert self.undispatched_inputs[chunk] == sum(
@@ -374,32 +390,25 @@ class Graph:
                 assert all(state[source] == FINISHED for source in inputs), "an input is gone"
             if current == RUNNING:
                 assert FREED not in [state[source] for source in inputs], "an input is gone"
-            consumers = sum(state[successor] not in done for successor in self.successors[chunk])
+            unfinished_consumers = sum(state[successor] not in done for successor in self.successors[chunk])
             if not self.stopping:
-                assert self.consumers[chunk] == consumers
+                assert self.unfinished_consumers[chunk] == unfinished_consumers
                 if current == FINISHED:
-                    assert consumers or self.output[chunk], "data kept for nobody"
+                    assert unfinished_consumers or self.is_output[chunk], "data kept for nobody"
         assert self.unfinished_outputs == unfinished_outputs
         if self.stopping:
             assert not ready, "a stopped graph has work"
             assert all(State(current) in ENDED or current == CANCELLING for current in state)
 
 
-def _ranks(plan: GraphPlan) -> tuple[list[int], list[int]] | None:
-    if not any(plan.priorities.values()):
-        return None
-    priorities = plan.priorities
-    order = sorted(range(len(plan.inputs)), key=lambda chunk: (-priorities.get(chunk, 0.0), chunk))
-    rank = [0] * len(order)
-    for position, chunk in enumerate(order):
-        rank[chunk] = position
-    return rank, order
+def _ignore(chunk: int, last: int | None) -> None:
+    pass
 
 
 class Worker:
     """What one worker has in hand."""
 
-    __slots__ = ("heard_s", "in_hand", "load_s", "recall_attempts")
+    __slots__ = ("in_hand", "last_report_s", "load_s", "recall_attempts")
 
     def __init__(self) -> None:
         #: (graph, chunk) to the estimated duration that it adds to `load_s`.
@@ -407,6 +416,6 @@ class Worker:
         #: Estimated seconds of work in hand.
         self.load_s = 0.0
         #: When it last said anything, or had nothing in hand.
-        self.heard_s = 0.0
+        self.last_report_s = 0.0
         #: How often it has been asked since to give back what waits in its queue.
         self.recall_attempts = 0

@@ -1,4 +1,4 @@
-"""Who runs what next: READY chunks, and those that follow them, go to workers whose queue is short.
+"""Dispatches READY chunks, and those that may run ahead, to workers with short queues.
 
 A part of the state machine, and pure.
 """
@@ -7,23 +7,46 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
-from dask_mars.scheduler.events import CLIENT, ChunksFinished, Instruction, ReadAhead, RecallQueued, Run, Spill
-from dask_mars.scheduler.memory import Memory
+from dask_mars.scheduler.events import (
+    CLIENT,
+    ChunksFinished,
+    GrantReservation,
+    Instruction,
+    ReadAhead,
+    RecallQueued,
+    Refuse,
+    RefuseReservation,
+    Resources,
+    Run,
+    Spill,
+)
+from dask_mars.scheduler.memory import RESERVATION, Memory
+from dask_mars.scheduler.objects import Objects, StoredObject
 
 #: From here on the time between requests to give back what waits is not doubled any more.
-_MOST_ASKS = 8
+_MOST_RECALLS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """Numbers that shape the machine's decisions.
+class Parameters:
+    """The policy, and the numbers that shape the machine's decisions.
 
     Attributes
     ----------
+    policy : str
+        In which order chunks run, and where: a name in `policies.POLICIES`.
+    assignment : {"breadth-first", "depth-first"}
+        How graphs are searched when their initial chunks are divided among workers, if the policy does that.
+    num_workers : int
+        How many workers there will be.
+    resources : mapping
+        Amount of each resource that chunks may take.
     window_s : float
         How many seconds of estimated work may stand in a worker's queue. Small enough that a queue is never a
         reason to wait, large enough that a message carries many small operands.
@@ -32,7 +55,7 @@ class Policy:
     silence_s : float
         A worker that has not reported anything for so long gets no more work, and if another has nothing to do, it
         is asked to give back what waits in its queue; after twice as long once more, and so on.
-    lost_limit : int
+    allowed_worker_losses : int
         How often a worker may die on the same chunk before the chunk is FATAL.
     retry_delay_s, retry_delay_limit_s : float
         Delay before the first retry, doubled for each further one up to the limit.
@@ -42,34 +65,36 @@ class Policy:
         Bytes that the store may hold; without a limit nothing is counted.
     memory_limit : int
         Bytes that it may hold if nothing else helps.
-    announce_limit : int
+    read_ahead_limit : int
         Of how many chunks that are next the inputs are read ahead from disk, at most.
     look_ahead, pass_limit : int
         Past how many chunks for which there is no room others are looked for, and how often in a row that is done.
     """
 
+    policy: str = "memory"
+    assignment: Traversal = "breadth-first"
+    num_workers: int = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
     window_s: float = 0.02
     batch_limit: int = 2000
     silence_s: float = 0.02
-    lost_limit: int = 3
+    allowed_worker_losses: int = 3
     retry_delay_s: float = 0.1
     retry_delay_limit_s: float = 10.0
     disk_delay_s: float = 5.0
     store_limit: int | None = None
     memory_limit: int = 0
-    announce_limit: int = 4
+    read_ahead_limit: int = 4
     look_ahead: int = 8
     pass_limit: int = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A chunk that needs more bytes than there can be."""
+class Blocked(NamedTuple):
+    """What is next and waits for memory: a chunk of a graph, or without a graph the reservation of that number."""
 
-    graph: Graph
-    chunk: int
-    need_bytes: int
-    limit_bytes: int
+    graph: Graph | None
+    number: int
+    required_bytes: int
 
 
 class Dispatcher:
@@ -77,8 +102,8 @@ class Dispatcher:
 
     Parameters
     ----------
-    policy : Policy
-        The numbers behind its decisions.
+    parameters : Parameters
+        What its decisions follow.
     graphs : dict
         All graphs by number; whose turn it is comes first.
     emit : callable
@@ -88,80 +113,90 @@ class Dispatcher:
     ----------
     workers : dict
         What each worker has in hand, by number.
-    client_hand : set
+    client_in_hand : set
         Graph and chunk of what the user's process is computing.
+    objects : Objects
+        All that lies in the store.
+    reservations : set
+        Those that were granted and are not released.
+    free_resources : dict
+        Amount of each resource that nothing in hand takes.
+    blocked : Blocked or None
+        What is next and waits for memory.
     """
 
-    def __init__(self, policy: Policy, graphs: dict[int, Graph], emit: Callable[[Instruction], None]) -> None:
-        self._policy = policy
+    def __init__(
+        self, parameters: Parameters, graphs: dict[int, Graph], emit: Callable[[Instruction], None]
+    ) -> None:
+        self._parameters = parameters
         self._graphs = graphs
         self._emit = emit
         #: The time of the present event.
         self.now_s = 0.0
         self.workers: dict[int, Worker] = {}
-        self.client_hand: set[tuple[int, int]] = set()
-        self.memory = Memory(policy.store_limit, policy.memory_limit)
+        self.client_in_hand: set[tuple[int, int]] = set()
+        self.memory = Memory(parameters.store_limit, parameters.memory_limit)
+        self.objects = Objects()
+        self.reservations: set[int] = set()
+        self.free_resources = dict(parameters.resources)
+        #: The bytes of those that were requested and not granted yet.
+        self._requested: dict[int, int] = {}
         # Mean duration in seconds of (graph, operand).
         self._estimates: dict[tuple[int, int], float] = {}
-        #: The chunk that is next and has no room, with the bytes that it needs.
-        self._blocked: tuple[Graph, int, int] | None = None
+        self.blocked: Blocked | None = None
 
-    @property
-    def blocked(self) -> tuple[int, int, int] | None:
-        """Graph and chunk of what is next and waits for memory, and the bytes that it needs."""
-        if self._blocked is None:
-            return None
-        graph, chunk, need_bytes = self._blocked
-        return graph.number, chunk, need_bytes
-
-    def dispatch(self) -> Refusal | None:
+    def dispatch(self) -> Refuse | None:
         """Hand out what can be; return what can never be."""
-        self._hand_out()
-        self._ask_back()
+        self._dispatch_all()
+        self._recall_queued()
         for graph in self._graphs.values():
-            if chunks := graph.announce(min(len(self.workers), self._policy.announce_limit)):
-                self._emit(ReadAhead(graph.number, chunks))
-        if self._blocked is not None:
-            return self._make_room_for(*self._blocked)
-        if self.memory.limited and (missing := self.memory.missing_bytes(0)):
+            if objects := graph.read_ahead(min(len(self.workers), self._parameters.read_ahead_limit)):
+                self._emit(ReadAhead(objects))
+        if self.blocked is not None:
+            return self._make_room_for(self.blocked)
+        if self.memory.is_limited and (missing := self.memory.missing_bytes(0)):
             # Results were larger than was thought.
             self._spill(missing, set())
         return None
 
     # -- hands ------------------------------------------------------------------------------------------------
 
-    def take_back(self, number: int, graph: Graph, chunks: Iterable[int]) -> None:
+    def remove_from_worker(self, number: int, graph: Graph, chunks: Iterable[int]) -> None:
         """Note that a worker no longer has chunks in hand."""
         self.memory.release(graph.number, chunks)
         if number == CLIENT:
             for chunk in chunks:
-                self.client_hand.remove((graph.number, chunk))
-                graph.in_hand -= 1
+                self.client_in_hand.remove((graph.number, chunk))
+                graph.in_hand_count -= 1
             return
         worker = self.workers[number]
         in_hand = worker.in_hand
+        if graph.plan.resources:
+            self._give_back(graph, chunks)
         for chunk in chunks:
             worker.load_s -= in_hand.pop((graph.number, chunk))
-            graph.in_hand -= 1
+            graph.in_hand_count -= 1
         if not in_hand:
             worker.load_s = 0.0
 
-    def heard_of(self, number: int) -> None:
+    def note_report(self, number: int) -> None:
         """Note that a worker has come to the end of a chunk."""
         if number != CLIENT:
             worker = self.workers[number]
-            worker.heard_s, worker.recall_attempts = self.now_s, 0
+            worker.last_report_s, worker.recall_attempts = self.now_s, 0
 
-    def take_worker(self, number: int) -> list[tuple[int, int]]:
+    def remove_worker(self, number: int) -> list[tuple[int, int]]:
         """Forget a worker, and return graph and chunk of all that it had in hand; the graphs count them still."""
         worker = self.workers.pop(number, None)
         if worker is None:
             return []
         for owner, chunk in worker.in_hand:
             self.memory.release(owner, (chunk,))
+            if self._graphs[owner].plan.resources:
+                self._give_back(self._graphs[owner], (chunk,))
         for graph in self._graphs.values():
-            graph.followers.pop(number, None)
-            graph.memory.forget_worker(number)
+            graph.run_ahead_keys.pop(number, None)
+        self.objects.forget_worker(number)
         return list(worker.in_hand)
 
     def learn(self, graph: Graph, chunks: Iterable[int], durations_s: Iterable[float]) -> None:
@@ -176,75 +211,84 @@ class Dispatcher:
 
     def learn_sizes(self, graph: Graph, event: ChunksFinished) -> None:
         """Note what operands and their results have taken in the store."""
-        new = graph.memory.learn(event.chunks, event.sizes, event.fresh, event.peaks)
+        new = graph.estimates.learn(event.chunks, event.fresh, event.peaks)
         if not new:
             return
-        # Chunks of these operands may be in hand without a promise.
+        # Chunks of these operands may be in hand with nothing reserved for them.
         for worker in self.workers.values():
             for number, chunk in worker.in_hand:
                 if number == graph.number and graph.plan.operand_of[chunk] in new:
-                    self.memory.reserve(number, chunk, self.memory.need(graph, chunk))
+                    self.memory.reserve(number, chunk, graph.required_bytes(chunk))
 
-    def loaded(self, number: int, graph: Graph, chunk: int) -> None:
+    def restored(self, number: int, graph: Graph, chunk: int) -> None:
         """Note that a worker has put a chunk back into the store, where it is counted from now on."""
-        size = graph.memory.loaded(chunk)
+        found = graph.objects[chunk]
+        self.objects.moved_to_memory(found)
         in_hand = self.workers[number].in_hand
         for successor in graph.successors[chunk]:
             # Of the same worker alone: others may be reading it into memory of their own.
             if (graph.number, successor) in in_hand:
-                self.memory.repay(graph.number, successor, size)
+                self.memory.consume_reservation(graph.number, successor, found.size_bytes)
 
     def forget(self, graph: Graph) -> None:
         """Forget a graph of which nothing is in any hands."""
         self._estimates = {key: value for key, value in self._estimates.items() if key[0] != graph.number}
+        graph.forget_policy()
+
+    # -- resources --------------------------------------------------------------------------------------------
+
+    def _are_free(self, taken: Resources) -> bool:
+        """Say whether so much of each resource is free."""
+        return all(amount <= self.free_resources.get(name, 0.0) for name, amount in taken)
+
+    def _take(self, graph: Graph, chunk: int) -> None:
+        for name, amount in graph.plan.resources.get(chunk, ()):
+            self.free_resources[name] -= amount
+
+    def _give_back(self, graph: Graph, chunks: Iterable[int]) -> None:
+        for chunk in chunks:
+            for name, amount in graph.plan.resources.get(chunk, ()):
+                self.free_resources[name] += amount
 
     # -- handing out ------------------------------------------------------------------------------------------
 
-    def _hand_out(self) -> None:
-        self._blocked = None
-        waiting: list[Graph] = []
+    def _dispatch_all(self) -> None:
+        self.blocked = None
         for graph in self._graphs.values():
             if graph.client_ready:
-                if graph.plan.client_stores:
-                    waiting.append(graph)
-                else:
-                    self._give_to_client(graph)
+                self._dispatch_to_client(graph)
         # Graphs take turns, so that a small one is not stuck behind a large one.
         given = True
         while given:
             given = False
             for graph in list(self._graphs.values()):
-                if (graph.ready or graph.followers) and self._dispatch_graph(graph):
+                if graph.has_queued and self._dispatch_graph(graph):
                     given = True
                     # To the end of the line: the next event's room goes to the others first.
                     self._graphs[graph.number] = self._graphs.pop(graph.number)
         # What workers do gives memory back in the end, and what comes from outside could take all of it.
-        for graph in waiting:
-            if self._blocked is None:
-                self._give_to_client(graph)
+        for number, size_bytes in list(self._requested.items()):
+            if self.blocked is not None:
+                break
+            if not self.memory.is_limited or self.memory.admits(size_bytes):
+                self._grant(number)
+            else:
+                self.blocked = Blocked(None, number, size_bytes)
 
-    def _give_to_client(self, graph: Graph) -> None:
-        memory, counts = self.memory, self.memory.limited and graph.plan.client_stores
+    def _dispatch_to_client(self, graph: Graph) -> None:
         chunks = []
         while graph.client_ready:
-            chunk = graph.chunk_of(graph.client_ready[0])
+            chunk = graph.chunk_of(heapq.heappop(graph.client_ready))
             if graph.is_next(chunk):
-                need = graph.memory.need(chunk) if counts else 0
-                if need:
-                    if not memory.admits(need):
-                        self._blocked = graph, chunk, need
-                        break
-                    memory.reserve(graph.number, chunk, need)
-                graph.give(chunk)
-                self.client_hand.add((graph.number, chunk))
+                graph.dispatch(chunk)
+                self.client_in_hand.add((graph.number, chunk))
                 chunks.append(chunk)
-            heapq.heappop(graph.client_ready)
         if chunks:
             self._emit(Run(CLIENT, graph.number, chunks))
 
     def _dispatch_graph(self, graph: Graph) -> bool:
         """Give each worker with room a share of the graph's READY chunks, and what follows them."""
-        policy = self._policy
+        parameters = self._parameters
         limit = graph.plan.worker_limit
         busy = [
             (worker.load_s, len(worker.in_hand), number)
@@ -253,102 +297,113 @@ class Dispatcher:
         ]
         # A worker is topped up when half of its window is worked off, so that it does not run dry meanwhile. What
         # runs for longer than was thought may go on for as long again.
-        heard_of_s = self.now_s - policy.silence_s
+        heard_of_s = self.now_s - parameters.silence_s
         free = [
             (load_s, count, number)
             for load_s, count, number in sorted(busy)
-            if not count or (load_s < policy.window_s / 2 and self.workers[number].heard_s > heard_of_s)
+            if not count or (load_s < parameters.window_s / 2 and self.workers[number].last_report_s > heard_of_s)
         ]
         given = False
         for position, (_, _, number) in enumerate(free):
-            if not graph.ready and number not in graph.followers:
+            if graph.has_queues:
+                share = parameters.batch_limit
+            elif graph.ready or number in graph.run_ahead_keys:
+                share = -(-len(graph.ready) // (len(free) - position))
+            else:
                 continue
-            chunks = self._fill(graph, number, -(-len(graph.ready) // (len(free) - position)))
+            chunks = self._fill(graph, number, share)
             if chunks:
                 given = True
-                self._emit(Run(number, graph.number, chunks, graph.loads(number, chunks)))
+                self._emit(Run(number, graph.number, chunks, graph.restores(number, chunks)))
         return given
 
     def _fill(self, graph: Graph, number: int, share: int) -> list[int]:
         """Move chunks into a worker's hands until its window is full: so many READY ones, and what follows."""
-        policy, memory, worker = self._policy, self.memory, self.workers[number]
+        parameters, memory, worker = self._parameters, self.memory, self.workers[number]
         in_hand, load_s, operand_of = worker.in_hand, worker.load_s, graph.plan.operand_of
         if not in_hand:
-            worker.heard_s, worker.recall_attempts = self.now_s, 0
+            worker.last_report_s, worker.recall_attempts = self.now_s, 0
         #: What chunks of an operand cost and need.
-        demands: dict[int, tuple[float, int]] = {}
-        ready, followers = graph.ready, graph.followers.pop(number, [])
+        costs: dict[int, tuple[float, int]] = {}
+        ready, run_ahead_keys = graph.ready, graph.run_ahead_keys.pop(number, [])
         chunks: list[int] = []
-        passed: list[int] = []
-        while len(chunks) < policy.batch_limit:
-            follows = bool(followers) and not (share and ready and ready[0] < followers[0])
+        passed: list[tuple[list[int], int]] = []
+        has_queues, resources = graph.has_queues, graph.plan.resources
+        while len(chunks) < parameters.batch_limit:
+            if has_queues:
+                ready = graph.queue_for(number, not in_hand, self._are_free)
+            follows = bool(run_ahead_keys) and not (share and ready and ready[0] < run_ahead_keys[0])
             if not follows and not (share and ready):
                 break
-            queue = followers if follows else ready
+            queue = run_ahead_keys if follows else ready
             chunk = graph.chunk_of(queue[0])
             if not (self._can_follow(graph, worker, chunk) if follows else graph.is_next(chunk)):
                 heapq.heappop(queue)
                 continue
             operand = operand_of[chunk]
-            if operand not in demands:
-                demands[operand] = self._demand(graph, chunk)
-            cost_s, need = demands[operand]
-            if in_hand and load_s + cost_s > policy.window_s:
+            if operand not in costs:
+                costs[operand] = self._cost(graph, chunk)
+            cost_s, required_bytes = costs[operand]
+            if in_hand and load_s + cost_s > parameters.window_s:
                 break
-            if graph.memory.spilled:
-                need += graph.memory.spilled_bytes(graph.inputs(chunk))
-            if need:
-                if not memory.admits(need):
-                    if follows or len(passed) > policy.look_ahead:
+            if graph.on_disk:
+                required_bytes += graph.disk_bytes(chunk)
+            if required_bytes:
+                if not memory.admits(required_bytes):
+                    if follows or len(passed) > parameters.look_ahead:
                         break
-                    if self._blocked is None:
-                        self._blocked = graph, chunk, need
-                    passed.append(heapq.heappop(ready))
+                    if self.blocked is None:
+                        self.blocked = Blocked(graph, chunk, required_bytes)
+                    passed.append((ready, heapq.heappop(ready)))
                     continue
-                if passed and graph.passes >= policy.pass_limit:
+                if passed and graph.passes >= parameters.pass_limit:
                     break
-                memory.reserve(graph.number, chunk, need)
+                memory.reserve(graph.number, chunk, required_bytes)
                 graph.passes = graph.passes + 1 if passed else 0
             heapq.heappop(queue)
             share -= not follows
-            complete = graph.give(chunk)
+            complete = graph.dispatch(chunk)
+            if resources:
+                self._take(graph, chunk)
+                # What takes resources waits where it holds none of them.
+                complete = [successor for successor in complete if successor not in resources]
             in_hand[graph.number, chunk] = cost_s
             load_s += cost_s
             chunks.append(chunk)
-            if complete and graph.plan.run_ahead:
+            if complete and graph.run_ahead:
                 for successor in complete:
-                    graph.place(successor, chunk)
-                    heapq.heappush(followers, graph.key_of(successor))
-        for key in passed:
-            heapq.heappush(ready, key)
-        if followers:
-            graph.followers[number] = followers
+                    graph.on_ready(successor, chunk)
+                    heapq.heappush(run_ahead_keys, graph.key_of(successor))
+        for queue, key in passed:
+            heapq.heappush(queue, key)
+        if run_ahead_keys:
+            graph.run_ahead_keys[number] = run_ahead_keys
         worker.load_s = load_s
         return chunks
 
     # -- taking back ------------------------------------------------------------------------------------------
 
-    def _ask_back(self) -> None:
+    def _recall_queued(self) -> None:
         """Ask workers that run something for long to give back what waits behind it, if others could run it."""
-        for number, due_s in self._recall_attempts():
+        for number, due_s in self._recalls_due():
             if due_s <= self.now_s:
                 self.workers[number].recall_attempts += 1
                 self._emit(RecallQueued(number))
 
-    def next_ask_s(self) -> float | None:
+    def next_recall_s(self) -> float | None:
         """Return when a worker is to be asked, if it has not reported anything until then."""
-        return min([due_s for _, due_s in self._recall_attempts()], default=None)
+        return min([due_s for _, due_s in self._recalls_due()], default=None)
 
-    def _recall_attempts(self) -> list[tuple[int, float]]:
+    def _recalls_due(self) -> list[tuple[int, float]]:
         """Return workers in whose queues others could find something to do, and when that is to be asked for."""
         workers = self.workers
         # A worker that has nothing to do for want of memory could do nothing with what it is given either.
-        no_room = self._blocked is not None and not self._blocked[0].plan.client_stores
+        no_room = self.blocked is not None and self.blocked.graph is not None
         if no_room or all(worker.in_hand for worker in workers.values()):
             return []
-        silence_s = self._policy.silence_s
+        silence_s = self._parameters.silence_s
         return [
-            (number, worker.heard_s + silence_s * 2 ** min(worker.recall_attempts, _MOST_ASKS))
+            (number, worker.last_report_s + silence_s * 2 ** min(worker.recall_attempts, _MOST_RECALLS))
             for number, worker in workers.items()
             if len(worker.in_hand) > 1 and self._could_run_elsewhere(worker)
         ]
@@ -358,21 +413,21 @@ class Dispatcher:
         waiting = iter(worker.in_hand)
         # That is being computed.
         next(waiting)
-        return any(not self._graphs[number].waiting[chunk] for number, chunk in waiting)
+        return any(not self._graphs[number].unfinished_inputs[chunk] for number, chunk in waiting)
 
-    def _demand(self, graph: Graph, chunk: int) -> tuple[float, int]:
+    def _cost(self, graph: Graph, chunk: int) -> tuple[float, int]:
         """Return the seconds that a chunk is thought to take, and the bytes that it needs besides its inputs."""
-        need = graph.memory.need(chunk) if self.memory.limited else 0
+        required_bytes = graph.estimates.required_bytes(chunk) if self.memory.is_limited else 0
         if not graph.plan.is_repeatable(chunk):
             # Always alone in a worker's hands: if that dies, it is clear which one may have been begun.
-            return self._policy.window_s, need
+            return self._parameters.window_s, required_bytes
         estimate = self._estimates.get((graph.number, graph.plan.operand_of[chunk]))
         if estimate is not None:
-            return estimate, need
+            return estimate, required_bytes
         # An operand never seen may be slow. Before anything is known of the graph it goes to a worker with nothing
         # else to do; after that a few at a time may stand in a queue.
-        window_s = self._policy.window_s
-        return window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8), need
+        window_s = self._parameters.window_s
+        return window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8), required_bytes
 
     @staticmethod
     def _can_follow(graph: Graph, worker: Worker, chunk: int) -> bool:
@@ -384,59 +439,79 @@ class Dispatcher:
 
     # -- memory -----------------------------------------------------------------------------------------------
 
-    def pinned(self) -> set[tuple[int, int]]:
-        """Return what is being read, by graph and chunk: inputs of what is in hand, and results the user takes."""
-        hands = [self.client_hand, *[worker.in_hand for worker in self.workers.values()]]
-        pinned: set[tuple[int, int]] = set()
+    def pinned(self) -> set[StoredObject]:
+        """Return what is being read: inputs of what is in hand, and results that the user takes."""
+        hands = [self.client_in_hand, *[worker.in_hand for worker in self.workers.values()]]
+        pinned: set[StoredObject] = set()
         for number, chunk in itertools.chain(*hands):
             graph = self._graphs[number]
-            pinned.update(graph.memory_of(graph.inputs(chunk)))
+            pinned.update(graph.objects_of(graph.inputs(chunk)))
         for graph in self._graphs.values():
-            if graph.is_read:
-                pinned.update((graph.number, chunk) for chunk in graph.plan.outputs)
+            if graph.results_pending:
+                pinned.update(graph.objects_of(graph.plan.outputs))
         return pinned
 
-    def _spill(self, missing_bytes: int, spared: set[tuple[int, int]]) -> None:
-        """Have chunks written to disk, but for those that are needed now."""
-        for number, chosen in self.memory.choose(
-            self._graphs.values(), missing_bytes, spared | self.pinned()
-        ).items():
-            self._emit(Spill(number, chosen))
+    def _spill(self, missing_bytes: int, excluded: set[StoredObject]) -> None:
+        """Have objects written to disk, but for those that are needed now."""
+        if chosen := self.memory.choose_to_spill(self.objects, missing_bytes, excluded | self.pinned()):
+            self._emit(Spill(chosen))
 
-    def _make_room_for(self, graph: Graph, chunk: int, need: int) -> Refusal | None:
-        """Have chunks written to disk for the one that is next; if that cannot help, run it alone or refuse it."""
-        memory = self.memory
-        missing = memory.missing_bytes(need)
+    def _make_room_for(self, blocked: Blocked) -> Refuse | None:
+        """Have objects written to disk for what is next; if that cannot help, let it have all, or refuse it."""
+        memory, graph = self.memory, blocked.graph
+        missing = memory.missing_bytes(blocked.required_bytes)
         if missing:
-            self._spill(missing, set(graph.memory_of(graph.inputs(chunk))))
-        if memory.spilling_bytes or any(other.in_hand or other.is_read for other in self._graphs.values()):
+            self._spill(missing, set() if graph is None else set(graph.objects_of(graph.inputs(blocked.number))))
+        if memory.spilling_bytes or self.reservations:
             return None
-        limit = graph.plan.worker_limit
-        if graph.in_client[chunk]:
-            free = [CLIENT]
+        if any(other.in_hand_count or other.results_pending for other in self._graphs.values()):
+            return None
+        limit_bytes = memory.hard_limit_bytes - memory.stored_bytes
+        if graph is not None:
+            return self._run_alone(graph, blocked.number, blocked.required_bytes, limit_bytes)
+        self.blocked = None
+        if blocked.required_bytes > limit_bytes:
+            self._emit(RefuseReservation(blocked.number, self._requested.pop(blocked.number), limit_bytes))
         else:
-            free = [number for number in self.workers if limit is None or number < limit]
-        if not free:
-            return None
-        self._blocked = None
-        graph.withdraw(chunk)
-        graph.give(chunk)
-        if memory.stored_bytes + need > memory.hard_limit_bytes:
-            graph.in_hand -= 1
-            return Refusal(graph, chunk, need, memory.hard_limit_bytes - memory.stored_bytes)
-        self._run_alone(graph, chunk, need, free[0])
+            self._grant(blocked.number)
         return None
 
-    def _run_alone(self, graph: Graph, chunk: int, need: int, number: int) -> None:
-        self.memory.reserve(graph.number, chunk, need)
-        if number == CLIENT:
-            self.client_hand.add((graph.number, chunk))
-            self._emit(Run(CLIENT, graph.number, [chunk]))
-            return
+    def _run_alone(self, graph: Graph, chunk: int, required_bytes: int, limit_bytes: int) -> Refuse | None:
+        limit = graph.plan.worker_limit
+        free = [number for number in self.workers if limit is None or number < limit]
+        if not free:
+            return None
+        self.blocked = None
+        graph.withdraw(chunk)
+        graph.dispatch(chunk)
+        if required_bytes > limit_bytes:
+            graph.in_hand_count -= 1
+            return Refuse(graph.number, chunk, required_bytes, limit_bytes)
+        number = free[0]
+        self.memory.reserve(graph.number, chunk, required_bytes)
+        self._take(graph, chunk)
         worker = self.workers[number]
-        worker.in_hand[graph.number, chunk] = self._policy.window_s
-        worker.load_s += self._policy.window_s
-        self._emit(Run(number, graph.number, [chunk], graph.loads(number, [chunk])))
+        worker.in_hand[graph.number, chunk] = self._parameters.window_s
+        worker.load_s += self._parameters.window_s
+        self._emit(Run(number, graph.number, [chunk], graph.restores(number, [chunk])))
+        return None
+
+    def request(self, reservation: int, size_bytes: int) -> None:
+        """Note that bytes of the store are wanted for what is to come from elsewhere."""
+        self._requested[reservation] = size_bytes
+
+    def release(self, reservation: int) -> None:
+        """Note that bytes are not wanted any more."""
+        self._requested.pop(reservation, None)
+        if reservation in self.reservations:
+            self.reservations.remove(reservation)
+            self.memory.release(RESERVATION, (reservation,))
+
+    def _grant(self, reservation: int) -> None:
+        size_bytes = self._requested.pop(reservation)
+        self.reservations.add(reservation)
+        self.memory.reserve(RESERVATION, reservation, size_bytes)
+        self._emit(GrantReservation(reservation))
 
     # -- proof ------------------------------------------------------------------------------------------------
 
@@ -444,8 +519,17 @@ class Dispatcher:
         """Check every invariant; raise AssertionError where one does not hold."""
         for worker in self.workers.values():
             for number, chunk in worker.in_hand:
-                assert self._graphs[number].is_given(chunk), (number, chunk)
+                assert self._graphs[number].is_dispatched(chunk), (number, chunk)
             assert abs(worker.load_s - sum(worker.in_hand.values())) < 1e-6
-        assert all(self._graphs[number].is_given(chunk) for number, chunk in self.client_hand)
+        assert all(self._graphs[number].is_dispatched(chunk) for number, chunk in self.client_in_hand)
+        self.objects.validate()
+        free = dict(self._parameters.resources)
+        for worker in self.workers.values():
+            for number, chunk in worker.in_hand:
+                for name, amount in self._graphs[number].plan.resources.get(chunk, ()):
+                    free[name] -= amount
+        assert all(
+            abs(free[name] - amount) < 1e-6 and amount > -1e-6 for name, amount in self.free_resources.items()
+        )
         handed = sum(len(worker.in_hand) for worker in self.workers.values())
-        assert handed + len(self.client_hand) == sum(graph.in_hand for graph in self._graphs.values())
+        assert handed + len(self.client_in_hand) == sum(graph.in_hand_count for graph in self._graphs.values())

@@ -1,15 +1,19 @@
-"""What happens (events, in the past tense) and what is to be done (instructions, in the imperative).
+"""The state machine's events (past tense) and instructions (imperative).
 
 Both carry batches: a message a chunk would cost more than the chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from dask_mars.scheduler.objects import ObjectId
 
 #: The worker number that stands for the user's own process.
 CLIENT = -1
+#: Name and amount of each resource that a chunk takes.
+Resources = tuple[tuple[str, float], ...]
 
 
 @dataclass(slots=True)
@@ -34,17 +38,17 @@ class GraphPlan:
         User's priority of a chunk, 0 where absent; larger runs first.
     worker_limit : int or None
         Most workers to use at the same time.
-    borrowed : dict
-        Of chunks whose value was kept by `ResultsKept`: number of the graph that has it, and the chunk there.
+    objects : mapping
+        Of chunks whose value is a persisted object: its id.
     run_ahead : bool
         Whether a chunk may be handed to a worker that is still to compute inputs of it.
-    declared_bytes : callable or None
-        Returns the bytes that a chunk's result is declared to take in the store, or None where nothing is said.
+    declared_bytes : sequence of int or None, optional
+        The bytes that each chunk's result is declared to take in the store, None where nothing is said.
     unrepeatable : collection of int
         Operands of which no chunk may be begun a second time.
-    client_stores : bool
-        Whether what the user's process makes goes into the store, and so has to wait for room there.
-    keeps_failed : bool
+    resources : mapping
+        Of chunks that take any of the engine's resources while they are in hand: name and amount of each.
+    keeps_data_on_failure : bool
         Whether data stay when a chunk has failed, until the graph is cancelled: somebody wants to look at them.
     """
 
@@ -56,12 +60,12 @@ class GraphPlan:
     default_retries: int = 0
     priorities: dict[int, float] = field(default_factory=dict)
     worker_limit: int | None = None
-    borrowed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    objects: Mapping[int, ObjectId] = field(default_factory=dict)
     run_ahead: bool = True
-    declared_bytes: Callable[[int], int | None] | None = None
+    declared_bytes: Sequence[int | None] | None = None
     unrepeatable: frozenset[int] = frozenset()
-    client_stores: bool = False
-    keeps_failed: bool = False
+    resources: Mapping[int, Resources] = field(default_factory=dict)
+    keeps_data_on_failure: bool = False
 
     def is_repeatable(self, chunk: int) -> bool:
         """Say whether a chunk may be begun again if it was begun and is not done."""
@@ -156,44 +160,75 @@ class ResultsTaken:
 
 
 @dataclass(slots=True)
-class ResultsKept:
-    """The user wants chunks of a finished graph to stay; they go on as graph `kept`, in the order of `chunks`."""
-
-    graph: int
-    kept: int
-    chunks: Sequence[int]
-
-
-@dataclass(slots=True)
-class ChunksReleased:
-    """The user has no use for kept chunks any more."""
+class ResultsPersisted:
+    """The user has a finished graph's results; chunks of it stay as objects until `ObjectsReleased`."""
 
     graph: int
     chunks: Sequence[int]
 
 
 @dataclass(slots=True)
-class ChunksSpilled:
-    """Chunks were written to disk, or, unless `written`, could not be; they are still in memory.
+class ObjectsPut:
+    """Objects of so many bytes have come into the store from elsewhere, and stay until `ObjectsReleased`."""
 
-    `sizes` has the bytes of each chunk. `began_s` and `ended_s` are the times of writing, on the clock of
-    `time.perf_counter`; both are 0 if there was nothing to write.
+    sizes: Mapping[ObjectId, int]
+
+
+@dataclass(slots=True)
+class ObjectsReleased:
+    """The user has no use for persisted objects any more."""
+
+    objects: Sequence[ObjectId]
+
+
+@dataclass(slots=True)
+class ObjectSpilled:
+    """An object was written to disk, or, unless `written`, could not be; it is still in memory.
+
+    `began_s` and `ended_s` are the times of writing, on the clock of `time.perf_counter`; both are 0 if there was
+    nothing to write.
     """
 
-    graph: int
-    sizes: Mapping[int, int]
+    object: ObjectId
+    size_bytes: int
     written: bool = True
     began_s: float = 0.0
     ended_s: float = 0.0
 
 
 @dataclass(slots=True)
-class ChunksLoaded:
+class ChunksRestored:
     """A worker has put chunks that were on disk back into the store, as a `Run` had told it to."""
 
     worker: int
     graph: int
     chunks: Sequence[int]
+
+
+@dataclass(slots=True)
+class MemoryMeasured:
+    """The store holds so many bytes, and may hold so many.
+
+    Nothing is done about that before the next event, which it comes right before.
+    """
+
+    stored_bytes: int
+    limit_bytes: int
+
+
+@dataclass(slots=True)
+class ReservationRequested:
+    """So many bytes of the store are wanted for what is to come from elsewhere."""
+
+    reservation: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class ReservationReleased:
+    """What bytes were wanted for is in the store, or does not come."""
+
+    reservation: int
 
 
 @dataclass(slots=True)
@@ -210,10 +245,14 @@ Event = (
     | WorkerLost
     | GraphCancelled
     | ResultsTaken
-    | ResultsKept
-    | ChunksReleased
-    | ChunksSpilled
-    | ChunksLoaded
+    | ResultsPersisted
+    | ObjectsPut
+    | ObjectsReleased
+    | ObjectSpilled
+    | ChunksRestored
+    | MemoryMeasured
+    | ReservationRequested
+    | ReservationReleased
     | TimePassed
 )
 
@@ -225,13 +264,13 @@ Event = (
 class Run:
     """Hand chunks of one graph to a worker, in this order.
 
-    When it first reads those in `loads` from disk it is to put them into the store: others will need them too.
+    When it first reads those in `restores` from disk it is to put them into the store: others will need them too.
     """
 
     worker: int
     graph: int
     chunks: list[int]
-    loads: list[int] = field(default_factory=list)
+    restores: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -260,30 +299,62 @@ class RecallQueued:
 
 @dataclass(slots=True)
 class Spill:
-    """Write chunks to disk, unless they are there already, and leave them in memory until that is answered."""
+    """Write objects to disk, unless they are there already, and leave them in memory until that is answered."""
 
-    graph: int
-    chunks: list[int]
+    objects: list[ObjectId]
 
 
 @dataclass(slots=True)
 class UseSpilled:
-    """Release the memory of chunks: from now on they are read from disk.
+    """Release the memory of an object: from now on it is read from disk.
 
-    `borrowed` has those of them that other graphs have borrowed: the graph, what the chunk is there, and here.
+    `read_as` has the graphs that read it, and the chunk that it is there.
     """
 
-    graph: int
-    chunks: list[int]
-    borrowed: list[tuple[int, int, int]] = field(default_factory=list)
+    object: ObjectId
+    read_as: list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class UseRestored:
+    """Read an object from memory again: a worker has put it there as chunk `loaded[1]` of graph `loaded[0]`.
+
+    `read_as` has the other graphs that read it, and the chunk that it is there.
+    """
+
+    object: ObjectId
+    restored: tuple[int, int]
+    read_as: list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class ForgetObjects:
+    """Release what is kept of objects for the user; graphs that read them go on doing so."""
+
+    objects: list[ObjectId]
 
 
 @dataclass(slots=True)
 class ReadAhead:
-    """Have the system read chunks from disk: what needs them is to run next."""
+    """Have the system read objects from disk: what needs them is to run next."""
 
-    graph: int
-    chunks: list[int]
+    objects: list[ObjectId]
+
+
+@dataclass(slots=True)
+class GrantReservation:
+    """Tell who wants bytes that they are there."""
+
+    reservation: int
+
+
+@dataclass(slots=True)
+class RefuseReservation:
+    """Tell who wants bytes that there never can be so many."""
+
+    reservation: int
+    size_bytes: int
+    limit_bytes: int
 
 
 @dataclass(slots=True)
@@ -292,7 +363,7 @@ class Refuse:
 
     graph: int
     chunk: int
-    need_bytes: int
+    required_bytes: int
     limit_bytes: int
 
 
@@ -326,7 +397,11 @@ Instruction = (
     | RecallQueued
     | Spill
     | UseSpilled
+    | UseRestored
+    | ForgetObjects
     | ReadAhead
+    | GrantReservation
+    | RefuseReservation
     | Refuse
     | FinishGraph
     | FailGraph

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection
+from functools import partial
 from itertools import repeat
 
 from dask_mars.scheduler.bookkeeping import (
@@ -26,33 +27,39 @@ from dask_mars.scheduler.bookkeeping import (
     Graph,
     Worker,
 )
-from dask_mars.scheduler.dispatch import Dispatcher, Policy
+from dask_mars.scheduler.dispatch import Dispatcher, Parameters
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
     ChunksFinished,
-    ChunksLoaded,
-    ChunksReleased,
+    ChunksRestored,
     ChunksReturned,
-    ChunksSpilled,
     Event,
     FailGraph,
     FinishGraph,
     ForgetGraph,
+    ForgetObjects,
     Free,
     GraphCancelled,
-    GraphPlan,
     GraphSubmitted,
     Instruction,
     Interrupt,
-    Refuse,
-    ResultsKept,
+    MemoryMeasured,
+    ObjectSpilled,
+    ObjectsPut,
+    ObjectsReleased,
+    ReservationReleased,
+    ReservationRequested,
+    ResultsPersisted,
     ResultsTaken,
     TimePassed,
+    UseRestored,
     UseSpilled,
     WorkerLost,
     WorkerStarted,
 )
+from dask_mars.scheduler.memory import RESERVATION
+from dask_mars.scheduler.policies import POLICIES
 from dask_mars.scheduler.states import State
 
 
@@ -61,33 +68,37 @@ class Machine:
 
     Parameters
     ----------
-    policy : Policy
-        The numbers behind its decisions.
+    parameters : Parameters
+        What its decisions follow.
     """
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self.policy = policy or Policy()
+    def __init__(self, parameters: Parameters | None = None) -> None:
+        self.parameters = parameters or Parameters()
         self._graphs: dict[int, Graph] = {}
         # Heap of (due, graph, chunk): READY chunks that wait for their retry's delay to pass.
         self._delayed: list[tuple[float, int, int]] = []
         #: When a disk that has failed is tried again.
         self._disk_due_s = math.inf
         self._out: list[Instruction] = []
-        self._dispatcher = Dispatcher(self.policy, self._graphs, self._out.append)
+        self._dispatcher = Dispatcher(self.parameters, self._graphs, self._out.append)
         self.memory = self._dispatcher.memory
+        self._objects = self._dispatcher.objects
         self._handlers = {
             GraphSubmitted: self._graph_submitted,
-            ChunksFinished: self._operands_finished,
-            ChunkFailed: self._operand_failed,
-            ChunksReturned: self._operands_returned,
+            ChunksFinished: self._chunks_finished,
+            ChunkFailed: self._chunk_failed,
+            ChunksReturned: self._chunks_returned,
             WorkerStarted: self._worker_started,
             WorkerLost: self._worker_lost,
             GraphCancelled: self._graph_cancelled,
             ResultsTaken: self._results_taken,
-            ResultsKept: self._results_kept,
-            ChunksReleased: self._chunks_released,
-            ChunksSpilled: self._chunks_spilled,
-            ChunksLoaded: self._chunks_loaded,
+            ResultsPersisted: self._results_persisted,
+            ObjectsPut: self._objects_put,
+            ObjectsReleased: self._objects_released,
+            ObjectSpilled: self._object_spilled,
+            ChunksRestored: self._chunks_restored,
+            ReservationRequested: self._reservation_requested,
+            ReservationReleased: self._reservation_released,
             TimePassed: self._time_passed,
         }
 
@@ -108,6 +119,9 @@ class Machine:
         list of Instruction
             To be carried out in this order.
         """
+        if type(event) is MemoryMeasured:
+            self.memory.stored_bytes, self.memory.limit_bytes = event.stored_bytes, event.limit_bytes
+            return []
         self._dispatcher.now_s = now_s
         self._handlers[type(event)](event, now_s)  # type: ignore[operator]
         if self._delayed:
@@ -117,9 +131,8 @@ class Machine:
             self._disk_due_s = math.inf
         refusal = self._dispatcher.dispatch()
         if refusal is not None:
-            graph, chunk = refusal.graph, refusal.chunk
-            self._out.append(Refuse(graph.number, chunk, refusal.need_bytes, refusal.limit_bytes))
-            self._fail(graph, chunk, worker_lost=False)
+            self._out.append(refusal)
+            self._fail(self._graphs[refusal.graph], refusal.chunk, worker_lost=False)
         out = self._out.copy()
         self._out.clear()
         return out
@@ -127,8 +140,8 @@ class Machine:
     def next_due_s(self) -> float | None:
         """Return the time at which a `TimePassed` event is needed, if one is."""
         times = [due_s for due_s, *_ in self._delayed[:1]]
-        if (ask_s := self._dispatcher.next_ask_s()) is not None:
-            times.append(ask_s)
+        if (recall_s := self._dispatcher.next_recall_s()) is not None:
+            times.append(recall_s)
         return min(times, default=None)
 
     def state_of(self, graph: int, chunk: int) -> State:
@@ -146,8 +159,15 @@ class Machine:
 
     @property
     def blocked(self) -> tuple[int, int, int] | None:
-        """Graph and chunk of what is next and waits for memory, and the bytes that it needs."""
-        return self._dispatcher.blocked
+        """Graph and chunk of what is next and waits for memory, and the bytes that it requires.
+
+        `RESERVATION` stands for the graph of a reservation, whose number that of the chunk is then.
+        """
+        blocked = self._dispatcher.blocked
+        if blocked is None:
+            return None
+        number = RESERVATION if blocked.graph is None else blocked.graph.number
+        return number, blocked.number, blocked.required_bytes
 
     @property
     def graphs(self) -> list[int]:
@@ -157,7 +177,7 @@ class Machine:
     def in_hand(self, worker: int) -> list[tuple[int, int]]:
         """Return the (graph, chunk) pairs that a worker has, in the order in which it got them, or the client."""
         if worker == CLIENT:
-            return sorted(self._dispatcher.client_hand)
+            return sorted(self._dispatcher.client_in_hand)
         return list(self._dispatcher.workers[worker].in_hand)
 
     def holds(self, worker: int, graph: int, chunks: Collection[int]) -> bool:
@@ -177,6 +197,12 @@ class Machine:
         record = self._graphs[graph]
         return [source for source in record.inputs(chunk) if record.state[source] not in (FINISHED, FREED)]
 
+    def missing_resources(self, graph: int, chunk: int) -> list[tuple[str, float, float]]:
+        """Return of which resources a chunk takes more than is free: name, how much, and how much is free."""
+        free = self._dispatcher.free_resources
+        taken = self._graphs[graph].plan.resources.get(chunk, ())
+        return [(name, amount, free[name]) for name, amount in taken if amount > free[name]]
+
     def retry_due_s(self, graph: int, chunk: int) -> float | None:
         """Return when a chunk is to be tried again, if it waits for that."""
         return next((due_s for due_s, *what in self._delayed if what == [graph, chunk]), None)
@@ -187,9 +213,9 @@ class Machine:
         Time alone, a disk, a worker that starts and a user who takes results are such things.
         """
         dispatcher = self._dispatcher
-        if self._delayed or dispatcher.memory.spilling_bytes or not dispatcher.workers:
+        if self._delayed or dispatcher.memory.spilling_bytes or dispatcher.reservations or not dispatcher.workers:
             return []
-        if any(graph.in_hand or graph.is_read for graph in self._graphs.values()):
+        if any(graph.in_hand_count or graph.results_pending for graph in self._graphs.values()):
             return []
         return [
             number for number, graph in self._graphs.items() if graph.unfinished_outputs and not graph.stopping
@@ -199,7 +225,11 @@ class Machine:
 
     def _graph_submitted(self, event: GraphSubmitted, now_s: float) -> None:
         plan = event.plan
-        graph = self._graphs[event.graph] = Graph(event.graph, plan)
+        parameters = self.parameters
+        limit = plan.worker_limit or parameters.num_workers
+        slots = dict.fromkeys(range(min(limit, parameters.num_workers)), 1)
+        make_policy = partial(POLICIES[parameters.policy], assignment=parameters.assignment)
+        graph = self._graphs[event.graph] = Graph(event.graph, plan, make_policy, slots)
         state = graph.state
         finished = []
         initial = []
@@ -213,27 +243,35 @@ class Machine:
         for chunk in finished:
             # Values that came with the graph were never computed: they start where others end.
             state[chunk] = FINISHED
-            graph.mark_given(chunk)
-        for chunk, (number, source) in plan.borrowed.items():
-            self._lend(graph, chunk, self._graphs[number], source)
+            graph.mark_dispatched(chunk)
+        for chunk, id in plan.objects.items():
+            self._objects.add_reader(graph, chunk, id)
         for chunk in finished:
             graph.after_finish(chunk)
         if not graph.unfinished_outputs:
             self._out.append(FinishGraph(graph.number))
 
-    def _operands_finished(self, event: ChunksFinished, now_s: float) -> None:
+    def _chunks_finished(self, event: ChunksFinished, now_s: float) -> None:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
-        self._dispatcher.take_back(event.worker, graph, event.chunks)
-        self._dispatcher.heard_of(event.worker)
+        self._dispatcher.remove_from_worker(event.worker, graph, event.chunks)
+        self._dispatcher.note_report(event.worker)
         state = graph.state
         if event.worker != CLIENT:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
-        if self.memory.limited and (event.sizes or event.worker != CLIENT):
+        if event.sizes:
+            self._objects.add(graph, event.sizes)
+        if graph.offers is not None:
+            graph.makers.update(dict.fromkeys(event.chunks, event.worker))
+        if self.memory.is_limited and (event.sizes or event.worker != CLIENT):
             self._dispatcher.learn_sizes(graph, event)
         freed: list[int] = []
-        all_inputs, consumers, output = graph.plan.inputs, graph.consumers, graph.output
+        all_inputs, unfinished_consumers, is_output = (
+            graph.plan.inputs,
+            graph.unfinished_consumers,
+            graph.is_output,
+        )
         outputs_before = graph.unfinished_outputs
         for chunk in event.chunks:
             if state[chunk] == CANCELLING:
@@ -245,28 +283,28 @@ class Machine:
             graph.move(chunk, FINISHED)
             graph.after_finish(chunk)
             for source in all_inputs[chunk]:
-                consumers[source] -= 1
-                if not consumers[source] and not output[source]:
+                unfinished_consumers[source] -= 1
+                if not unfinished_consumers[source] and not is_output[source]:
                     graph.move(source, FREED)
                     freed.append(source)
-            if not consumers[chunk] and not output[chunk]:
+            if not unfinished_consumers[chunk] and not is_output[chunk]:
                 graph.move(chunk, FREED)
                 freed.append(chunk)
         if freed:
-            if graph.memory.sizes or graph.memory.spilled:
+            if graph.objects:
                 for chunk in freed:
-                    graph.memory.forget(chunk)
+                    self._objects.remove_reader(graph, chunk)
             self._out.append(Free(graph.number, freed))
         if outputs_before and not graph.unfinished_outputs and not graph.stopping:
             self._out.append(FinishGraph(graph.number))
         self._maybe_forget(graph)
 
-    def _operand_failed(self, event: ChunkFailed, now_s: float) -> None:
+    def _chunk_failed(self, event: ChunkFailed, now_s: float) -> None:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
-        self._dispatcher.take_back(event.worker, graph, (event.chunk,))
-        self._dispatcher.heard_of(event.worker)
+        self._dispatcher.remove_from_worker(event.worker, graph, (event.chunk,))
+        self._dispatcher.note_report(event.worker)
         chunk = event.chunk
         if graph.state[chunk] == CANCELLING:
             graph.move(chunk, CANCELLED)
@@ -280,27 +318,27 @@ class Machine:
             self._delay(graph, chunk, failures, now_s)
 
     def _delay(self, graph: Graph, chunk: int, attempt: int, now_s: float) -> None:
-        policy = self.policy
-        if not graph.give_back(chunk):
+        parameters = self.parameters
+        if not graph.reschedule(chunk):
             # An input that the same worker had computed is to come once more.
             return
         # The exponent is bounded before it is used: a thousand retries must not overflow a float.
         graph.delayed.add(chunk)
-        delay = min(policy.retry_delay_s * 2.0 ** min(attempt - 1, 60), policy.retry_delay_limit_s)
+        delay = min(parameters.retry_delay_s * 2.0 ** min(attempt - 1, 60), parameters.retry_delay_limit_s)
         heapq.heappush(self._delayed, (now_s + delay, graph.number, chunk))
 
-    def _operands_returned(self, event: ChunksReturned, now_s: float) -> None:
+    def _chunks_returned(self, event: ChunksReturned, now_s: float) -> None:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
-        self._dispatcher.take_back(event.worker, graph, event.chunks)
+        self._dispatcher.remove_from_worker(event.worker, graph, event.chunks)
         for chunk in event.chunks:
             if graph.state[chunk] == CANCELLING:
                 graph.move(chunk, CANCELLED)
                 continue
             if event.to_client:
                 graph.in_client[chunk] = 1
-            if graph.give_back(chunk):
+            if graph.reschedule(chunk):
                 graph.push(chunk)
         self._maybe_forget(graph)
 
@@ -308,10 +346,10 @@ class Machine:
         self._dispatcher.workers[event.worker] = Worker()
 
     def _worker_lost(self, event: WorkerLost, now_s: float) -> None:
-        in_hand = self._dispatcher.take_worker(event.worker)
+        in_hand = self._dispatcher.remove_worker(event.worker)
         for number, chunk in in_hand:
             graph = self._graphs[number]
-            graph.in_hand -= 1
+            graph.in_hand_count -= 1
             if graph.state[chunk] == CANCELLING:
                 graph.move(chunk, CANCELLED)
             elif event.was_up and not graph.plan.is_repeatable(chunk):
@@ -319,11 +357,11 @@ class Machine:
                 self._fail(graph, chunk, worker_lost=True)
             elif (number, chunk) != event.running:
                 # It had not started, so its worker's death is not held against it.
-                if graph.give_back(chunk):
+                if graph.reschedule(chunk):
                     graph.push(chunk)
             else:
                 losses = graph.losses[chunk] = graph.losses.get(chunk, 0) + 1
-                if losses > self.policy.lost_limit:
+                if losses > self.parameters.allowed_worker_losses:
                     self._fail(graph, chunk, worker_lost=True)
                 else:
                     self._delay(graph, chunk, losses, now_s)
@@ -335,7 +373,7 @@ class Machine:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
-        graph.taken = True
+        graph.results_taken = True
         self._stop(graph, force=True)
         self._maybe_forget(graph)
 
@@ -343,84 +381,54 @@ class Machine:
         graph = self._graphs.get(event.graph)
         if graph is None:
             return
-        graph.taken = True
+        graph.results_taken = True
         if not graph.stopping:
             # All outputs are there, so whatever is left is of no use to anybody.
             self._stop(graph, force=False)
         self._maybe_forget(graph)
 
-    def _results_kept(self, event: ResultsKept, now_s: float) -> None:
-        graph = self._graphs[event.graph]
-        count = len(event.chunks)
-        kept = self._graphs[event.kept] = Graph(event.kept, GraphPlan([()] * count, range(count), [-1] * count))
-        kept.state[:] = bytes([FINISHED]) * count
-        kept.unfinished_outputs = 0
-        # Idle data: nobody reads them, but for the graphs that borrow them.
-        kept.taken = True
-        for number, chunk in enumerate(event.chunks):
-            graph.memory.hand_over(chunk, kept.memory, number)
+    def _results_persisted(self, event: ResultsPersisted, now_s: float) -> None:
+        for chunk in event.chunks:
+            self._objects.persist((event.graph, chunk))
         self._results_taken(ResultsTaken(event.graph), now_s)
 
-    def _chunks_released(self, event: ChunksReleased, now_s: float) -> None:
-        graph = self._graphs.get(event.graph)
-        if graph is None:
-            return
-        released = [chunk for chunk in event.chunks if graph.state[chunk] == FINISHED]
-        for chunk in released:
-            graph.move(chunk, FREED)
-            graph.memory.forget(chunk)
-        self._out.append(Free(graph.number, released))
-        if not graph.state.count(FINISHED):
-            self._stop(graph, force=False)
-            self._maybe_forget(graph)
+    def _objects_put(self, event: ObjectsPut, now_s: float) -> None:
+        for id, size_bytes in event.sizes.items():
+            self._objects.persist(id, size_bytes)
 
-    def _lend(self, graph: Graph, chunk: int, kept: Graph, source: int) -> None:
-        kept.lent.setdefault(source, []).append((graph, chunk))
-        if source in kept.memory.spilled:
-            graph.memory.spilled[chunk] = kept.memory.spilled[source]
+    def _objects_released(self, event: ObjectsReleased, now_s: float) -> None:
+        if released := [id for id in event.objects if self._objects.release(id)]:
+            self._out.append(ForgetObjects(released))
 
-    def _take_home(self, graph: Graph) -> None:
-        """Note that a graph needs nothing of what it has borrowed any more."""
-        for chunk, (number, source) in graph.plan.borrowed.items():
-            kept = self._graphs.get(number)
-            if kept is not None:
-                kept.lent[source].remove((graph, chunk))
-                if not kept.lent[source]:
-                    del kept.lent[source]
-
-    def _chunks_spilled(self, event: ChunksSpilled, now_s: float) -> None:
-        self.memory.answered(sum(event.sizes.values()))
-        if event.written:
-            self.memory.can_spill = True
-        else:
-            self.memory.can_spill = False
-            self._disk_due_s = now_s + self.policy.disk_delay_s
-        graph = self._graphs.get(event.graph)
-        if graph is None:
-            return
-        graph.memory.spilling.difference_update(event.sizes)
+    def _object_spilled(self, event: ObjectSpilled, now_s: float) -> None:
+        self.memory.spill_ended(event.size_bytes)
+        self.memory.can_spill = event.written
         if not event.written:
+            self._disk_due_s = now_s + self.parameters.disk_delay_s
+        found = self._objects.get(event.object)
+        if found is None:
             return
-        pinned = self._dispatcher.pinned()
-        used, borrowed = [], []
-        for chunk, size in event.sizes.items():
-            if chunk in graph.memory.sizes and (graph.number, chunk) not in pinned:
-                del graph.memory.sizes[chunk]
-                graph.memory.spilled[chunk] = size
-                for user, its in graph.lent.get(chunk, ()):
-                    if user.state[its] == FINISHED:
-                        user.memory.spilled[its] = size
-                        borrowed.append((user.number, its, chunk))
-                # The instruction below makes it so; until the next event this is what is known.
-                self.memory.stored_bytes -= size
-                used.append(chunk)
-        if used:
-            self._out.append(UseSpilled(graph.number, used, borrowed))
+        found.is_spilling = False
+        if event.written and found not in self._dispatcher.pinned():
+            self._objects.moved_to_disk(found)
+            # The instruction below makes it so; until the next event this is what is known.
+            self.memory.stored_bytes -= found.size_bytes
+            self._out.append(UseSpilled(found.id, found.read_as()))
 
-    def _chunks_loaded(self, event: ChunksLoaded, now_s: float) -> None:
+    def _chunks_restored(self, event: ChunksRestored, now_s: float) -> None:
         graph = self._graphs[event.graph]
         for chunk in event.chunks:
-            self._dispatcher.loaded(event.worker, graph, chunk)
+            self._dispatcher.restored(event.worker, graph, chunk)
+            found, restored = graph.objects[chunk], (graph.number, chunk)
+            others = [place for place in found.read_as() if place != restored]
+            if others or found.is_persisted:
+                self._out.append(UseRestored(found.id, restored, others))
+
+    def _reservation_requested(self, event: ReservationRequested, now_s: float) -> None:
+        self._dispatcher.request(event.reservation, event.size_bytes)
+
+    def _reservation_released(self, event: ReservationReleased, now_s: float) -> None:
+        self._dispatcher.release(event.reservation)
 
     def _time_passed(self, event: TimePassed, now_s: float) -> None:
         pass
@@ -445,14 +453,14 @@ class Machine:
         self._out.append(FailGraph(graph.number, chunk, worker_lost))
         # As under Dask's threads, what runs elsewhere may run to its end; nobody waits for it.
         self._stop(graph, force=False)
-        graph.taken = not graph.plan.keeps_failed
+        graph.results_taken = not graph.plan.keeps_data_on_failure
         self._maybe_forget(graph)
 
     def _stop(self, graph: Graph, force: bool) -> None:
         graph.stopping = True
         graph.ready.clear()
         graph.client_ready.clear()
-        graph.followers.clear()
+        graph.run_ahead_keys.clear()
         state = graph.state
         # Counting bytes is a thousand times faster than walking them, and most graphs end with nothing to stop.
         if not any(state.count(live) for live in (UNSCHEDULED, READY, RUNNING)):
@@ -468,9 +476,9 @@ class Machine:
 
     def _maybe_forget(self, graph: Graph) -> None:
         """Forget a graph that the user is done with once nothing of it is in any worker's hands."""
-        if graph.taken and graph.stopping and not graph.in_hand and graph.number in self._graphs:
+        if graph.results_taken and graph.stopping and not graph.in_hand_count and graph.number in self._graphs:
             del self._graphs[graph.number]
-            self._take_home(graph)
+            self._objects.forget_reader(graph)
             self._dispatcher.forget(graph)
             self._out.append(ForgetGraph(graph.number))
 
@@ -496,4 +504,4 @@ class Machine:
         self._dispatcher.validate()
 
 
-__all__ = ["Machine", "Policy"]
+__all__ = ["Machine", "Parameters"]

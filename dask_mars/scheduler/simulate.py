@@ -1,4 +1,4 @@
-"""What the state machine would do with a graph whose chunks all take equally long: a run without workers or data.
+"""Simulates the state machine on a graph whose chunks all take equally long.
 
 Because the decisions are the machine's own, a rehearsal stays true when its policies change.
 """
@@ -20,7 +20,7 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.machine import Machine
 
 #: The worker of a chunk whose value is known before anything runs.
-NOBODY = -2
+NO_WORKER = -2
 
 _GRAPH = 1
 # Longer than any window of work that the machine hands out ahead: no chunk waits in a queue behind another.
@@ -33,7 +33,7 @@ class Simulation(NamedTuple):
     Attributes
     ----------
     workers : list of int
-        The worker of each chunk, `CLIENT` for the user's process, `NOBODY` if there is nothing to run.
+        The worker of each chunk, `CLIENT` for the user's process, `NO_WORKER` if there is nothing to run.
     order : list of int
         The chunks that run, in the order in which they are started.
     """
@@ -42,7 +42,7 @@ class Simulation(NamedTuple):
     order: list[int]
 
 
-def rehearse(plan: GraphPlan, num_workers: int) -> Simulation:
+def simulate(plan: GraphPlan, num_workers: int) -> Simulation:
     """Go through a graph with so many workers.
 
     Parameters
@@ -53,7 +53,7 @@ def rehearse(plan: GraphPlan, num_workers: int) -> Simulation:
         Workers that are there from the beginning.
     """
     machine = Machine()
-    workers = [NOBODY] * len(plan.inputs)
+    workers = [NO_WORKER] * len(plan.inputs)
     order: list[int] = []
     # Heap of (end, number of the start, worker, chunk): what ends together is reported in the order of the starts.
     running: list[tuple[float, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""The states of an operand and its legal moves: one table, from which the documentation and tests are drawn."""
+"""The states of a chunk and its legal moves: one table, for documentation and tests too."""
 
 from __future__ import annotations
 

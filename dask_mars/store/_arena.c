@@ -147,13 +147,13 @@ static PyObject *method_free(PyObject *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
-static PyObject *method_born(PyObject *self, PyObject *argument)
+static PyObject *method_array_block(PyObject *self, PyObject *argument)
 {
     size_t address;
     struct heap_range block;
     if (!as_offset(argument, &address))
         return NULL;
-    if (!heap_born(((Heap *)self)->heap, (const void *)address, &block))
+    if (!heap_array_block(((Heap *)self)->heap, (const void *)address, &block))
         Py_RETURN_NONE;
     return Py_BuildValue("nn", (Py_ssize_t)block.offset, (Py_ssize_t)block.size);
 }
@@ -246,7 +246,7 @@ static PyMethodDef heap_methods[] = {
      "Return the offset of a new block for the store, or None where no free block is large enough."},
     {"free", method_free, METH_O,
      "Take back what the store has of a block. Raises KeyError if the store has none at the offset."},
-    {"born", method_born, METH_O,
+    {"array_block", method_array_block, METH_O,
      "Return offset and size of the block that an address lies in and that an array owns, or None."},
     {"seal", method_seal, METH_O,
      "Make the store a holder of a block that an array owns. Raises KeyError if it cannot be, or is already."},

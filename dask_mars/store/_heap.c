@@ -473,7 +473,7 @@ int heap_seal(struct heap *heap, size_t offset)
     return sealed;
 }
 
-int heap_born(struct heap *heap, const void *address, struct heap_range *block)
+int heap_array_block(struct heap *heap, const void *address, struct heap_range *block)
 {
     int found = 0;
     if (!heap_owns(heap, address))

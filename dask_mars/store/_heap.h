@@ -49,7 +49,7 @@ void *heap_realloc(struct heap *heap, void *address, size_t size, size_t *old_si
 void heap_free(struct heap *heap, void *address);
 
 /* Find the born block that an address lies in: its offset and the size that was asked for; 0 if there is none. */
-int heap_born(struct heap *heap, const void *address, struct heap_range *block);
+int heap_array_block(struct heap *heap, const void *address, struct heap_range *block);
 
 /* Give the pages of all free blocks back to the system, where it takes them back. They are zeros afterwards. */
 void heap_trim(struct heap *heap);

@@ -74,11 +74,11 @@ class InPlaceSealing:
         #: Of each block that is sealed and that arrays may refer to: the part of it that is needed.
         self._pending: dict[int, tuple[int, int]] = {}
 
-    def is_born(self, address: int) -> bool:
+    def is_array_memory(self, address: int) -> bool:
         """Say whether an array of this process owns the memory."""
-        return self._heap.born(address) is not None
+        return self._heap.array_block(address) is not None
 
-    def adopt(self, low: int, high: int, value_bytes: int) -> tuple[int, int, int] | None:
+    def seal_block(self, low: int, high: int, value_bytes: int) -> tuple[int, int, int] | None:
         """Seal the block that memory from `low` to `high` lies in; None if it has to be copied instead.
 
         Parameters
@@ -88,10 +88,10 @@ class InPlaceSealing:
         value_bytes : int
             Size of a copy of it.
         """
-        born = self._heap.born(low)
-        if born is None:
+        array_block = self._heap.array_block(low)
+        if array_block is None:
             return None
-        offset, size = born
+        offset, size = array_block
         start = self._arena.address + offset
         if high > start + size or min(high - low, value_bytes) < size * _SHARE:
             return None
@@ -104,13 +104,13 @@ class InPlaceSealing:
         self._pending[offset] = (first, last)
         return (self._number, offset, size)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """Leave all blocks whose value could not be sealed to the arrays."""
         for offset in self._pending:
             self._heap.free(offset)
         self._pending.clear()
 
-    def settle(self) -> dict[int, tuple[int, int, int]]:
+    def finish(self) -> dict[int, tuple[int, int, int]]:
         """Copy what something still refers to.
 
         Returns
@@ -127,7 +127,7 @@ class InPlaceSealing:
         moved: dict[int, tuple[int, int, int]] = {}
         pending, self._pending = self._pending, {}
         for offset, (first, last) in pending.items():
-            if not self.is_born(arena.address + offset):
+            if not self.is_array_memory(arena.address + offset):
                 continue
             copy = heap.allocate(last - first)
             if copy is None:

@@ -1,4 +1,4 @@
-"""What `dask.persist` hands out: stand-ins for chunks that an engine keeps in its store."""
+"""Handles of persisted chunks, and the nodes that hold them in Dask's graphs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef, _is_dask_future
+from dask._task_spec import DataNode, GraphNode, TaskRef, _is_dask_future
 
 from dask_mars.errors import PersistedLost
 from dask_mars.protocol.deferred import resolved
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef
+from dask_mars.protocol.object_ref import ObjectRef, array_type, is_spilled
 from dask_mars.store.store import Store
 
 # Two runs of a program must not give the same name to what they keep.
@@ -25,8 +25,8 @@ _numbers = itertools.count()
 _exist = False
 
 
-class Keeper(Protocol):
-    """An engine, as far as kept chunks are concerned."""
+class ObjectOwner(Protocol):
+    """An engine, as far as persisted chunks are concerned."""
 
     pid: int
 
@@ -36,17 +36,17 @@ class Keeper(Protocol):
     def alive(self) -> bool:
         """Whether the engine is there."""
 
-    def borrow(self, graph: int, chunk: int) -> ObjectRef:
-        """Return the location of a kept chunk, which stays there until it is given back."""
+    def acquire(self, graph: int, chunk: int) -> ObjectRef:
+        """Return where a persisted object is; it stays there until `release`."""
 
-    def give_back(self, ref: ObjectRef) -> None:
-        """Let go of a location that was borrowed."""
+    def release(self, ref: ObjectRef) -> None:
+        """Let go of what `acquire` has returned."""
 
     def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
-        """Return where a kept chunk is at the moment, None if that is not known."""
+        """Return where a persisted chunk is at the moment, None if that is not known."""
 
 
-class Persisted:
+class PersistedChunk:
     """One chunk that is kept in the store of an engine.
 
     `dask.persist` puts such objects into the graphs of the collections that it returns. A later computation on
@@ -55,7 +55,7 @@ class Persisted:
 
     Parameters
     ----------
-    engine : Keeper
+    engine : ObjectOwner
         Keeps the chunk.
     graph, chunk : int
         What the engine calls it.
@@ -74,7 +74,7 @@ class Persisted:
 
     __slots__ = ("__weakref__", "_number", "chunk", "engine", "graph", "key", "nbytes")
 
-    def __init__(self, engine: Keeper, graph: int, chunk: int, key: Hashable, nbytes: int) -> None:
+    def __init__(self, engine: ObjectOwner, graph: int, chunk: int, key: Hashable, nbytes: int) -> None:
         self.engine = engine
         self.graph = graph
         self.chunk = chunk
@@ -92,16 +92,16 @@ class Persisted:
         PersistedLost
             The engine has ended, or belongs to another process.
         """
-        with self.lent() as (store, ref):
+        with self.acquired() as (store, ref):
             return store.load_copy(ref)
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[tuple[Store, ObjectRef]]:
-        """Return the store and the location of the chunk, which stays there meanwhile."""
+    def acquired(self) -> Iterator[tuple[Store, ObjectRef]]:
+        """Return the store and the reference to the chunk, which stays there meanwhile."""
         if self.engine.pid != os.getpid():
             raise PersistedLost(str(self.key), "it is in a process that this one was forked from")
         try:
-            ref = self.engine.borrow(self.graph, self.chunk)
+            ref = self.engine.acquire(self.graph, self.chunk)
         except PersistedLost:
             raise
         except Exception as error:
@@ -110,7 +110,7 @@ class Persisted:
             yield self.engine.store, ref
         finally:
             with contextlib.suppress(Exception):
-                self.engine.give_back(ref)
+                self.engine.release(ref)
 
     @property
     def ref(self) -> ObjectRef | None:
@@ -128,16 +128,15 @@ class Persisted:
             As `result`.
         """
         ref = self.ref
-        if ref is not None and ref[0] == SPILLED:
-            ref = ref[3]
-        if ref is not None and ref[0] == ARRAY:
-            _, _, dtype, shape, *_ = ref
-            return np.dtype(dtype) if name == "dtype" else tuple(shape)
+        known = None if ref is None else array_type(ref)
+        if known is not None:
+            dtype, shape = known
+            return dtype if name == "dtype" else shape
         return getattr(self.result(), name)
 
     def __repr__(self) -> str:
         ref = self.ref
-        on_disk = ref is not None and ref[0] == SPILLED
+        on_disk = ref is not None and is_spilled(ref)
         where = "on disk" if on_disk else "in shared memory" if self.engine.alive else "lost"
         return f"<Persisted {self.key!r} {self.nbytes:,} bytes {where}>"
 
@@ -148,26 +147,50 @@ class Persisted:
         return type(self).__name__, _program, os.getpid(), self._number
 
 
-class PersistedNode(Task):  # type: ignore[misc]
-    """The node of Dask's graph that stands for a kept chunk: all schedulers can run it.
+class PersistedNode(GraphNode):  # type: ignore[misc]
+    """The node of Dask's graph that stands for a persisted chunk: all schedulers can run it.
 
     Whoever looks into the graph of a persisted collection finds an array there under Dask's threads, and a future
     under `distributed`. What reads both (``chunk.result() if hasattr(chunk, "result") else chunk``, as Dask's own
     helpers have it) can read this, and so can NumPy.
+
+    It is no `Task`, as Dask's optimisers take tasks apart and make them anew, under the key that the node was made
+    with: not the one that `clone` has put it under.
+
+    Parameters
+    ----------
+    key : hashable
+        Dask's key of the chunk.
+    value : PersistedChunk or object
+        The persisted chunk; its value in a node that was pickled.
     """
 
-    __slots__ = ()
+    __slots__ = ("value",)
+
+    value: Any
+
+    def __init__(self, key: Hashable, value: Any) -> None:
+        # The slots of the first two are Dask's, which has no types.
+        self.key = key  # type: ignore[misc]
+        self._dependencies: frozenset[Hashable] = frozenset()  # type: ignore[misc]
+        self.value = value
 
     @property
     def block_fusion(self) -> bool:
         """Dask leaves the node as it is: `clone` puts it under other keys, which its fusion cannot know."""
         return True
 
-    @property
-    def persisted(self) -> Persisted:
-        """The kept chunk."""
-        persisted: Persisted = self.args[0]
-        return persisted
+    def __call__(self, values: Any = ()) -> Any:
+        """Return what `result` does: it is what schedulers call."""
+        return self.result()
+
+    def copy(self) -> PersistedNode:
+        """Return another node of the same key and chunk."""
+        return PersistedNode(self.key, self.value)
+
+    def substitute(self, subs: Any, key: Any = None) -> PersistedNode:
+        """Return the node under another key: it depends on none."""
+        return self if key is None or key == self.key else PersistedNode(key, self.value)
 
     def result(self) -> Any:
         """Return the value: a copy, which may be written to.
@@ -177,27 +200,30 @@ class PersistedNode(Task):  # type: ignore[misc]
         PersistedLost
             The engine has ended, or belongs to another process.
         """
-        return value_of(self.args[0])
+        return value_of(self.value)
 
     @property
     def dtype(self) -> Any:
         """The value's dtype; AttributeError if it has none."""
-        return _attribute(self.args[0], "dtype")
+        return _attribute(self.value, "dtype")
 
     @property
     def shape(self) -> Any:
         """The value's shape; AttributeError if it has none."""
-        return _attribute(self.args[0], "shape")
+        return _attribute(self.value, "shape")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.asarray(self.result(), dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PersistedNode, (self.key, self.value)
 
     def __dask_tokenize__(self) -> Any:
         # As with a future: what has the same key is the same, however often it was computed.
         return type(self).__name__, self.key
 
     def __repr__(self) -> str:
-        return repr(self.args[0])
+        return repr(self.value)
 
 
 class _Value(DataNode):  # type: ignore[misc]
@@ -213,10 +239,10 @@ class _Value(DataNode):  # type: ignore[misc]
 
 def _attribute(value: Any, name: str) -> Any:
     # The node of a pickle holds the value itself.
-    return value.attribute(name) if type(value) is Persisted else getattr(value, name)
+    return value.attribute(name) if type(value) is PersistedChunk else getattr(value, name)
 
 
-class Reference(weakref.ref[Persisted]):
+class PersistedWeakRef(weakref.ref[PersistedChunk]):
     """A weak reference that knows which chunk of which graph it is about."""
 
     __slots__ = ("chunk", "graph")
@@ -225,29 +251,29 @@ class Reference(weakref.ref[Persisted]):
     chunk: int
 
 
-def watch(persisted: Persisted, when_gone: Callable[[Any], None]) -> Reference:
-    """Have a function told when nobody refers to a kept chunk any more.
+def weak_reference_to(persisted: PersistedChunk, when_gone: Callable[[Any], None]) -> PersistedWeakRef:
+    """Have a function told when nobody refers to a persisted chunk any more.
 
     Parameters
     ----------
-    persisted : Persisted
+    persisted : PersistedChunk
         The chunk.
     when_gone : callable
         Is given the reference that is returned here. It may be called by any thread at any moment, even by one
         that holds a lock or is being interrupted, and so must run no Python code: the `append` of a deque will do.
     """
-    reference = Reference(persisted, when_gone)
+    reference = PersistedWeakRef(persisted, when_gone)
     reference.graph, reference.chunk = persisted.graph, persisted.chunk
     return reference
 
 
 def value_of(chunk: Any) -> Any:
-    """Return what a kept chunk or a future stands for; any other value as it is."""
-    return resolved(chunk.result()) if type(chunk) is Persisted or isinstance(chunk, TaskRef) else chunk
+    """Return what a persisted chunk or a future stands for; any other value as it is."""
+    return resolved(chunk.result()) if type(chunk) is PersistedChunk or isinstance(chunk, TaskRef) else chunk
 
 
 def as_node(key: Hashable, value: Any) -> Any:
-    """Return what stands for a value, or for a kept chunk, in the graph of a persisted collection.
+    """Return what stands for a value, or for a persisted chunk, in the graph of a persisted collection.
 
     Any scheduler can compute with it. As under Dask's threads that is the value itself, where Dask would not take
     it for a task or a key.
@@ -255,25 +281,25 @@ def as_node(key: Hashable, value: Any) -> Any:
     if isinstance(value, TaskRef) and value.key == key:
         # So does distributed put its futures into graphs.
         return value
-    if type(value) is Persisted:
-        return PersistedNode(key, value_of, value)
+    if type(value) is PersistedChunk:
+        return PersistedNode(key, value)
     return _Value(key, value) if isinstance(value, _READ_BY_DASK) or _is_dask_future(value) else value
 
 
 def as_data(key: Hashable, node: Any) -> Any:
-    """Return a node that merely reads a kept chunk as the chunk itself; any other as it is."""
-    return DataNode(key, node.args[0]) if type(node) is PersistedNode else node
+    """Return a node that merely reads a persisted chunk as the chunk itself; any other as it is."""
+    return DataNode(key, node.value) if type(node) is PersistedNode else node
 
 
 def holds_persisted(value: Any) -> bool:
-    """Say whether a list, tuple, set or dict has kept chunks in it, however deep."""
+    """Say whether a list, tuple, set or dict has persisted chunks in it, however deep."""
     if not _exist:
         return False
     stack, seen = [value], set()
     while stack:
         item = stack.pop()
         kind = type(item)
-        if kind is Persisted:
+        if kind is PersistedChunk:
             return True
         if kind in _CONTAINERS and id(item) not in seen:
             seen.add(id(item))
@@ -286,13 +312,13 @@ _CONTAINERS = frozenset({list, tuple, set, dict})
 _READ_BY_DASK = (str, tuple, list, set, frozenset, dict, GraphNode, TaskRef)
 
 __all__ = [
-    "Keeper",
-    "Persisted",
+    "ObjectOwner",
+    "PersistedChunk",
     "PersistedNode",
-    "Reference",
+    "PersistedWeakRef",
     "as_data",
     "as_node",
     "holds_persisted",
     "value_of",
-    "watch",
+    "weak_reference_to",
 ]

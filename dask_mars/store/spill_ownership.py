@@ -1,4 +1,4 @@
-"""Whose a directory of temporary files is, and whether its owner is gone for sure.
+"""Owners of temporary directories, and the removal of those whose owner has ended.
 
 Such a directory carries its owner in its name: host, boot, process namespace, process and the time at which that
 process started. It may lie on a file system that other hosts and other containers use too, so what does not prove
@@ -116,7 +116,7 @@ def claim_directory(root: Path) -> Path:
     raise AssertionError("count() has no end")
 
 
-def own_directory(path: Path) -> Path:
+def make_private_directory(path: Path) -> Path:
     """Make a directory that only this user can write to, and return it; it may be there already.
 
     Parameters

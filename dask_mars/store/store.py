@@ -1,8 +1,8 @@
 """The shared store, as one process sees it: sealing values into its own arena, reading them from any.
 
-A sealed value is known by its *location* (see `refs`). It may refer to blocks that other values have made: a
-slice of a chunk is a view and not a copy, as it is under threads. Sealed values are immutable: they are read
-through read-only arrays. What NumPy has built in the own arena is sealed where it lies.
+A sealed value is known by its *object reference* (see `protocol.object_ref`). It may refer to blocks that other
+values have made: a slice of a chunk is a view and not a copy, as it is under threads. Sealed values are immutable:
+they are read through read-only arrays. What NumPy has built in the own arena is sealed where it lies.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dask_mars.protocol.object_ref import (
     VALUE,
     Block,
     ObjectRef,
-    assembled,
     blocks_of,
     extents,
     pickle_of,
     relocated,
     size_of,
     spilled_file,
+    value_from_blocks,
 )
 from dask_mars.protocol.pickling import dumps, frozen, loads
 from dask_mars.store.allocator import Allocator
@@ -79,12 +79,12 @@ class Store:
         self.inline_bytes = inline_bytes
         self.allocator: Allocator | Heap = heap or Allocator(arenas[own].capacity_bytes, live)
         self._heap = heap
-        self._adoption = None if heap is None else InPlaceSealing(heap, arenas[own], own)
+        self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
     def seal(
-        self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False, adopt: bool = False
+        self, value: Any, inputs: Iterable[Block] = (), freeze: bool = False, in_place: bool = False
     ) -> ObjectRef:
         """Put a value where every process can read it.
 
@@ -96,13 +96,13 @@ class Store:
             Blocks that the value may be a view of.
         freeze : bool, optional
             The value is the user's own: whoever loads it gets even small arrays read-only.
-        adopt : bool, optional
+        in_place : bool, optional
             Leave arrays that were built in the own arena where they are. The caller lets go of the value and then
-            calls `settle`.
+            calls `finish`.
 
         Returns
         -------
-        Location
+        ObjectRef
             Where it is. Allocations that it refers to are its second item, if it is in an arena.
 
         Raises
@@ -117,7 +117,7 @@ class Store:
             return (VALUE, value)
         if kind is np.ndarray and not value.dtype.hasobject:
             if value.nbytes > self.inline_bytes:
-                return self._seal_array(value, inputs, adopt)
+                return self._seal_array(value, inputs, in_place)
             return self._seal_small(value, freeze)
         if (
             isinstance(value, np.generic)
@@ -125,10 +125,10 @@ class Store:
             and kind is value.dtype.type
         ):
             return (SMALL, dtype, None, "C", False, value.tobytes())
-        return self._seal_object(value, inputs, freeze, adopt)
+        return self._seal_object(value, inputs, freeze, in_place)
 
-    def settle(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
-        """Return the final location of a value that was sealed with `adopt`, once the caller has let go of it.
+    def finish(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
+        """Return the final reference to a value that was sealed with `in_place`, once the caller has let go of it.
 
         Where something still refers to its arrays, and could write into them, it gets copies of them.
 
@@ -144,14 +144,15 @@ class Store:
         StoreFull
             There is no room for a copy; what `seal` has put into the arena is gone then.
         """
-        if self._adoption is None:
+        if self._in_place_sealing is None:
             return ref
         try:
-            moved = self._adoption.settle()
+            moved = self._in_place_sealing.finish()
         except StoreFull:
             for block in blocks_of(ref):
-                if block[0] == self.own and block not in inputs:
-                    self.allocator.free(block[1])
+                arena, offset, _ = block
+                if arena == self.own and block not in inputs:
+                    self.allocator.free(offset)
             raise
         return relocated(ref, self.own, moved) if moved else ref
 
@@ -173,17 +174,18 @@ class Store:
         # A plain array has nothing in it that would need more than the plain pickle, which is twice as fast.
         return (PICKLE, pickle.dumps(frozen(array) if freeze else array, protocol=5))
 
-    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], adopt: bool) -> ObjectRef:
+    def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], in_place: bool) -> ObjectRef:
         low, high = _byte_bounds(array)
         writeable = array.flags.writeable or self._sharing(low, high) is not None
         block = self._block_of(low, high, inputs)
         if block is not None:
             # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
             writeable = high - low >= array.nbytes
-        elif adopt and self._adoption is not None:
-            block = self._adoption.adopt(low, high, array.nbytes)
+        elif in_place and self._in_place_sealing is not None:
+            block = self._in_place_sealing.seal_block(low, high, array.nbytes)
         if block is not None:
-            start = self.arenas[block[0]].address + block[1]
+            arena, offset, _ = block
+            start = self.arenas[arena].address + offset
             position = int(array.__array_interface__["data"][0]) - start
             return (ARRAY, (block,), _portable(array.dtype), array.shape, array.strides, position, writeable)
         if high - low <= array.nbytes:
@@ -194,21 +196,21 @@ class Store:
             strides = array.strides
         else:
             array = np.copy(array, order="K")
-            return self._seal_array(array, (), adopt)
+            return self._seal_array(array, (), in_place)
         own = self._allocate(size)
         np.copyto(self.arenas[self.own].view(own[1], size), source)
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
 
     def _sharing(self, low: int, high: int) -> Arena | None:
         """Return the arena of memory that is read-only just because it is shared; None of any other."""
-        if self._adoption is not None and self._adoption.is_born(low):
+        if self._in_place_sealing is not None and self._in_place_sealing.is_array_memory(low):
             return None
         for arena in self.arenas:
             if arena.address <= low and high <= arena.address + arena.capacity_bytes:
                 return arena
         return None
 
-    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, adopt: bool) -> ObjectRef:
+    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -233,12 +235,13 @@ class Store:
             source = np.frombuffer(buffer, dtype=np.uint8)
             low = int(source.__array_interface__["data"][0])
             block = self._block_of(low, low + source.nbytes, inputs)
-            if block is None and adopt and self._adoption is not None:
-                block = self._adoption.adopt(low, low + source.nbytes, source.nbytes)
+            if block is None and in_place and self._in_place_sealing is not None:
+                block = self._in_place_sealing.seal_block(low, low + source.nbytes, source.nbytes)
             if block is not None:
                 if block not in blocks:
                     blocks.append(block)
-                start = self.arenas[block[0]].address + block[1]
+                arena, offset, _ = block
+                start = self.arenas[arena].address + offset
                 parts.append((blocks.index(block), low - start, source.nbytes))
             else:
                 parts.append((-1, needed, source.nbytes))
@@ -275,23 +278,25 @@ class Store:
     def put(self, data: memoryview) -> Block:
         """Copy bytes into a block of their own."""
         block = self._allocate(data.nbytes)
-        np.copyto(self.arenas[self.own].view(block[1], data.nbytes), np.frombuffer(data, dtype=np.uint8))
+        arena, offset, _ = block
+        np.copyto(self.arenas[arena].view(offset, data.nbytes), np.frombuffer(data, dtype=np.uint8))
         return block
 
     def _allocate(self, size_bytes: int) -> Block:
         offset = self.allocator.allocate(size_bytes)
         if offset is None:
-            if self._adoption is not None:
-                self._adoption.give_up()
+            if self._in_place_sealing is not None:
+                self._in_place_sealing.abort()
             raise StoreFull(size_bytes, self.allocator.largest_free_bytes, self.allocator.capacity_bytes)
         return (self.own, offset, size_bytes)
 
     def _block_of(self, low: int, high: int, inputs: Iterable[Block]) -> Block | None:
         """Return the input block that memory from `low` to `high` lies in, if it is worth keeping alive."""
         for block in inputs:
-            start = self.arenas[block[0]].address + block[1]
-            if start <= low and high <= start + block[2]:
-                return block if high - low >= block[2] * _VIEW_SHARE else None
+            arena, offset, size_bytes = block
+            start = self.arenas[arena].address + offset
+            if start <= low and high <= start + size_bytes:
+                return block if high - low >= size_bytes * _VIEW_SHARE else None
         return None
 
     def _thawed(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -335,14 +340,15 @@ class Store:
         if kind == SMALL:
             return _load_small(*ref[1:])
         if kind == SPILLED:
-            return _unspilled(ref)
-        return assembled(ref, self._bases(ref, owners))
+            return _load_spilled(ref)
+        return value_from_blocks(ref, self._bases(ref, owners))
 
     def _bases(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
         """Return the memory of each block of a value."""
         bases = []
         for block in ref[1]:
-            base = self.arenas[block[0]].view(block[1], block[2])
+            arena, offset, size_bytes = block
+            base = self.arenas[arena].view(offset, size_bytes)
             base.flags.writeable = False
             bases.append(base)
             if owners is not None:
@@ -369,7 +375,7 @@ class Store:
         if kind < ARRAY:
             return _owning(self.load(ref))
         if kind == SPILLED:
-            return _unspilled(ref)
+            return _load_spilled(ref)
         if kind == ARRAY:
             view = self.load(ref)
             copy = _copy_as_it_lies(view)
@@ -401,7 +407,7 @@ class Store:
 
         Returns
         -------
-        Location
+        ObjectRef
             Of the value on disk.
 
         Raises
@@ -422,7 +428,7 @@ class Store:
         return (SPILLED, (), files.write(name, views), there)
 
     def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
-        """Return the memory that an array needs, and its location were that its block."""
+        """Return the memory that an array needs, and the reference to it were that its block."""
         kind, (block,), dtype, shape, strides, position, writeable = ref
         arena, offset, size = block
         ((low, high),) = extents(ref)
@@ -430,7 +436,7 @@ class Store:
             view = self.arenas[arena].view(offset + low, high - low)
             return [view], (kind, (block,), dtype, shape, strides, position - low, writeable)
         # Of a slice of columns the rest of the rows is not needed.
-        array = np.copy(assembled(ref, [self.arenas[arena].view(offset, size)]), order="K")
+        array = np.copy(value_from_blocks(ref, [self.arenas[arena].view(offset, size)]), order="K")
         view = _raw(int(array.__array_interface__["data"][0]), array.nbytes, array)
         return [view], (kind, (block,), dtype, shape, array.strides, 0, writeable)
 
@@ -444,7 +450,7 @@ class Store:
 
         Returns
         -------
-        Location
+        ObjectRef
             Of the value in the arena, of which nobody else has been told.
 
         Raises
@@ -509,10 +515,10 @@ def _unused_count() -> int:
 _UNUSED_COUNT = _unused_count()
 
 
-def _unspilled(ref: ObjectRef) -> Any:
+def _load_spilled(ref: ObjectRef) -> Any:
     """Read a value from disk into private, writable memory."""
     original = ref[3]
-    value = assembled(original, _read_back(ref))
+    value = value_from_blocks(original, _read_back(ref))
     if original[0] == ARRAY:
         value.flags.writeable = original[6]
     return value

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one thread that reads work, computes it, stores results and reports.
+"""The worker process: one thread that reads work, computes it, stores results and reports.
 
 It knows its own share of the shared store and its connection to the engine. It knows nothing of other workers, of
 the scheduler's decisions or of Dask's graphs. Begin with `main`, which starts it, and `loop`, which it stays in.

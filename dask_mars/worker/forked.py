@@ -1,4 +1,4 @@
-"""What becomes of a process that a task has forked: it is no worker, and ends where its task does."""
+"""Makes a process that a task has forked an ordinary one, which ends with its task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def restore_streams() -> None:
     warnings.showwarning = _plain_showwarning
 
 
-def leave(error: BaseException | None) -> NoReturn:
+def exit_process(error: BaseException | None) -> NoReturn:
     """End this process as the interpreter ends a script, but for exit handlers: those are the worker's.
 
     Parameters
@@ -51,4 +51,4 @@ def _exit_code(code: object) -> int:
     return 1
 
 
-__all__ = ["leave", "restore_streams"]
+__all__ = ["exit_process", "restore_streams"]

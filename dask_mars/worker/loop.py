@@ -16,11 +16,12 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from itertools import repeat
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import dask
 import numpy as np
@@ -29,10 +30,8 @@ from dask_mars.errors import ExecutionInterrupted, StoreFull
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
-from dask_mars.protocol import channel
+from dask_mars.protocol import channel, messages
 from dask_mars.protocol.columns import (
-    PackedChunks,
-    PackedNumbers,
     PackedOperand,
     unpack_chunks,
     unpack_numbers,
@@ -40,14 +39,14 @@ from dask_mars.protocol.columns import (
 )
 from dask_mars.protocol.context import TaskContext
 from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, recall_attempts, to_stop
-from dask_mars.protocol.object_ref import ARRAY, SPILLED, Block, ObjectRef, blocks_of
+from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
 from dask_mars.store.store import Store, still_used
 from dask_mars.worker import forked
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.outbox import Outbox, Output
-from dask_mars.worker.readonly import is_about_writing
+from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
 
 #: How long results may wait for company before they are sent.
 _FLUSH_S = 0.001
@@ -61,26 +60,26 @@ _LOOKS_BEFORE_COLLECTION = 5
 class _Graph:
     """What a worker keeps of one graph."""
 
-    __slots__ = ("loads", "needs_client", "needs_copies", "operands", "peaks", "quick", "values")
+    __slots__ = ("fast_operands", "needs_client", "needs_copies", "operands", "peaks", "restores", "values")
 
     def __init__(self) -> None:
         #: Operands by number; as they came until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
-        #: Known values by chunk: (object, None) for small ones made here, else (None, location).
+        #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
         self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
         #: Operands that took next to no time when they were last run here.
-        self.quick: set[int] = set()
+        self.fast_operands: set[int] = set()
         #: Most bytes of the arena that an operand was seen to take while it ran.
         self.peaks: dict[int, int] = {}
         #: Chunks that are to be put into the store when they are read from disk.
-        self.loads: set[int] = set()
+        self.restores: set[int] = set()
         #: Operands that were seen to write into their inputs.
         self.needs_copies: set[int] = set()
         #: Operands that were seen to write into arrays of the user's.
         self.needs_client: set[int] = set()
 
 
-class _SendBack(BaseException):
+class _ReturnChunk(BaseException):
     """A chunk cannot be computed here; its argument is the reason for the engine."""
 
 
@@ -142,22 +141,22 @@ class WorkerProcess:
     def serve(self) -> None:
         """Work until the engine says EXIT or is gone."""
         outbox = self._outbox
-        outbox.outgoing.append((channel.READY, os.getpid()))
+        outbox.outgoing.append(messages.Ready(os.getpid()))
         clock = time.perf_counter
         while True:
             if self._queue:
                 now = clock()
                 if now - self._last_look > _POLL_S:
                     self._last_look = now
-                    if not self._look(wait=False):
+                    if not self._receive(wait=False):
                         return
                     if not self._queue:
                         continue
-                record = self._queue.popleft()
-                if outbox.finished and record[3] not in self._graphs[record[0]].quick:
+                number, context, chunk, operand, inputs, literals = self._queue.popleft()
+                if outbox.finished and operand not in self._graphs[number].fast_operands:
                     # Somebody may be waiting for what is done.
                     outbox.flush(now)
-                self._run(*record)
+                self._run(number, context, chunk, operand, inputs, literals)
                 self._note[:] = NO_SUBTASK
                 now = clock()
                 if now - outbox.flushed_s > _FLUSH_S:
@@ -166,11 +165,11 @@ class WorkerProcess:
                 outbox.flush(clock())
                 if self._graph:
                     # Now, while nobody waits.
-                    self._restore()
-                if not self._rest():
+                    self._restore_context()
+                if not self._wait_for_messages():
                     return
 
-    def _rest(self) -> bool:
+    def _wait_for_messages(self) -> bool:
         """Wait for messages; False at the end."""
         looks = 0
         while True:
@@ -181,7 +180,7 @@ class WorkerProcess:
             else:
                 timeout_s = self._idle_trim_s
             if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
-                return self._look(wait=True)
+                return self._receive(wait=True)
             if self._outbox.retained:
                 looks += 1
                 if looks == _LOOKS_BEFORE_COLLECTION:
@@ -192,61 +191,53 @@ class WorkerProcess:
             elif not self._trimmed:
                 self._trim()
 
-    def _look(self, wait: bool) -> bool:
+    def _receive(self, wait: bool) -> bool:
         data = channel.receive(self._connection, wait)
         if data is None:
             return True
         if not data:
             return False
         for payload in self._reader.feed(data):
-            message = loads(payload)
-            if message[0] == channel.EXIT:
+            message = messages.for_worker(loads(payload))
+            if type(message) is messages.Exit:
                 return False
-            self._take(message)
+            self._handlers[type(message)](self, message)
         return True
 
-    def _take(self, message: tuple[Any, ...]) -> None:
-        code = message[0]
-        if code == channel.RUN:
-            self._enqueue(*message[1:])
-        elif code == channel.FREE:
-            graph = self._graphs.get(message[1])
-            if graph is not None:
-                for chunk in message[2]:
-                    graph.values.pop(chunk, None)
-                    graph.loads.discard(chunk)
-        elif code == channel.MOVED:
-            graph = self._graphs.get(message[1])
-            if graph is not None:
-                for chunk, ref in message[2].items():
-                    graph.values[chunk] = (None, ref)
-        elif code == channel.RELEASE:
-            for offset in message[1]:
-                self._store.release(offset)
-            self._trimmed = False
-        elif code == channel.TRIM:
-            self._trim()
-        elif code == channel.DROP:
-            self._drop(message[1])
-        elif code == channel.FORGET:
-            self._graphs.pop(message[1], None)
-        elif code == channel.CONTEXT:
-            self._contexts = {message[1]: message[2], **self._contexts}
-            while len(self._contexts) > 16:
-                self._contexts.popitem()
+    def _on_free(self, message: messages.Free) -> None:
+        graph = self._graphs.get(message.graph)
+        if graph is not None:
+            for chunk in message.chunks:
+                graph.values.pop(chunk, None)
+                graph.restores.discard(chunk)
 
-    def _enqueue(
-        self,
-        number: int,
-        context_number: int,
-        timed: bool,
-        packed_chunks: PackedNumbers,
-        records: PackedChunks,
-        refs: dict[int, ObjectRef],
-        loads: list[int],
-        operands: dict[int, PackedOperand],
-        paths: dict[int, str],
-    ) -> None:
+    def _on_moved(self, message: messages.Moved) -> None:
+        graph = self._graphs.get(message.graph)
+        if graph is not None:
+            for chunk, ref in message.refs.items():
+                graph.values[chunk] = (None, ref)
+
+    def _on_release(self, message: messages.Release) -> None:
+        for offset in message.offsets:
+            self._store.release(offset)
+        self._trimmed = False
+
+    def _on_trim(self, message: messages.Trim) -> None:
+        self._trim()
+
+    def _on_drop(self, message: messages.Drop) -> None:
+        self._drop(message.graph)
+
+    def _on_forget(self, message: messages.Forget) -> None:
+        self._graphs.pop(message.graph, None)
+
+    def _on_context(self, message: messages.Context) -> None:
+        self._contexts = {message.number: message.payload, **self._contexts}
+        while len(self._contexts) > 16:
+            self._contexts.popitem()
+
+    def _on_run(self, message: messages.Run) -> None:
+        number, context_number, timed, packed_chunks, records, refs, restores, operands, paths = message
         if timed != self._timed:
             # All that a report tells of is timed, or nothing.
             self._outbox.close_batches()
@@ -256,11 +247,11 @@ class WorkerProcess:
             graph = self._graphs[number] = _Graph()
         for chunk, ref in refs.items():
             graph.values.setdefault(chunk, (None, ref))
-        graph.loads.update(loads)
+        graph.restores.update(restores)
         # They are read when first used, and then in the context of their graph.
         graph.operands.update(operands)
-        for op_id, path in paths.items():
-            self._mapping.learn(op_id, path)
+        for function_id, path in paths.items():
+            self._mapping.learn(function_id, path)
         self._enter(context_number)
         chunks = unpack_numbers(packed_chunks)
         # It may import what takes long, of which the graph is to be known.
@@ -268,11 +259,22 @@ class WorkerProcess:
         try:
             columns = unpack_chunks(records, self._loads)
         except BaseException:
-            self._outbox.return_chunks(number, list(chunks), channel.UNREADABLE)
+            self._outbox.return_chunks(number, list(chunks), "unreadable")
             return
         finally:
             self._note[:] = NO_SUBTASK
         self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
+
+    _handlers: ClassVar[dict[type, Callable[[WorkerProcess, Any], None]]] = {
+        messages.Run: _on_run,
+        messages.Free: _on_free,
+        messages.Moved: _on_moved,
+        messages.Release: _on_release,
+        messages.Trim: _on_trim,
+        messages.Drop: _on_drop,
+        messages.Forget: _on_forget,
+        messages.Context: _on_context,
+    }
 
     def _loads(self, payload_and_parts: tuple[bytes, tuple[Block, ...]]) -> Any:
         payload, parts = payload_and_parts
@@ -284,10 +286,11 @@ class WorkerProcess:
         return loads(payload, buffers=views)
 
     def _drop(self, number: int) -> None:
-        dropped = [record[2] for record in self._queue if record[0] == number]
+        dropped = [chunk for owner, _, chunk, *_ in self._queue if owner == number]
         if dropped:
-            self._queue = deque(record for record in self._queue if record[0] != number)
-            self._outbox.return_chunks(number, dropped, channel.DROPPED)
+            others = zip(self._queue, [owner != number for owner, *_ in self._queue], strict=True)
+            self._queue = deque(record for record, stays in others if stays)
+            self._outbox.return_chunks(number, dropped, "dropped")
 
     # -- one operand ------------------------------------------------------------------------------------------
 
@@ -305,7 +308,7 @@ class WorkerProcess:
         write_subtask_id(self._note, number, 0, chunk)
         if self._graph != number:
             if self._graph:
-                self._restore()
+                self._restore_context()
             self._graph = number
         if self._context != context_number:
             self._enter(context_number)
@@ -314,11 +317,11 @@ class WorkerProcess:
             try:
                 operand = unpack_operand(operand, self._mapping, self._loads)
             except BaseException:
-                self._outbox.return_chunks(number, [chunk], channel.UNREADABLE)
+                self._outbox.return_chunks(number, [chunk], "unreadable")
                 return
             operand = graph.operands[operand_number] = self._expressions(operand)
         if operand_number in graph.needs_client:
-            self._outbox.return_chunks(number, [chunk], channel.UNSENDABLE)
+            self._outbox.return_chunks(number, [chunk], "client_only")
             return
         self._running = (number, chunk)
         self._trimmed = False
@@ -327,7 +330,7 @@ class WorkerProcess:
         try:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
             results = [self._compute(number, operand_number, inputs, literals, owners)]
-        except _SendBack as reason:
+        except _ReturnChunk as reason:
             self._outbox.retain(owners)
             self._outbox.return_chunks(number, [chunk], reason.args[0])
             return
@@ -345,14 +348,14 @@ class WorkerProcess:
         peak_bytes = self._store.peak_bytes
         sealed = self._seal(number, graph, chunk, results, owners, start)
         if time.perf_counter() - start < _FLUSH_S:
-            graph.quick.add(operand_number)
+            graph.fast_operands.add(operand_number)
         else:
-            graph.quick.discard(operand_number)
+            graph.fast_operands.discard(operand_number)
         if self._timed and sealed:
-            self._outbox.batch(number)[4].append((start, self._loaded_s, computed_s))
+            self._outbox.batch(number).steps_s.append((start, self._loaded_s, computed_s))
         # It is told anew if it has grown, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
-            self._outbox.batch(number)[3][operand_number] = graph.peaks[operand_number] = peak_bytes
+            self._outbox.batch(number).peaks[operand_number] = graph.peaks[operand_number] = peak_bytes
 
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
@@ -379,7 +382,7 @@ class WorkerProcess:
         literals: tuple[Any, ...],
         owners: list[tuple[Block, Bytes]],
     ) -> Any:
-        """Run an operand; if it writes into what it may only read, with copies, or where the user's arrays are."""
+        """Run an operand; if it may not write, with copies, or where the user's arrays and files are."""
         graph = self._graphs[number]
         operand = graph.operands[operand_number]
         assert isinstance(operand, Operand)
@@ -387,11 +390,11 @@ class WorkerProcess:
         while True:
             try:
                 values = self._load_inputs(number, inputs, owners, copies)
-            except _SendBack:
+            except _ReturnChunk:
                 raise
             except BaseException:
                 # Of a class, say, that only the user's own process can import.
-                raise _SendBack(channel.UNREADABLE) from None
+                raise _ReturnChunk("unreadable") from None
             if self._timed:
                 self._loaded_s = time.perf_counter()
             self._store.mark()
@@ -401,17 +404,18 @@ class WorkerProcess:
                 result = copy_context().run(operand.run, values, literals)
             except BaseException as error:
                 if self._forked:
-                    forked.leave(error)
-                if not is_about_writing(error):
+                    forked.exit_process(error)
+                locked = is_about_file_lock(error)
+                if not locked and not is_about_writing(error):
                     raise
-                if copies:
-                    # Under threads it would write into an array of the user's, and so it shall.
+                if locked or copies:
+                    # Under threads it would write into an array of the user's, or read what is written there.
                     graph.needs_client.add(operand_number)
-                    raise _SendBack(channel.UNSENDABLE) from None
+                    raise _ReturnChunk("client_only") from None
                 error.__traceback__ = None
             else:
                 if self._forked:
-                    forked.leave(None)
+                    forked.exit_process(None)
                 return result
             # Under threads it may write into its inputs: it gets copies of its own.
             copies = True
@@ -433,29 +437,29 @@ class WorkerProcess:
         for source in inputs:
             if source not in graph.values:
                 # It was to be computed here before this.
-                raise _SendBack(channel.MISSING)
-            if source in graph.loads:
-                self._bring_back(number, source)
+                raise _ReturnChunk("missing")
+            if source in graph.restores:
+                self._restore_input(number, source)
             value, ref = graph.values[source]
             if ref is not None:
                 blocks = blocks_of(ref)
-                if copies and not any(block[0] == users_arena for block in blocks):
+                if copies and all(arena != users_arena for arena, _, _ in blocks):
                     value = store.load_copy(ref)
                 else:
                     value = store.load(ref, owners)
             values.append(value)
         return values
 
-    def _bring_back(self, number: int, chunk: int) -> None:
+    def _restore_input(self, number: int, chunk: int) -> None:
         """Put a value that is on disk into the store; if there is no room, it will be read where it is."""
         graph = self._graphs[number]
-        graph.loads.remove(chunk)
+        graph.restores.remove(chunk)
         _, ref = graph.values[chunk]
-        if ref is not None and ref[0] == SPILLED:
+        if ref is not None and is_spilled(ref):
             with contextlib.suppress(StoreFull):
                 ref = self._store.restore(ref)
                 graph.values[chunk] = (None, ref)
-                self._outbox.outgoing.append((channel.LOADED, number, {chunk: ref}))
+                self._outbox.outgoing.append(messages.Restored(number, {chunk: ref}))
 
     def _seal(
         self,
@@ -471,16 +475,16 @@ class WorkerProcess:
         self._step[0] = SEAL
         try:
             result = results.pop()
-            ref = self._store.seal(result, inputs, adopt=True)
+            ref = self._store.seal(result, inputs, in_place=True)
             # An array is read anew each time: what one task writes into it is not for others to see.
-            if ref[0] < ARRAY and type(result) is not np.ndarray:
+            if not is_stored(ref) and type(result) is not np.ndarray:
                 graph.values[chunk] = (result, None)
                 if owners and still_used(owners):
                     graph.values[chunk] = (None, ref)
                 del result
             else:
                 del result
-                ref = self._store.settle(ref, inputs)
+                ref = self._store.finish(ref, inputs)
                 graph.values[chunk] = (None, ref)
         except (StoreFull, MemoryError) as error:
             self._failed(number, chunk, error, owners, final=True)
@@ -489,15 +493,15 @@ class WorkerProcess:
             # It cannot be pickled: only the user's own process can make it and use it.
             result = None
             self._outbox.retain(owners)
-            self._outbox.return_chunks(number, [chunk], channel.UNSENDABLE)
+            self._outbox.return_chunks(number, [chunk], "client_only")
             return False
         if owners:
             self._outbox.retain(owners)
         batch = self._outbox.batch(number)
-        batch[0].append(chunk)
-        batch[1].append(ref)
+        batch.chunks.append(chunk)
+        batch.refs.append(ref)
         # Sealing is part of it: what the worker's queue is worth in time is judged by this.
-        batch[2].append(time.perf_counter() - start_s)
+        batch.durations_s.append(time.perf_counter() - start_s)
         return True
 
     def _failed(
@@ -521,7 +525,7 @@ class WorkerProcess:
         # What it was computed from may be freed when the engine hears of the failure.
         self._outbox.retain(owners)
         self._outbox.close_batches()
-        self._outbox.outgoing.append((channel.FAILED, number, chunk, record, final))
+        self._outbox.outgoing.append(messages.Failed(number, chunk, record, final))
 
     # -- interruption -----------------------------------------------------------------------------------------
 
@@ -533,26 +537,26 @@ class WorkerProcess:
         """
         if self._recall_attempts != recall_attempts(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
             self._recall_attempts = recall_attempts(self._part)
-            self._give_back()
+            self._return_queued()
         running = self._running
         if running[0] != to_stop(self._part) or running == self._interrupted:
             return
-        if may_interrupt(frame, _COMPUTE, (_SEND_NOW, _GIVE_BACK)):
+        if may_interrupt(frame, _COMPUTE, (_SEND_NOW, _RETURN_QUEUED)):
             self._interrupted = running
             raise ExecutionInterrupted(running[0])
         self._postponed = True
 
-    def _give_back(self) -> None:
+    def _return_queued(self) -> None:
         waiting: dict[int, list[int]] = {}
         # The next signal may come in the middle of this, and take what is left. So each record has one taker.
         with contextlib.suppress(IndexError):
             while True:
-                record = self._queue.popleft()
-                waiting.setdefault(record[0], []).append(record[2])
+                number, _, chunk, *_ = self._queue.popleft()
+                waiting.setdefault(number, []).append(chunk)
         for number, chunks in waiting.items():
-            self._outbox.send_now((channel.RETURNED, number, chunks, channel.DROPPED))
+            self._outbox.send_now(messages.Returned(number, chunks, "dropped"))
 
-    def _catch_up(self) -> None:
+    def _raise_postponed(self) -> None:
         """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
         if self._postponed:
             self._postponed = False
@@ -563,7 +567,7 @@ class WorkerProcess:
         # Its frames hold what the task has made.
         error.__traceback__ = error.__context__ = None
         self._outbox.retain(owners)
-        self._outbox.return_chunks(number, [chunk], channel.DROPPED)
+        self._outbox.return_chunks(number, [chunk], "dropped")
         # It may have been about to restore a setting: whatever comes next gets all of them anew.
         self._context = None
         # A message says that the rest of the graph is to be given back.
@@ -579,8 +583,8 @@ class WorkerProcess:
 
     def send_output(self, stream: str, text: str) -> None:
         """Send what a task printed."""
-        self._outbox.send_now((channel.OUTPUT, self._running[0], stream, text))
-        self._catch_up()
+        self._outbox.send_now(messages.Output(self._running[0], stream, text))
+        self._raise_postponed()
 
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
         """Send a warning that a task has given."""
@@ -588,7 +592,7 @@ class WorkerProcess:
             payload = dumps((message, category, filename, line))
         except Exception:
             payload = dumps((str(message), UserWarning, filename, line))
-        self._outbox.send((channel.WARNING, self._running[0], payload))
+        self._outbox.send(messages.Warning(self._running[0], payload))
 
     # -- surroundings -----------------------------------------------------------------------------------------
 
@@ -600,7 +604,7 @@ class WorkerProcess:
             self._task_context.enter()
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
-    def _restore(self) -> None:
+    def _restore_context(self) -> None:
         """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
         self._graph = 0
         if self._task_context is not None and not self._task_context.are_intact():
@@ -617,7 +621,7 @@ class WorkerProcess:
 # By these a signal's handler knows where it is.
 _COMPUTE = WorkerProcess._compute.__code__
 _SEND_NOW = Outbox.send_now.__code__
-_GIVE_BACK = WorkerProcess._give_back.__code__
+_RETURN_QUEUED = WorkerProcess._return_queued.__code__
 
 
 def _is_elementwise(function: Any) -> bool:

@@ -41,7 +41,7 @@ def main(descriptor: int) -> None:
     Parameters
     ----------
     descriptor : int
-        Socket to the engine, whose first message is a `channel.Start`.
+        Socket to the engine, whose first message is a `messages.Start`.
     """
     # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +57,7 @@ def main(descriptor: int) -> None:
     InterprocessLock.descriptor = start.locks
     arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
     control = Arena(start.control, start.control_bytes)
-    heap = make_heap(arenas[start.number], start.live, start.arena_threshold)
+    heap = make_heap(arenas[start.number], start.live, start.arena_threshold_bytes)
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
     process = WorkerProcess(
         connection,

@@ -1,4 +1,4 @@
-"""What a worker tells the engine: results in batches, what outlives its task, what tasks print."""
+"""Messages from a worker to the engine: batches of results, retained blocks, printed text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from collections import deque
 from typing import Any
 
 from dask_mars.protocol import channel
-from dask_mars.protocol.object_ref import Block, ObjectRef
+from dask_mars.protocol.messages import Finished, Reason, Retained, Returned, ToEngine, Unretained, as_plain
+from dask_mars.protocol.object_ref import Block
 from dask_mars.store.arena import Bytes
 from dask_mars.store.store import still_used
-
-#: Of a graph: chunks, locations, durations, what operands took if it is news, steps if somebody wants to know.
-Batch = tuple[list[int], list[ObjectRef], list[float], dict[int, int], list[tuple[float, float, float]]]
 
 
 class Outbox:
@@ -28,13 +26,13 @@ class Outbox:
 
     Attributes
     ----------
-    outgoing : list of tuple
+    outgoing : list of ToEngine
         Messages that go out with the next flush.
     finished : dict
         What has been computed and not been reported, by graph.
     flushed_s : float
         When that was.
-    lingering : list
+    retained : list
         Blocks that something still refers to after their task.
     """
 
@@ -45,29 +43,28 @@ class Outbox:
         #: The thread that holds the lock, 0 for none.
         self._holder = 0
         #: What finalizers have said in other threads while these were sending.
-        self._late: deque[tuple[Any, ...]] = deque()
+        self._late: deque[ToEngine] = deque()
         self._thread = threading.get_ident()
         self._flushing = False
-        self.outgoing: list[tuple[Any, ...]] = []
-        self.finished: dict[int, Batch] = {}
+        self.outgoing: list[ToEngine] = []
+        self.finished: dict[int, Finished] = {}
         self.flushed_s = 0.0
         self.retained: list[tuple[Block, Bytes]] = []
 
-    def batch(self, graph: int) -> Batch:
+    def batch(self, graph: int) -> Finished:
         """Return what has been computed of a graph and not been reported, to be added to."""
         batch = self.finished.get(graph)
         if batch is None:
-            batch = self.finished[graph] = ([], [], [], {}, [])
+            batch = self.finished[graph] = Finished(graph, [], [], [], {}, [])
         return batch
 
-    def return_chunks(self, graph: int, chunks: list[int], reason: str) -> None:
-        """Give chunks back that are not computed, for one of the reasons in `channel`."""
-        self.outgoing.append((channel.RETURNED, graph, chunks, reason))
+    def return_chunks(self, graph: int, chunks: list[int], reason: Reason) -> None:
+        """Give chunks back that are not computed."""
+        self.outgoing.append(Returned(graph, chunks, reason))
 
     def close_batches(self) -> None:
         """Have all that was computed go out before what is said from now on."""
-        for number, finished in self.finished.items():
-            self.outgoing.append((channel.FINISHED, number, *finished))
+        self.outgoing += self.finished.values()
         self.finished.clear()
 
     def flush(self, now_s: float) -> None:
@@ -89,8 +86,8 @@ class Outbox:
         finally:
             self._flushing = False
 
-    def _send(self, messages: list[tuple[Any, ...]]) -> None:
-        payload = channel.frame(pickle.dumps(messages, protocol=5))
+    def _send(self, messages: list[ToEngine]) -> None:
+        payload = channel.frame(pickle.dumps(list(map(as_plain, messages)), protocol=5))
         with self._lock:
             self._holder = threading.get_ident()
             try:
@@ -98,7 +95,7 @@ class Outbox:
             finally:
                 self._holder = 0
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: ToEngine) -> None:
         """Send a message with the next flush, or at once from a thread of a task's."""
         thread = threading.get_ident()
         if thread == self._thread:
@@ -108,7 +105,7 @@ class Outbox:
         else:
             self._send([message])
 
-    def send_now(self, message: tuple[Any, ...]) -> None:
+    def send_now(self, message: ToEngine) -> None:
         """Send a message, and, from the worker's own thread, what there is to say besides."""
         self.send(message)
         if threading.get_ident() == self._thread:
@@ -122,7 +119,7 @@ class Outbox:
         used = still_used(owners)
         if used:
             self.retained += used
-            self.outgoing.append((channel.HELD, [block for block, _ in used]))
+            self.outgoing.append(Retained([block for block, _ in used]))
 
     def check_retained(self) -> None:
         """Tell the engine of those that nothing refers to any more."""
@@ -131,7 +128,7 @@ class Outbox:
             kept = {id(base) for _, base in used}
             gone = [block for block, base in self.retained if id(base) not in kept]
             self.retained = used
-            self.outgoing.append((channel.UNHELD, gone))
+            self.outgoing.append(Unretained(gone))
 
 
 class Output:
@@ -192,4 +189,4 @@ class Output:
         return getattr(self._original, name)
 
 
-__all__ = ["Batch", "Outbox", "Output"]
+__all__ = ["Outbox", "Output"]

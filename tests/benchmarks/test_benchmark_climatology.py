@@ -11,6 +11,8 @@ from benchmarks.climatology_command import table_of
 from benchmarks.jobs import ClimatologyJob, Measurement
 from benchmarks.report import plain_console
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

@@ -12,6 +12,8 @@ from benchmarks.cluster.network import Network, can_make_namespaces, namespaces
 from benchmarks.cluster.workloads import CLUSTER_GROUPS, CLUSTER_WORKLOADS
 from benchmarks.jobs import ClusterJob, Measurement
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

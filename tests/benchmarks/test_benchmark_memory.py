@@ -15,6 +15,8 @@ from benchmarks.memory import memory_kind, tree_bytes
 from benchmarks.memory_cases import CASES
 from benchmarks.memory_command import outcome, row
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

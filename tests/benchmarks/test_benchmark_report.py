@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 
 import click
@@ -11,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import options
-from benchmarks.apart import call_apart
+from benchmarks.__main__ import main
 from benchmarks.jobs import Job, Measurement
 from benchmarks.machine import machine_facts
 from benchmarks.report import Files, agrees, conclude, markdown_table, plain_console
@@ -62,7 +61,7 @@ def test_results_agree_as_far_as_both_have_them_but_for_the_last_digits():
         assert not agrees(measured(wrong), reference)
 
 
-def test_functions_are_called_apart_and_errors_come_back():
-    assert call_apart(int, "7") == 7
-    with pytest.raises(subprocess.CalledProcessError):
-        call_apart(int, "seven")
+def test_schedulers_are_compared_without_a_subcommand():
+    result = CliRunner().invoke(main, ["--list"])
+    assert result.exit_code == 0
+    assert "noop-20000" in result.output

@@ -19,11 +19,10 @@ from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
 from tasks import die_first, fail_first, wait_for
 
-import dask_mars.client.computation
 from dask_mars import Runtime, errors
 from dask_mars.diagnostics import Progress
 from dask_mars.diagnostics.tally import Row, Tally
-from dask_mars.engine import computation as messages
+from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.listeners import listeners
 
 Console = pytest.importorskip("rich.console").Console
@@ -228,10 +227,10 @@ def test_it_is_told_of_no_single_task_and_needs_no_tasks_of_dask_s(get: Get, mon
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("the slow path")
 
-    for name in ("low_level_graph", "as_tasks"):
-        monkeypatch.setattr(dask_mars.client.computation, name, refuse)
-    monkeypatch.setattr(messages, "Started", refuse)
-    monkeypatch.setattr(messages, "Done", refuse)
+    monkeypatch.setattr("dask_mars.optimize.prepare.low_level_graph", refuse)
+    monkeypatch.setattr("dask_mars.client.backend.as_tasks", refuse)
+    monkeypatch.setattr(client_messages, "Started", refuse)
+    monkeypatch.setattr(client_messages, "Done", refuse)
     with Progress(console=Screen().console):
         assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=get) == 3200
 

@@ -42,6 +42,10 @@ _REASONS = {
     "dask-geopandas": {
         "test_geoseries_properties[exterior]": "GeoPandas pickles rings as lines (as WKB, which has no rings)",
     },
+    "anndata": {
+        "test_access_count_subset_column_compute": _SIDE_EFFECT,
+        "test_data_access": _SIDE_EFFECT,
+    },
     "flox": {
         "test_reindex_sparse": _SIDE_EFFECT,
     },

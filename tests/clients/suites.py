@@ -162,7 +162,7 @@ SUITES = [
         needs=("pytest-mock", "pytest-memray", "scikit-learn", "joblib", "boltons", "awkward>=2.3.2", "filelock")
         + ("matplotlib", "openpyxl", "pyarrow", "pooch", "dask[distributed]", "loompy"),
         from_source=True,
-        options=("-p", "testing.anndata._pytest", "--import-mode=importlib", "-k", "dask or lazy"),
+        options=("-p", "testing.anndata._pytest", "--import-mode=importlib", "-k", "dask or lazy", "-n", "2"),
     ),
     Suite(
         "sparse",

@@ -28,13 +28,13 @@ from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.local import LocalMarsCluster
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import cut, place
-from dask_mars.cluster.stored_result import StoredResult, release_ended
+from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer, Unsendable
-from dask_mars.cluster.transfers import Budget
-from dask_mars.engine.reservations import Room
+from dask_mars.cluster.transfers import BytesSemaphore
+from dask_mars.engine.reservations import Reservation
 from dask_mars.optimize.convert import convert
 from dask_mars.scheduler.events import GraphPlan
-from dask_mars.store.persisted import Persisted
+from dask_mars.store.persisted import PersistedChunk
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import die_first, fail_with, note, note_name, pid_of, wait_for
 
@@ -90,9 +90,9 @@ def large(value: float = 1.0) -> np.ndarray[Any, Any]:
 
 
 def nothing_is_stored(agent: MarsWorker) -> bool:
-    release_ended()
+    release_unread()
     state = agent.engine.state()
-    return not agent.data and not state["graphs"] and not state["store"]["stored_bytes"]
+    return not agent.data and not state["persisted"] and not state["store"]["stored_bytes"]
 
 
 def endless(client: Any, agent: Any, folder: Path) -> tuple[Any, Callable[[], bool]]:
@@ -106,12 +106,12 @@ def endless(client: Any, agent: Any, folder: Path) -> tuple[Any, Callable[[], bo
 def all_of_the_store(agent: MarsWorker) -> Iterator[None]:
     """Have an agent's results go to disk, and no others come meanwhile."""
     answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-    room = Room(agent.engine, "all of it", agent.engine.view.store()["limit_bytes"], answers.put)
+    reservation = Reservation(agent.engine, "all of it", agent.engine.view.store()["limit_bytes"], answers.put)
     try:
         assert answers.get(timeout=10) is None
         yield
     finally:
-        room.give_back()
+        reservation.release()
 
 
 # -- subtasks -------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_subtask_stays_in_the_store_of_the_agent(client, agent):
     assert x.flags.writeable
     assert pid in agent.engine.worker_pids()
     stored = agent.data["subtask"]
-    assert isinstance(stored.items[0], Persisted)
+    assert isinstance(stored.items[0], PersistedChunk)
     assert stored.nbytes == agent.state.tasks["subtask"].nbytes == pytest.approx(800_000, rel=0.01)
     assert agent.engine.state()["store"]["stored_bytes"] >= 800_000
 
@@ -146,7 +146,7 @@ def test_what_another_host_has_left_comes_over(client, agent, other):
     assert second.result() == [("ndarray", 100_000.0)]
     # It was put into the store there, once.
     arrived = other.data["first"]
-    assert type(arrived.items[0]) is Persisted
+    assert type(arrived.items[0]) is PersistedChunk
     stored = other.engine.state()["store"]["stored_bytes"]
     assert 800_000 <= stored < 1_000_000
     third = submit(client, other, piece_of({"t": (np.max, "x")}, "t", reads=("x",)), first, key="third")
@@ -182,8 +182,8 @@ def test_what_another_host_has_left_waits_there_for_room(client, agent, other):
 
 def test_what_is_on_disk_is_sent_in_turns(monkeypatch, private_tmp):
     shares = []
-    share = Budget.share
-    monkeypatch.setattr(Budget, "share", lambda self, size: shares.append(size) or share(self, size))
+    acquire = BytesSemaphore.acquire
+    monkeypatch.setattr(BytesSemaphore, "acquire", lambda self, size: shares.append(size) or acquire(self, size))
     with cluster_of_agents(2) as cluster, Client(cluster, set_as_default=False) as client:
         agent, other = cluster.workers.values()
         first = submit(client, agent, piece_of({"x": (large,)}, "x"), key="first")
@@ -271,11 +271,11 @@ def test_what_a_subtask_has_read_goes_when_it_ends(client, agent, tmp_path, no_c
 def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, tmp_path, monkeypatch):
     arriving = threading.Event()
 
-    async def take_in(key: Any) -> None:
+    async def move_to_store(key: Any) -> None:
         arriving.set()
         await asyncio.sleep(0.2)
 
-    monkeypatch.setattr(agent._transfers, "take_in", take_in)
+    monkeypatch.setattr(agent._transfers, "move_to_store", move_to_store)
     scattered = client.scatter(1, workers=[agent.address])
     spec = piece_of({"y": (note_name, str(tmp_path / "begun"), "x")}, "y", reads=("x",), item=None)
     future = submit(client, agent, spec, scattered)

@@ -28,18 +28,19 @@ from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
 import dask_mars
-from benchmarks.graphs import handed_over
-from dask_mars.cluster import clients, planning, requirements, submission
+from dask_mars.cluster import backend, planning, requirements, submission
 from dask_mars.cluster.admission import workers_of
-from dask_mars.cluster.computation import Computation
+from dask_mars.cluster.annotations import positions
+from dask_mars.cluster.computation import ClusterComputation
 from dask_mars.cluster.partition.subtasks import Subtask
-from dask_mars.cluster.planning import Cut, Host, cut_for, find_hosts
+from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import Shuffles
-from dask_mars.cluster.stored_result import StoredResult, release_ended
+from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
+from studies.graphs import handed_over
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.conftest import Scripts, certificates, cluster_of_agents, eventually
 from tests.tasks import fail_first, fail_with, note, pid_of, wait_for
@@ -61,7 +62,7 @@ def get(client: Client) -> Get:
 
 
 def nothing_is_left(cluster: Any) -> bool:
-    release_ended()
+    release_unread()
     agents = cluster.workers.values()
     stored = sum(agent.engine.state()["store"]["stored_bytes"] for agent in agents)
     return not stored and not any(agent.data or agent._subtasks for agent in agents)
@@ -118,7 +119,7 @@ def test_what_takes_results_apart_may_run_at_another_host(client, get, monkeypat
         for key in workers:
             if key[0].startswith("mars-part-"):
                 moved.append(key)
-                workers[key] = [host.address for host in find_hosts(client) if host.address not in workers[key]]
+                workers[key] = [host.address for host in find_agents(client) if host.address not in workers[key]]
         with dask.annotate(workers=workers.__getitem__):
             return of_client(graph, wanted, sync=sync)
 
@@ -138,7 +139,7 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
-    computation = Computation(client, graph, find_hosts(client), "name", 0, Requirements(), Shuffles(), {})
+    computation = ClusterComputation(client, graph, find_agents(client), "name", 0, Requirements(), Shuffles(), {})
     made = submission._Submission(computation, Packer(graph, 0), cut, False, None)
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
@@ -150,7 +151,7 @@ def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_ag
     monkeypatch.setattr(
         planning, "place_on_hosts", lambda plan, *_: [int(bool(sources)) for sources in plan.inputs]
     )
-    agents = [cluster.scheduler.workers[host.address].name for host in find_hosts(client)]
+    agents = [cluster.scheduler.workers[host.address].name for host in find_agents(client)]
     busy, free = cluster.workers[agents[1]], cluster.workers[agents[0]]
     # Nothing else of Dask's is computed there until it ends, and the agent's engine has nothing to do.
     blocker = client.submit(wait_for, str(go), workers=[busy.address])
@@ -211,6 +212,28 @@ def test_futures_are_followed(client, get, cluster):
     for agent in cluster.workers.values():
         there = client.scatter(np.arange(100_000), workers=[agent.address], hash=False)
         assert dask.delayed(pid_of)(there).compute(scheduler=get) in set(agent.engine.worker_pids())
+
+
+def test_subtasks_come_in_the_order_of_the_policy():
+    # Two chains of subtasks, of two and of four, each of two chunks.
+    chains = [[(2 * number, 2 * number + 1) for number in numbers] for numbers in ((0, 1), (2, 3, 4, 5))]
+    subtasks = [
+        Subtask(b"", 0, chunks, (chunks[0] - 1,) if step else (), (chunks[1],))
+        for chain in chains
+        for step, chunks in enumerate(chain)
+    ]
+    assert positions(subtasks, "memory") == [0, 2, 4, 6, 8, 10]
+    by_mars = positions(subtasks, "mars")
+    # Seed 001: deeper ones first, then what deeper ones rely upon.
+    assert sorted(range(6), key=by_mars.__getitem__) == [5, 4, 3, 1, 2, 0]
+    with pytest.raises(ValueError, match="no scheduling policy"):
+        positions(subtasks, "nonsense")
+
+
+def test_a_cluster_computes_by_mars_too(get):
+    x = da.random.default_rng(0).random((60, 60), chunks=20)
+    with dask.config.set({"dask-mars.policy": "mars"}):
+        assert np.allclose((x @ x.T).sum(axis=0).compute(scheduler=get), (x @ x.T).sum(axis=0).compute())
 
 
 def test_the_user_says_where(client, get, cluster):
@@ -427,6 +450,7 @@ def test_what_it_raises_is_the_users_own(get):
 # -- restarting ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_local_cluster_is_restarted_as_a_stock_one(tmp_path):
     with cluster_of_agents(2) as cluster, Client(cluster, set_as_default=False) as client:
         get = partial(dask_mars.get, client=client)
@@ -532,7 +556,7 @@ def test_interrupt_ends_what_is_running(get, cluster, tmp_path):
 def test_hosts_are_assigned_as_the_configuration_says() -> None:
     x = da.random.default_rng(0).random((48, 48), chunks=4)
     graph = prepare(*handed_over((x @ x).sum()))
-    hosts = [Host(f"tcp://10.0.0.{number}:1", 1, str(number), {}) for number in range(3)]
+    hosts = [AgentInfo(f"tcp://10.0.0.{number}:1", 1, str(number), {}) for number in range(3)]
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
@@ -552,8 +576,8 @@ def test_a_current_client_is_used(cluster):
 def test_a_scheduler_in_the_configuration_is_used(cluster):
     with dask.config.set({"dask-mars.scheduler-address": cluster.scheduler_address}):
         assert dask_mars.get({"x": (pid_of,)}, "x") in set.union(*pids(cluster))
-        assert clients.connected(cluster.scheduler_address) is clients.connected(cluster.scheduler_address)
-    clients.close()
+        assert backend.connect(cluster.scheduler_address) is backend.connect(cluster.scheduler_address)
+    backend.close()
 
 
 def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
@@ -562,8 +586,8 @@ def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
     def noting(name: str, function: Any) -> Any:
         return lambda *arguments: calls.append(name) or function(*arguments)
 
-    monkeypatch.setattr(clients, "find_hosts", noting("hosts", clients.find_hosts))
-    monkeypatch.setattr(requirements, "find_demands", noting("requirements", requirements.find_demands))
+    monkeypatch.setattr(backend, "find_agents", noting("hosts", backend.find_agents))
+    monkeypatch.setattr(requirements, "find_requirements", noting("requirements", requirements.find_requirements))
     with Client(cluster):
         assert (da.ones(40, chunks=4) + 1).sum().compute(scheduler=dask_mars.get) == 80
     assert sorted(calls) == ["hosts", "requirements"]
@@ -576,12 +600,12 @@ def test_without_a_client_nothing_changes(runtime, cluster):
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_a_cluster_without_agents_is_left_alone(client, scheduler, worker):
     async with Client(scheduler.address, asynchronous=True, set_as_default=True):
-        assert clients.current() is None
+        assert backend.current_cluster() is None
 
 
 def test_a_cluster_without_agents_is_refused(cluster, monkeypatch):
     with Client(cluster, set_as_default=False) as client:
-        assert len(find_hosts(client)) == 2
+        assert len(find_agents(client)) == 2
         monkeypatch.setattr("dask_mars.cluster.planning.MARK", "no-such-mark")
         with pytest.raises(NoAgents, match="dask-mars-worker tcp://"):
             dask_mars.get({"x": (pid_of,)}, "x", client=client)
@@ -594,7 +618,7 @@ def test_agents_that_have_just_registered_take_work(cluster, monkeypatch):
     with Client(cluster, set_as_default=False) as client:
         for status, hosts in (("init", 2), ("running", 2), ("closing_gracefully", 0)):
             monkeypatch.setattr("dask_mars.cluster.planning.workers_of", in_state(status))
-            assert len(find_hosts(client)) == hosts
+            assert len(find_agents(client)) == hosts
 
 
 # -- security -------------------------------------------------------------------------------------------------

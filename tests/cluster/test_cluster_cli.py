@@ -30,6 +30,8 @@ from dask_mars.commands import group
 from tests.conftest import Scripts, eventually
 from tests.tasks import large_array, notes, sum_after
 
+pytestmark = pytest.mark.slow
+
 COMMAND = ["-m", "dask_mars.cluster.cli"]
 
 

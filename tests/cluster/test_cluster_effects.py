@@ -24,13 +24,13 @@ from distributed import Client, get_worker
 from distributed.utils_test import gen_cluster
 
 import dask_mars
-from benchmarks.graphs import handed_over
-from dask_mars.cluster.admission import NotWanted, allow_no_more, allow_once, begin_once, holding
+from dask_mars.cluster.admission import NoLongerWanted, claim_once, hold_locks, register_once, unregister_once
 from dask_mars.cluster.agent import MarsWorker
-from dask_mars.cluster.requirements import Finder, find_demands
+from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
+from studies.graphs import handed_over
 from tests.cluster.test_cluster import nothing_is_left, pids
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
@@ -55,10 +55,10 @@ def get(client: Client) -> Get:
 
 
 def cluster_graph(*collections: Any) -> ChunkGraph:
-    finder = Finder()
-    graph = prepare(*handed_over(*collections), fold_from=2, apart=finder.apart)
+    finder = RequirementsFinder()
+    graph = prepare(*handed_over(*collections), fold_from=2, select_unmergeable=finder.select_unmergeable)
     # What was found before chunks were merged is what would be found now.
-    assert finder.of(graph) == find_demands(graph)
+    assert finder.of(graph) == find_requirements(graph)
     return graph
 
 
@@ -78,26 +78,26 @@ def test_locks_are_found_and_what_is_computed_is_not_computed_under_them(zarr, t
     target = zarr.open(str(tmp_path / "a.zarr"), mode="w", shape=(20,), chunks=(10,), dtype="f8")
     lock = SerializableLock("one of a kind")
     graph = cluster_graph(da.store(da.ones(20, chunks=10) + 1, target, lock=lock, compute=False))
-    found = find_demands(graph)
+    found = find_requirements(graph)
     assert set(found.locks.values()) == {frozenset({"one of a kind"})}
     assert names(graph, found.locks) == {"load_store_chunk"}
     read = cluster_graph((da.from_array(np.arange(20), chunks=10, lock=lock) + 1).sum())
-    assert names(read, find_demands(read).locks) == {"getter"}
+    assert names(read, find_requirements(read).locks) == {"getter"}
 
 
 def test_what_is_demanded_is_still_known_when_others_are_merged():
     read = da.from_array(np.arange(20), chunks=5, lock=True)
     made = da.random.default_rng(1).random(20, chunks=5) + da.random.default_rng(2).random(20, chunks=5)
-    finder, sizes = Finder(), []
+    finder, sizes = RequirementsFinder(), []
 
-    def apart(graph: ChunkGraph) -> Collection[int]:
+    def select_unmergeable(graph: ChunkGraph) -> Collection[int]:
         sizes.append(len(graph))
-        return finder.apart(graph)
+        return finder.select_unmergeable(graph)
 
-    graph = prepare(*handed_over((made + 1 + read).sum()), fold_from=2, apart=apart)
+    graph = prepare(*handed_over((made + 1 + read).sum()), fold_from=2, select_unmergeable=select_unmergeable)
     assert len(graph) < sizes[-1]
     found = finder.of(graph)
-    assert found == find_demands(graph)
+    assert found == find_requirements(graph)
     assert names(graph, found.locks) == {"getter"}
 
 
@@ -115,7 +115,7 @@ def test_what_is_demanded_is_still_known_when_others_are_merged():
 def test_locks_are_found_wherever_they_are_visible(held):
     lock = SerializableLock("found")
     graph = cluster_graph(dask.delayed(id)(held(lock)))
-    assert find_demands(graph).locks == {len(graph) - 1: frozenset({"found"})}
+    assert find_requirements(graph).locks == {len(graph) - 1: frozenset({"found"})}
 
 
 class CombinedLock:
@@ -149,9 +149,9 @@ def test_what_uses_distributed_is_found():
         (nested_sum, False),
     ]:
         graph = cluster_graph(dask.delayed(function)())
-        assert bool(find_demands(graph).threads) == needs, function
+        assert bool(find_requirements(graph).threads) == needs, function
     lock = distributed.Lock("x")
-    assert find_demands(cluster_graph(dask.delayed(str)(lock))).threads
+    assert find_requirements(cluster_graph(dask.delayed(str)(lock))).threads
 
 
 def name_of_worker(*_: Any) -> str:
@@ -226,14 +226,14 @@ def test_a_lock_is_given_back_when_a_task_raises(get):
 
 def test_a_wait_for_a_lock_can_be_cancelled(client, cluster):
     lock = SerializableLock()
-    with holding([str(lock.token)], client):
+    with hold_locks([str(lock.token)], client):
         task = dask.delayed(held_by)(lock).persist(scheduler=dask_mars.get)
         (future,) = distributed.futures_of(task)
         assert eventually(lambda: any(agent._subtasks for agent in cluster.workers.values()), 10)
         client.cancel([future], force=True)
         del task, future
         assert eventually(lambda: not any(agent._subtasks for agent in cluster.workers.values()), 10)
-    with pytest.raises(NotWanted), holding(["x"], client, lambda: False):
+    with pytest.raises(NoLongerWanted), hold_locks(["x"], client, lambda: False):
         pass
 
 
@@ -249,8 +249,8 @@ def short_leases() -> Iterator[None]:
 
 
 def test_a_lock_that_was_lost_is_told(client, short_leases, monkeypatch):
-    monkeypatch.setattr("dask_mars.cluster.admission._HostLock._refresh_leases", no_refresh)
-    with pytest.raises(LockLost, match="lease-timeout") as caught, holding(["lost"], client):
+    monkeypatch.setattr("dask_mars.cluster.admission._ClusterLock._refresh_leases", no_refresh)
+    with pytest.raises(LockLost, match="lease-timeout") as caught, hold_locks(["lost"], client):
         time.sleep(0.6)
     assert caught.value.token == "lost"
 
@@ -269,9 +269,9 @@ async def no_refresh(self: Any) -> None:
     },
 )
 async def test_the_lock_of_a_host_that_is_gone_is_given_to_others(client, scheduler, first, second):
-    from dask_mars.cluster.admission import _HostLock
+    from dask_mars.cluster.admission import _ClusterLock
 
-    lost, next_one = _HostLock("x", first), _HostLock("x", second)
+    lost, next_one = _ClusterLock("x", first), _ClusterLock("x", second)
     assert await lost.acquire(timeout=1)
     assert not await next_one.acquire(timeout=0)
     # It falls silent.
@@ -297,7 +297,7 @@ def shuffled(folder: Path, action: Callable[..., Any], *arguments: Any) -> Any:
 def test_a_shuffle_by_files_stays_on_one_host(get, cluster, tmp_path):
     pairs = shuffled(tmp_path, note).map(lambda pair: (pair[0], sorted(pair[1]), pid_of()))
     graph = cluster_graph(pairs)
-    found = find_demands(graph)
+    found = find_requirements(graph)
     assert names(graph, found.once) >= {"partition"}
     groups = pairs.compute(scheduler=get)
     assert sorted(group[:2] for group in groups) == [(0, [0, 2, 4, 6]), (1, [1, 3, 5, 7])]
@@ -356,15 +356,15 @@ def test_files_that_several_tasks_append_to(get, tmp_path):
 
 def test_once_is_once(client, cluster):
     agents = list(cluster.workers.values())
-    allow_once(client, ["first", "second"])
-    begin_once(agents[0], "first", "key")
+    register_once(client, ["first", "second"])
+    claim_once(agents[0], "first", "key")
     for agent in agents:
         with pytest.raises(BegunBefore, match="twice"):
-            begin_once(agent, "first", "key")
-    allow_no_more(client, ["first", "second"])
+            claim_once(agent, "first", "key")
+    unregister_once(client, ["first", "second"])
     assert eventually(lambda: not cluster.scheduler.extensions["queues"].queues, 5)
     with pytest.raises(BegunBefore):
-        begin_once(agents[0], "second", "key")
+        claim_once(agents[0], "second", "key")
 
 
 def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:

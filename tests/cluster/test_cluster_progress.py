@@ -34,7 +34,7 @@ from dask_mars.cluster import dashboard, progress
 from dask_mars.cluster.dashboard import Dashboard
 from dask_mars.cluster.metrics import SUBTASKS
 from dask_mars.cluster.partition.subtasks import cut, place
-from dask_mars.cluster.progress import Watch
+from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.diagnostics import Progress
 from dask_mars.engine.listeners import listeners
 from dask_mars.optimize.convert import convert
@@ -380,12 +380,12 @@ class Told:
         self.calls += [("ended", graph.keys[chunk], worker) for chunk in chunks]
 
 
-def watch_of(dsk: dict[Any, Any], wanted: str, observer: Any) -> Watch:
+def watch_of(dsk: dict[Any, Any], wanted: str, observer: Any) -> ProgressReceiver:
     graph = convert(dsk, [wanted])
     plan = GraphPlan(graph.inputs, graph.outputs, graph.operand_of)
     subtasks = cut(plan, place(plan, {}, [0]), {0: 1}, seconds=[0.0] * len(graph))
     assert len(subtasks) == 1
-    return Watch(SimpleNamespace(id="client"), "name", graph, subtasks, observer)
+    return ProgressReceiver(SimpleNamespace(id="client"), "name", graph, subtasks, observer)
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -417,7 +417,7 @@ def installed(cluster: Any) -> Iterator[Dashboard]:
 
 
 def fetched(client: Client) -> Any:
-    url = client.dashboard_link.replace("/status", "/mars/operands.json")
+    url = client.dashboard_link.replace("/status", "/mars/chunks.json")
     with urllib.request.urlopen(url) as answer:
         return json.load(answer)
 
@@ -434,7 +434,7 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
         assert eventually(lambda: progressing() == [(20, 1)], PATIENCE_S)
         found = fetched(client)
         (one,) = found["computations"]
-        assert one["operands"] == 22
+        assert one["chunks"] == 22
         assert (one["running"], one["waiting"], one["failed"]) == (1, 1, 0)
         counted = Counter()
         for counts in one["hosts"].values():
@@ -464,7 +464,7 @@ def test_what_failed_and_what_is_kept_is_not_in_progress(client, get, installed,
 
 
 def test_names_of_hosts_are_text():
-    host = dashboard.Host(
+    host = dashboard.HostStatus(
         name="<b>", processes=1, running=0, stored_bytes=0, store_limit_bytes=1 << 30, on_disk_bytes=0
     )
     page = dashboard.page([], {"tcp://a": host})
@@ -478,7 +478,7 @@ async def test_pages_are_where_the_scheduler_has_its_own():
     async with Scheduler(dashboard_address="127.0.0.1:0", http_prefix="/some/where", port=0) as scheduler:
         dashboard.install(scheduler)
         port = scheduler.http_server.port
-        for path in ("mars", "mars/operands.json", "health"):
+        for path in ("mars", "mars/chunks.json", "health"):
             answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/some/where/{path}")
             assert answer.code == 200
     await asyncio.sleep(0)
@@ -489,11 +489,11 @@ def test_a_scheduler_without_pages():
     scheduler = SimpleNamespace(plugins=plugins, workers={}, tasks={})
     scheduler.add_plugin = lambda plugin: plugins.setdefault(plugin.name, plugin)
     installed = dashboard.install(scheduler)
-    mark = {"computation": "c", "subtask": 0, "operands": 3}
-    tasks = {"x": mark, "part": {**mark, "operands": 0}, "old": True}
+    mark = {"computation": "c", "subtask": 0, "chunks": 3}
+    tasks = {"x": mark, "part": {**mark, "chunks": 0}, "old": True}
     installed.update_graph(scheduler, client="me", annotations={"dask-mars": tasks})
     (one,) = installed.computations()
-    assert (one["operands"], one["waiting"]) == (3, 3)
+    assert (one["chunks"], one["waiting"]) == (3, 3)
     installed.restart(scheduler)
     assert installed.computations() == []
 

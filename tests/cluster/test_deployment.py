@@ -24,6 +24,8 @@ from dask_mars.cluster import cli
 from dask_mars.cluster.marks import MARK
 from tests.conftest import Scripts, environment_for_scripts, eventually
 
+pytestmark = pytest.mark.slow
+
 #: They keep the time that a job gets, and how it is asked for; a script is run as it is.
 SBATCH = """#!/bin/sh
 cp "$1" "$JOBS/$$"

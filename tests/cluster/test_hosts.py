@@ -29,7 +29,7 @@ from tests.namespaces import Host, Network, why_not
 from tests.tasks import notes, pass_on
 
 WHY_NOT = why_not()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 
 #: How soon Dask notices that a host is cut off. It takes no less than this.
 SHORT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s"}
@@ -181,14 +181,22 @@ class Work:
     """An array whose chunks are there, and a computation on it that waits half-way until it is told to go on.
 
     What makes the chunks, and what computes with them, note the processes that they run in.
+
+    Parameters
+    ----------
+    folder : Path
+        For the notes.
+    made_at : str, optional
+        Name of the only host that makes chunks.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, made_at: str | None = None) -> None:
         self.made, self.begun, self.gate = [folder / name for name in ("made", "begun", "gate")]
         numbers = np.arange(float(CHUNKS * LENGTH))
         self.expected = numbers.sum()
         array = da.from_array(numbers, chunks=LENGTH)
-        array = array.map_blocks(pass_on, str(self.made), meta=array._meta)
+        with dask.annotate(**({"workers": [made_at]} if made_at else {})):
+            array = array.map_blocks(pass_on, str(self.made), meta=array._meta)
         self.chunks = array.persist(scheduler=dask_mars.get)
         wait(self.chunks)
         assert len(notes(self.made)) == CHUNKS
@@ -327,7 +335,7 @@ def test_a_host_that_leaves_hands_on_what_it_has(site, client, tmp_path):
     spilled = tmp_path / "spilled"
     with site.visitor("leaving", "--store-limit=256KiB", "--spill-directory", str(spilled)) as visitor:
         client.wait_for_workers(3, timeout=LONG_S)
-        with Work(tmp_path) as work:
+        with Work(tmp_path, made_at="leaving") as work:
             assert eventually(lambda: work.is_at(visitor), LONG_S)
             assert eventually(lambda: files(spilled), LONG_S)
             site.programs[visitor].terminate()

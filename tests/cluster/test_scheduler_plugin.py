@@ -15,7 +15,7 @@ from distributed.utils_test import async_poll_for, gen_cluster
 
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.hashing import share_out
-from dask_mars.cluster.scheduler_plugin import Placement, Plan, names_in_hashes
+from dask_mars.cluster.scheduler_plugin import Placement, SubtaskAnnotation, names_in_hashes
 
 PLUGIN = {"preload": ["dask_mars.scheduler"]}
 #: Workers that say that they are agents; what runs on them does not need an engine.
@@ -60,7 +60,9 @@ def submit(
         "workers": {key: [planned(key)] for key in keys}.__getitem__,
         "allow_other_workers": not bound,
         MARK: {
-            key: Plan("computation", 0, 1, str(key), (0.0, float((order or keys).index(key))), bound)._asdict()
+            key: SubtaskAnnotation(
+                "computation", 0, 1, str(key), (0.0, float((order or keys).index(key))), bound
+            )._asdict()
             for key in keys
         }.__getitem__,
     }

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_mars.cluster.partition import subtasks
-from dask_mars.cluster.partition.subtasks import NO_HOST, Room, Subtask, cut, place
+from dask_mars.cluster.partition.subtasks import NO_HOST, Capacity, Subtask, cut, place
 from dask_mars.graph.ids import decode_subtask_id
 from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
@@ -35,7 +35,7 @@ def cases(draw: st.DrawFn) -> tuple[GraphPlan, list[int], dict[int, int]]:
     wanted = draw(st.sets(st.integers(0, count - 1), min_size=1))
     in_client = frozenset(draw(st.sets(st.integers(0, count - 1), max_size=5))) - data
     sizes = draw(st.lists(st.integers(0, 10**9), min_size=count, max_size=count))
-    graph = plan(*sources, data=data, outputs=wanted, in_client=in_client, declared_bytes=sizes.__getitem__)
+    graph = plan(*sources, data=data, outputs=wanted, in_client=in_client, declared_bytes=sizes)
     anywhere = st.sampled_from(sorted(hosts))
     placed = [
         NO_HOST if chunk in data else CLIENT if chunk in in_client else draw(anywhere) for chunk in range(count)
@@ -110,10 +110,10 @@ def test_inputs_and_outputs_are_what_crosses_the_border(case):
 def test_no_subtask_of_several_chunks_is_larger_than_allowed(case, size, seconds):
     graph, placed, hosts = case
     count = len(graph.inputs)
-    found = cut(graph, placed, hosts, seconds=[1.0] * count, limit=Room(seconds=seconds * 3, bytes=size))
+    found = cut(graph, placed, hosts, seconds=[1.0] * count, limit=Capacity(seconds=seconds * 3, bytes=size))
     for subtask in found:
         if subtask.host != CLIENT and len(subtask.chunks) > 1:
-            assert sum(map(graph.declared_bytes, subtask.chunks)) <= size
+            assert sum(map(graph.declared_bytes.__getitem__, subtask.chunks)) <= size
             assert len(subtask.chunks) <= seconds * 3 * (1 + 1e-6)
 
 
@@ -131,8 +131,8 @@ def test_ids_say_which_computation_which_level_and_which_subtask(case):
     graph, placed, hosts = case
     found = cut(graph, placed, hosts, task=5)
     ids = [decode_subtask_id(subtask.id) for subtask in found]
-    assert [own.subtask for own in ids] == list(range(len(found)))
-    assert all(own.task == 5 for own in ids)
+    assert [own.number for own in ids] == list(range(len(found)))
+    assert all(own.graph == 5 for own in ids)
     assert ids == sorted(ids)
     stage_of = {chunk: own.stage for own, subtask in zip(ids, found, strict=True) for chunk in subtask.chunks}
     for own, subtask in zip(ids, found, strict=True):
@@ -156,7 +156,7 @@ def test_chunks_follow_most_of_their_bytes(case):
             held = Counter({host: 0})
             for source in set(graph.inputs[chunk]):
                 if placed[source] >= 0:
-                    held[placed[source]] += graph.declared_bytes(source)
+                    held[placed[source]] += graph.declared_bytes[source]
             assert held[host] == max(held.values())
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dask_mars.cluster.stored_result import StoredResult
-from dask_mars.cluster.transfers import Budget, Transfers
+from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.engine.loop import Engine
-from dask_mars.engine.reservations import Room
+from dask_mars.engine.reservations import Reservation
 from dask_mars.errors import EngineStopped
 from dask_mars.runtime import Runtime
 from tests.conftest import eventually
@@ -24,7 +24,7 @@ MIB = 1 << 20
 def host(small: Runtime) -> Iterator[Runtime]:
     """Yield an engine whose store holds 8 MiB, and see that nothing is left in it."""
     yield small
-    assert eventually(lambda: not small.engine().state()["graphs"])
+    assert eventually(lambda: not small.engine().state()["reservations"])
 
 
 def mebibyte(value: float) -> Any:
@@ -48,7 +48,7 @@ async def waiting_put(transfers: Transfers) -> asyncio.Future[Any]:
 async def put(transfers: Transfers, key: str, value: Any) -> Any:
     """Let a result come as an agent does it."""
     values = {key: value}
-    async with transfers.room(key, value.nbytes):
+    async with transfers.reserve(key, value.nbytes):
         await transfers.put(values, [key])
     return values[key]
 
@@ -85,15 +85,15 @@ def test_many_at_a_time_keep_to_the_limit(host):
     found = asyncio.run(come())
     assert [value.value()[0] for value in found] == list(range(20))
     assert engine.view.store()["stored_bytes"] <= 8 * MIB
-    assert not engine.view.store()["promised_bytes"]
+    assert not engine.view.store()["reserved_bytes"]
 
 
 def test_what_is_larger_than_all_memory_comes_all_the_same(host):
     engine = host.engine()
 
     async def come() -> None:
-        async with arrivals_of(engine).room("x", 1 << 40):
-            assert not engine.view.store()["promised_bytes"]
+        async with arrivals_of(engine).reserve("x", 1 << 40):
+            assert not engine.view.store()["reserved_bytes"]
 
     asyncio.run(come())
 
@@ -103,9 +103,9 @@ def test_who_waits_can_be_cancelled(host):
     transfers = arrivals_of(engine)
 
     async def come() -> None:
-        async with transfers.room("first", 6 * MIB):
+        async with transfers.reserve("first", 6 * MIB):
             waiting = await waiting_put(transfers)
-            assert engine.state()["graphs"]
+            assert [found["granted"] for found in engine.state()["reservations"]] == [True, False]
             assert "'second' is next and waits for 4.00 MiB of memory" in engine.explain()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -119,17 +119,17 @@ def test_the_end_of_the_engine_ends_the_wait(small):
     transfers = arrivals_of(engine)
 
     async def come() -> None:
-        async with transfers.room("first", 6 * MIB):
+        async with transfers.reserve("first", 6 * MIB):
             waiting = await waiting_put(transfers)
             await asyncio.to_thread(engine.close)
             # It stays as it has come.
             assert type(await waiting) is np.ndarray
-        async with transfers.room("third", MIB):
+        async with transfers.reserve("third", MIB):
             pass
 
     asyncio.run(come())
     with pytest.raises(EngineStopped):
-        Room(engine, "fourth", MIB, lambda error: None)
+        Reservation(engine, "fourth", MIB, lambda error: None)
 
 
 def test_results_that_are_here_go_into_the_store_once(host):
@@ -138,7 +138,7 @@ def test_results_that_are_here_go_into_the_store_once(host):
     transfers = arrivals_of(engine, data)
 
     async def come() -> None:
-        await asyncio.gather(*[transfers.take_in(key) for key in ("x", "x", "y", "z")])
+        await asyncio.gather(*[transfers.move_to_store(key) for key in ("x", "x", "y", "z")])
 
     asyncio.run(come())
     assert type(data["x"]) is StoredResult
@@ -150,13 +150,13 @@ def test_results_that_are_here_go_into_the_store_once(host):
 def test_a_share_waits_for_others():
     taken: list[int] = []
 
-    async def take(budget: Budget, size: int, gate: asyncio.Event) -> None:
-        async with budget.share(size):
+    async def take(budget: BytesSemaphore, size: int, gate: asyncio.Event) -> None:
+        async with budget.acquire(size):
             taken.append(size)
             await gate.wait()
 
     async def run() -> None:
-        budget, gates = Budget(100), [asyncio.Event() for _ in range(4)]
+        budget, gates = BytesSemaphore(100), [asyncio.Event() for _ in range(4)]
         takers = [
             asyncio.ensure_future(take(budget, size, gate))
             for size, gate in zip((60, 0, 50, 500), gates, strict=True)
@@ -173,7 +173,7 @@ def test_a_share_waits_for_others():
         takers[3].cancel()
         gates[1].set()
         await asyncio.gather(*takers, return_exceptions=True)
-        async with budget.share(100):
+        async with budget.acquire(100):
             pass
 
     asyncio.run(run())

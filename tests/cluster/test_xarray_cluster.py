@@ -24,7 +24,7 @@ from distributed import Client  # noqa: E402
 Get = Callable[..., Any]
 
 # Zarr says with each store that its consolidated metadata are not in its specification.
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 #: 19 MB in chunks of a month.
 DAYS, GRID = 31 * 8, (120, 160)

@@ -272,7 +272,6 @@ class Bare(ProgressBar):
 
 def graphs_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many tasks Dask has made, each time a graph is converted."""
-    from dask_mars.client import computation as client
     from dask_mars.optimize import prepare
 
     made: list[int] = []
@@ -281,8 +280,7 @@ def graphs_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(dsk))
         return original(dsk, *rest, **options)
 
-    original = client.convert
-    monkeypatch.setattr(client, "convert", convert)
+    original = prepare.convert
     monkeypatch.setattr(prepare, "convert", convert)
     return made
 

@@ -75,14 +75,14 @@ def test_every_operand_is_in_its_worker_s_row(get: Get, path: Path):
         pids = array.compute(scheduler=get)
     log = events(path)
     names = row_names(log)
-    operands = [event for event in of_kind(log, cat="operand") if "finalize" not in event["name"]]
+    operands = [event for event in of_kind(log, cat="chunk") if "finalize" not in event["name"]]
     assert len(operands) == len({event["args"]["chunk"] for event in operands}) == 36
     for event in operands:
         layer, row, column = eval(event["args"]["chunk"])
         assert event["name"] == layer
         assert event["args"]["bytes"] == 800
         assert f"(process {int(pids[row * 10, column * 10])})" in names[event["tid"]]
-    (assembly,) = [event for event in of_kind(log, cat="operand") if "finalize" in event["name"]]
+    (assembly,) = [event for event in of_kind(log, cat="chunk") if "finalize" in event["name"]]
     assert names[assembly["tid"]] == "user's process"
     assert assembly["args"]["bytes"] == pids.nbytes
 
@@ -93,7 +93,7 @@ def test_steps_are_within_their_operands_which_do_not_overlap(get: Get, path: Pa
     with EventLog(path):
         get(graph, [("y", n) for n in range(1, 200)])
     log = events(path)
-    operands, steps = of_kind(log, cat="operand"), of_kind(log, cat="step")
+    operands, steps = of_kind(log, cat="chunk"), of_kind(log, cat="step")
     assert Counter(event["args"]["chunk"][2] for event in operands) == {"x": 200, "y": 199}
     for row in {event["tid"] for event in operands}:
         in_row = sorted(of_kind(operands, tid=row), key=lambda event: event["ts"])
@@ -112,11 +112,11 @@ def test_counters_and_instants_of_a_graph(get: Get, path: Path, monkeypatch: pyt
     log = events(path)
     assert instants(log) == ["graph submitted", "graph finished"]
     submitted, finished = of_kind(log, ph="i")
-    assert submitted["args"] == {"graph": finished["args"]["graph"], "operands": 2}
+    assert submitted["args"] == {"graph": finished["args"]["graph"], "chunks": 2}
     assert row_names(log)[submitted["tid"]] == "engine"
-    assert {event["args"]["graph"] for event in of_kind(log, cat="operand")} == {submitted["args"]["graph"]}
+    assert {event["args"]["graph"] for event in of_kind(log, cat="chunk")} == {submitted["args"]["graph"]}
     counters = {event["name"] for event in of_kind(log, ph="C")}
-    assert counters == {"bytes stored", "bytes promised", "bytes spilled"}
+    assert counters == {"bytes stored", "bytes reserved", "bytes spilled"}
     assert max(event["args"]["bytes"] for event in of_kind(log, name="bytes stored")) >= 1 << 20
 
 
@@ -124,8 +124,8 @@ def test_a_failing_task(get: Get, path: Path):
     with EventLog(path), pytest.raises(ZeroDivisionError):
         get({"a": (divmod, 1, 0)}, "a")
     log = events(path)
-    assert instants(log) == ["graph submitted", "operand failed", "graph failed"]
-    (failed,) = of_kind(log, name="operand failed")
+    assert instants(log) == ["graph submitted", "chunk failed", "graph failed"]
+    (failed,) = of_kind(log, name="chunk failed")
     assert failed["args"]["chunk"] == "a"
     assert failed["args"]["error"].startswith("ZeroDivisionError")
     assert row_names(log)[failed["tid"]].startswith("worker")
@@ -146,7 +146,7 @@ def test_a_killed_worker(path: Path, tmp_path: Path):
     assert lost["args"]["error"].startswith("WorkerDied: ")
     (started,) = of_kind(log, name="worker started")
     assert names[started["tid"]] == f"worker 0 (process {after})"
-    assert {names[event["tid"]] for event in of_kind(log, cat="operand")} == {f"worker 0 (process {after})"}
+    assert {names[event["tid"]] for event in of_kind(log, cat="chunk")} == {f"worker 0 (process {after})"}
 
 
 def test_a_cancelled_graph(runtime: Runtime, path: Path, tmp_path: Path):
@@ -184,7 +184,7 @@ def test_what_goes_to_disk(small: Runtime, path: Path):
     assert all(event["dur"] > 0 and event["args"]["written"] for event in spills)
     assert {event["args"]["bytes"] for event in spills} == {2_000_000}
     assert {event["args"]["chunk"] for event in spills} <= {
-        event["args"]["chunk"] for event in of_kind(log, cat="operand")
+        event["args"]["chunk"] for event in of_kind(log, cat="chunk")
     }
     assert {row_names(log)[event["tid"]] for event in spills} == {"disk"}
     written = max(event["args"]["bytes"] for event in of_kind(log, name="bytes spilled"))
@@ -194,10 +194,10 @@ def test_what_goes_to_disk(small: Runtime, path: Path):
 def test_tasks_at_the_same_time_in_the_user_s_process_have_rows_of_their_own(path: Path):
     file = TraceFile(path)
     for key, began_s, ended_s in [("a", 1.0, 4.0), ("b", 2.0, 5.0), ("c", 4.0, 6.0), ("d", 3.0, 3.5)]:
-        file.note(file.operand_here, 1, key, (began_s, began_s, ended_s, ended_s), None)
+        file.note(file.client_chunk, 1, key, (began_s, began_s, ended_s, ended_s), None)
     file.close()
     log = events(path)
-    rows = {event["name"]: row_names(log)[event["tid"]] for event in of_kind(log, cat="operand")}
+    rows = {event["name"]: row_names(log)[event["tid"]] for event in of_kind(log, cat="chunk")}
     assert rows == {
         "a": "user's process",
         "b": "user's process, 2",
@@ -223,7 +223,7 @@ def test_one_that_was_killed_lacks_only_the_bracket(scripts: Any, path: Path):
     assert done.returncode == -signal.SIGKILL, done.stderr
     text = path.read_text()
     assert not text.endswith("]\n")
-    assert len(of_kind(json.loads(text + "]"), cat="operand")) == 50
+    assert len(of_kind(json.loads(text + "]"), cat="chunk")) == 50
 
 
 def test_the_setting_logs_all_computations_of_a_process(scripts: Any, tmp_path: Path):
@@ -246,11 +246,11 @@ def test_the_setting_logs_all_computations_of_a_process(scripts: Any, tmp_path: 
     assert done.returncode == 0, done.stderr
     parent, child = done.stdout.split()
     log = events(tmp_path / f"log-{parent}.json")
-    assert [event["args"]["chunk"] for event in of_kind(log, cat="operand")] == ["x", "y"]
+    assert [event["args"]["chunk"] for event in of_kind(log, cat="chunk")] == ["x", "y"]
     assert instants(log).count("worker started") == 2
     # The settings of a runtime are read once, but a process that was forked makes one of its own.
     log = events(tmp_path / f"log-{child}.json")
-    assert [event["args"]["chunk"] for event in of_kind(log, cat="operand")] == ["z"]
+    assert [event["args"]["chunk"] for event in of_kind(log, cat="chunk")] == ["z"]
 
 
 def test_a_log_can_be_opened_again_and_then_begins_anew(get: Get, path: Path):
@@ -258,7 +258,7 @@ def test_a_log_can_be_opened_again_and_then_begins_anew(get: Get, path: Path):
     for key in ("a", "b"):
         with log:
             get({key: (abs, -1)}, key)
-        assert [event["args"]["chunk"] for event in of_kind(events(path), cat="operand")] == [key]
+        assert [event["args"]["chunk"] for event in of_kind(events(path), cat="chunk")] == [key]
 
 
 def test_a_log_is_open_once(path: Path):
@@ -290,13 +290,13 @@ class Recorder(Listener):
         self.wants_steps = wants_steps
         self.finished: list[ChunksFinished] = []
 
-    def hear(self, engine: Any, happening: Any) -> None:
-        if isinstance(happening, ChunksFinished):
-            self.finished.append(happening)
+    def on_event(self, engine: Any, event: Any) -> None:
+        if isinstance(event, ChunksFinished):
+            self.finished.append(event)
 
 
 class Raising(Listener):
-    def hear(self, engine: Any, happening: Any) -> None:
+    def on_event(self, engine: Any, event: Any) -> None:
         raise SystemExit("on purpose")
 
 

@@ -39,7 +39,7 @@ from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
 from dask_mars.scheduler.machine import Machine
-from dask_mars.scheduler.simulate import NOBODY, rehearse
+from dask_mars.scheduler.simulate import NO_WORKER, simulate
 
 needs_graphviz = pytest.mark.skipif(not importlib.util.find_spec("graphviz"), reason="graphviz is not installed")
 needs_matplotlib = pytest.mark.skipif(
@@ -85,24 +85,24 @@ def texts(picture: Picture) -> list[str]:
 
 
 def test_chunks_go_to_workers_in_turn():
-    rehearsal = rehearse(plan((), (), (0, 1), (), (), (3, 4)), 2)
+    rehearsal = simulate(plan((), (), (0, 1), (), (), (3, 4)), 2)
     # Worker 0 has finished chunk 0 a moment before worker 1 has finished chunk 1, for which chunk 2 still waits.
     assert rehearsal.workers == [0, 1, 1, 0, 0, 0]
     assert rehearsal.order == [0, 1, 3, 2, 4, 5]
 
 
 def test_what_is_known_or_runs_in_the_client_is_no_workers():
-    rehearsal = rehearse(plan((), (0,), (1,), data=[0], in_client=frozenset({2})), 2)
-    assert rehearsal.workers == [NOBODY, 0, CLIENT]
+    rehearsal = simulate(plan((), (0,), (1,), data=[0], in_client=frozenset({2})), 2)
+    assert rehearsal.workers == [NO_WORKER, 0, CLIENT]
     assert rehearsal.order == [1, 2]
 
 
 def test_priority_of_the_user_comes_first():
-    assert rehearse(plan((), (), (), priorities={2: 1.0}), 1).order == [2, 0, 1]
+    assert simulate(plan((), (), (), priorities={2: 1.0}), 1).order == [2, 0, 1]
 
 
 def test_nothing_to_run_is_rehearsed_too():
-    assert rehearse(plan((), data=[0]), 2) == ([NOBODY], [])
+    assert simulate(plan((), data=[0]), 2) == ([NO_WORKER], [])
 
 
 @st.composite
@@ -117,23 +117,23 @@ def plans(draw: st.DrawFn) -> Any:
 @given(plans(), st.integers(1, 4))
 @settings(max_examples=50)
 def test_rehearsal_runs_everything_once_and_after_its_inputs(graph_plan, num_workers):
-    workers, order = rehearse(graph_plan, num_workers)
+    workers, order = simulate(graph_plan, num_workers)
     position = {chunk: number for number, chunk in enumerate(order)}
     assert len(position) == len(order)
     assert position.keys() == {chunk for chunk, operand in enumerate(graph_plan.operand_of) if operand >= 0}
     for chunk, inputs in enumerate(graph_plan.inputs):
-        assert (workers[chunk] == NOBODY) == (chunk not in position)
+        assert (workers[chunk] == NO_WORKER) == (chunk not in position)
         assert (workers[chunk] == CLIENT) == (chunk in graph_plan.in_client)
         assert workers[chunk] < num_workers
         for source in inputs:
             assert chunk not in position or position.get(source, -1) < position[chunk]
-    assert rehearse(graph_plan, num_workers) == (workers, order)
+    assert simulate(graph_plan, num_workers) == (workers, order)
 
 
 def test_workers_are_those_that_the_machine_chooses():
     before, _ = graphs(sum_of_sum())
     machine = Machine()
-    found = [NOBODY] * len(before)
+    found = [NO_WORKER] * len(before)
     machine.handle(WorkerStarted(0), 0.0)
     machine.handle(WorkerStarted(1), 0.0)
     outputs = GraphSubmitted(1, plan(*before.inputs, operand_of=before.operand_of))
@@ -184,7 +184,7 @@ def test_colour_is_the_workers():
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
 def test_workers_differ_in_colour(count):
     colours = worker_colours(count)
-    assert colours.keys() == {NOBODY, CLIENT, *range(count)}
+    assert colours.keys() == {NO_WORKER, CLIENT, *range(count)}
     assert len(set(colours.values())) == count + 2
     assert all(len(colour) == 7 and int(colour[1:], 16) >= 0 for colour in colours.values())
 
@@ -204,7 +204,7 @@ def test_known_values_have_no_number_and_no_worker():
     (picture, _) = pictures(da.from_array(np.ones((200, 400)), chunks=200) + 1)
     known = [node for node in picture.nodes if node.kind == KNOWN]
     assert [node.lines for node in known] == [["array", "(0, 0)"], ["array", "(0, 1)"]]
-    assert {node.worker for node in known} == {NOBODY}
+    assert {node.worker for node in known} == {NO_WORKER}
     assert make_legend([picture]) == [("worker 0", worker_colours(2)[0]), ("worker 1", worker_colours(2)[1])]
 
 
@@ -343,7 +343,7 @@ def prepared(monkeypatch) -> list[ChunkGraph]:
         seen.append(prepare(*arguments, **options))
         return seen[-1]
 
-    monkeypatch.setattr("dask_mars.client.computation.prepare", note)
+    monkeypatch.setattr("dask_mars.client.backend.prepare", note)
     return seen
 
 

@@ -733,7 +733,7 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
         assert eventually(lambda: engine._machine.graphs and engine._runs, 5)
         run = next(iter(engine._runs.values()))
         assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 1, 5)
-        assert eventually(lambda: not engine._blocks.references, 1)
+        assert eventually(lambda: not engine._blocks.counts, 1)
         assert thread.is_alive()
     finally:
         (tmp_path / "go on").touch()
@@ -865,7 +865,7 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
         assert eventually(lambda: engine._runs, 5)
         run = next(iter(engine._runs.values()))
         assert eventually(lambda: engine._machine.counts(run.number)["FREED"] == 2, 5)
-        assert eventually(lambda: not engine._blocks.references, 1)
+        assert eventually(lambda: not engine._blocks.counts, 1)
     finally:
         (tmp_path / "go on").touch()
         thread.join(10)
@@ -903,13 +903,13 @@ def test_chunks_that_a_task_keeps_stay_as_they_are(single: Runtime) -> None:
     module = sys.modules[__name__]
     assert dask.delayed(module.keep)(dask.delayed(large_array)(2, 7.0)).compute(scheduler=single.get) == 7
     assert eventually(lambda: not single.engine()._runs)
-    assert len(single.engine()._blocks.references) == 1
+    assert len(single.engine()._blocks.counts) == 1
     for number in range(5):
         source = dask.delayed(large_array)(2, float(number))
         assert dask.delayed(np.sum)(source).compute(scheduler=single.get) == number << 18
     assert dask.delayed(module.kept_value)().compute(scheduler=single.get) == (7, 7)
     assert dask.delayed(module.let_go)().compute(scheduler=single.get) == 1
-    assert eventually(lambda: not single.engine()._blocks.references)
+    assert eventually(lambda: not single.engine()._blocks.counts)
 
 
 def keep_in_a_circle(array: np.ndarray) -> float:
@@ -921,7 +921,7 @@ def keep_in_a_circle(array: np.ndarray) -> float:
 def test_what_refers_to_itself_is_let_go_of_by_idle_workers(single: Runtime) -> None:
     task = dask.delayed(sys.modules[__name__].keep_in_a_circle)(dask.delayed(large_array)(2, 7.0))
     assert task.compute(scheduler=single.get) == 7
-    assert eventually(lambda: not single.engine()._blocks.references)
+    assert eventually(lambda: not single.engine()._blocks.counts)
 
 
 def test_long_use_leaves_nothing_in_workers(single: Runtime) -> None:

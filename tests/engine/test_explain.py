@@ -16,8 +16,8 @@ from machines import CheckedMachine
 from tasks import wait_for
 
 import dask_mars
-from dask_mars.engine.computation import GraphRun
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
 from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
 
@@ -105,14 +105,14 @@ def test_the_users_process_has_hands_too():
 def test_memory_is_waited_for():
     checked = CheckedMachine(store_limit=100, memory_limit=200)
     inputs = ((), ())
-    checked.submit(*inputs, declared_bytes=lambda chunk: 60)
+    checked.submit(*inputs, declared_bytes=[60, 60])
     checked.machine._dispatcher.workers[1] = type(checked.machine._dispatcher.workers[0])()
     checked.post(TimePassed())
     assert told(checked, "b", *inputs) == ["'b' is ready and waits for 60 B of memory"]
     run = GraphRun(1, _Graph(*inputs), None, 0)
     text = explain(checked.machine, {1: run}, {0: 77, 1: 78})
     assert text.splitlines() == [
-        "2 workers; the store holds 0 B of 100 B, 60 B are promised to what is in hand, "
+        "2 workers; the store holds 0 B of 100 B, 60 B are reserved for what is in hand, "
         "0 B are being written to disk",
         "graph 1: 1 READY, 1 RUNNING",
         "worker 0 (process 77) has 'a'",
@@ -156,8 +156,10 @@ def test_the_state_says_who_runs_what(tmp_path: Path):
             thread.join(10)
         assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
         assert {worker["pid"] for worker in state["workers"]} == set(runtime.engine().worker_pids())
-        assert [graph["persisted"] for graph in state["graphs"]] == [True, False]
-        assert state["graphs"][1]["chunks"]["RUNNING"] == 1
+        assert state["persisted"] > 0
+        assert not state["reservations"]
+        (graph,) = state["graphs"]
+        assert graph["chunks"]["RUNNING"] == 1
         assert state["store"]["stored_bytes"] >= kept.nbytes
         assert state["store"]["limit_bytes"] <= 50 << 20
     assert runtime.state() == {}
@@ -221,7 +223,7 @@ def test_a_chunk_that_nobody_would_run_is_a_stall():
     graph.in_client[1] = 1
     checked.machine.handle(ChunksFinished(0, 1, [0], [1.0]), checked.now_s)
     assert checked.machine.stalled() == []
-    checked.machine._dispatcher.take_back(CLIENT, graph, [1])
+    checked.machine._dispatcher.remove_from_worker(CLIENT, graph, [1])
     assert checked.machine.stalled() == [1]
 
 

@@ -36,6 +36,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
 from dask_mars.protocol import channel
+from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -249,6 +250,7 @@ def test_a_killed_worker_is_replaced_and_nothing_computed_is_lost(tmp_path: Path
     assert not psutil.pid_exists(dead)
 
 
+@pytest.mark.slow
 def test_chunks_of_a_dead_worker_are_not_overwritten(tmp_path: Path) -> None:
     with Runtime(num_workers=1) as runtime:
         kept = dask.delayed(large_array)(1, 7.0)
@@ -257,9 +259,10 @@ def test_chunks_of_a_dead_worker_are_not_overwritten(tmp_path: Path) -> None:
         count = dask.delayed(lambda *values: len({float(value[-1]) for value in values}))(*more)
         last = dask.delayed(lambda kept, count: (float(kept.min()), float(kept.max()), count))(kept, count)
         assert last.compute(scheduler=runtime.get) == (7.0, 7.0, 6)
-        assert eventually(lambda: not runtime.engine()._blocks.references)
+        assert eventually(lambda: not runtime.engine()._blocks.counts)
 
 
+@pytest.mark.slow
 def test_a_task_that_always_kills_its_worker(tmp_path: Path, get: Get) -> None:
     with pytest.raises(WorkerDied) as caught:
         dask.delayed(die_first)(tmp_path / "deaths", 100, 0, dask_key_name="the-deadly-one").compute(scheduler=get)
@@ -272,6 +275,7 @@ def test_a_task_that_always_kills_its_worker(tmp_path: Path, get: Get) -> None:
     assert delayed_sum(get) == 3
 
 
+@pytest.mark.slow
 def test_the_allowed_number_of_deaths(tmp_path: Path) -> None:
     def crash() -> None:
         note(tmp_path / "deaths")
@@ -388,13 +392,14 @@ WRITTEN = {
     "no list": framed(3),
     "no message": framed([3]),
     "unknown": framed([(99,)]),
-    "too short": framed([(channel.FINISHED, 1)]),
-    "finished, of no graph": framed([(channel.FINISHED, 999, [0], [(0, 1)], [0.1], {}, [])]),
-    "finished twice": framed([(channel.FINISHED, 1, [0, 0], [(0, 1)] * 2, [0.1] * 2, {}, [])]),
-    "failed, of no graph": framed([(channel.FAILED, 999, 0, None, True)]),
-    "returned and never given": framed([(channel.RETURNED, 1, [100], channel.DROPPED)]),
-    "never held": framed([(channel.UNHELD, [(0, 0, 1)])]),
-    "loaded, of no graph": framed([(channel.LOADED, 999, {0: (0, 1)})]),
+    "less than nothing": framed([(-1, 999, {0: (0, 1)})]),
+    "too short": framed([as_plain(Finished(1, [], [], [], {}, []))[:2]]),
+    "finished, of no graph": framed([as_plain(Finished(999, [0], [(0, 1)], [0.1], {}, []))]),
+    "finished twice": framed([as_plain(Finished(1, [0, 0], [(0, 1)] * 2, [0.1] * 2, {}, []))]),
+    "failed, of no graph": framed([as_plain(Failed(999, 0, None, True))]),
+    "returned and never given": framed([as_plain(Returned(1, [100], "dropped"))]),
+    "never retained": framed([as_plain(Unretained([(0, 0, 1)]))]),
+    "loaded, of no graph": framed([as_plain(Restored(999, {0: (0, 1)}))]),
 }
 
 
@@ -517,6 +522,7 @@ print(dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get), flush=True)
     [("[sleep, spin, sleep, spin]", 60, ""), ("[sleep, sleep]", 1.5, ", threading.Lock()")],
     ids=["in workers", "in the user's process"],
 )
+@pytest.mark.slow
 def test_interrupt(functions: str, seconds: float, extra: str, scripts: Any) -> None:
     text = INTERRUPTED.format(functions=functions, seconds=seconds, extra=extra)
     with scripts.start(str(scripts.write("interrupted.py", text))) as process:
@@ -583,7 +589,7 @@ class Interrupt(Callback):
 def test_nothing_is_kept_for_a_task_of_the_users_process_that_never_begins(runtime: Runtime) -> None:
     with pytest.raises(KeyboardInterrupt), Interrupt(before="finalize"):
         da.ones(100_000, chunks=10_000).compute(scheduler=runtime.get)
-    assert eventually(lambda: not runtime.engine()._blocks.references)
+    assert eventually(lambda: not runtime.engine()._blocks.counts)
 
 
 def test_what_the_users_process_has_begun_goes_on_and_the_rest_is_dropped(runtime: Runtime) -> None:
@@ -601,6 +607,7 @@ def test_what_the_users_process_has_begun_goes_on_and_the_rest_is_dropped(runtim
     assert 0 < target.begun < 20
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_nobody_handles(scripts: Any) -> None:
     script = scripts.write(
         "unhandled.py",
@@ -862,6 +869,21 @@ def test_to_hdf5_and_back(tmp_path: Path, get: Get) -> None:
             assert back.sum().compute() == array.sum().compute()
 
 
+def read_part(path: Path, start: int) -> np.ndarray:
+    with pytest.importorskip("h5py").File(path, "r") as file:
+        return file["x"][start : start + 1000]
+
+
+def test_a_file_that_the_user_writes_is_read_in_the_users_process(tmp_path: Path, get: Get) -> None:
+    h5py = pytest.importorskip("h5py")
+    parts = [dask.delayed(read_part)(tmp_path / "x.h5", start) for start in range(0, 5000, 1000)]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(5000.0)
+        # The file is locked, and what was written may not be there yet.
+        found = dask.compute(*parts, scheduler=get)
+    np.testing.assert_array_equal(np.concatenate(found), np.arange(5000.0))
+
+
 def test_the_lock_of_store_holds_across_processes(tmp_path: Path, zarr: Any, get: Get) -> None:
     target = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=(2000,), chunks=(1000,), dtype="f8")
     # Every block of Dask shares its chunk of Zarr with 24 others, which read, change and write it all the time.
@@ -934,7 +956,7 @@ def test_a_store_that_is_too_small() -> None:
         held = [dask.delayed(large_array)(0.5, number) for number in range(8)]
         with pytest.raises(RequestTooLarge):
             dask.delayed(lambda *arrays: len(arrays))(*held).compute(scheduler=runtime.get)
-        assert eventually(lambda: not runtime.engine()._blocks.references)
+        assert eventually(lambda: not runtime.engine()._blocks.counts)
         assert delayed_sum(runtime.get) == 3
 
 

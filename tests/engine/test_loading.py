@@ -17,7 +17,7 @@ from conftest import files
 
 from dask_mars.engine.receiver import Receiver
 from dask_mars.errors import SpillError, StoreFull
-from dask_mars.protocol import channel
+from dask_mars.protocol.messages import Restored
 from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef, blocks_of, needed_bytes, spilled_file
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.spill_files import SpillFiles
@@ -149,7 +149,7 @@ def test_a_worker_reads_for_itself_where_the_store_is_full(process, store, tmp_p
     graph = process._graphs[1]
     expected = np.arange(MIB, dtype=float)
     graph.values[7] = (None, on_disk(store, expected, tmp_path))
-    graph.loads.add(7)
+    graph.restores.add(7)
     store.seal(np.ones(MIB + MIB // 2))
     (value,) = process._load_inputs(1, (7,), [], False)
     np.testing.assert_array_equal(value, expected)
@@ -160,11 +160,13 @@ def test_a_worker_reads_for_itself_where_the_store_is_full(process, store, tmp_p
 def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_path):
     graph = process._graphs[1]
     graph.values[7] = (None, on_disk(store, np.arange(5000.0), tmp_path))
-    graph.loads.add(7)
+    graph.restores.add(7)
     owners: list[Any] = []
     (value,) = process._load_inputs(1, (7,), owners, False)
-    ((code, number, refs),) = process._outbox.outgoing
-    assert (code, number, list(refs)) == (channel.LOADED, 1, [7])
+    (message,) = process._outbox.outgoing
+    assert isinstance(message, Restored)
+    refs = message.refs
+    assert (message.graph, list(refs)) == (1, [7])
     assert refs[7][0] == ARRAY
     assert [block for block, _ in owners] == list(blocks_of(refs[7]))
     assert not value.flags.writeable
@@ -180,13 +182,13 @@ def test_a_worker_tells_at_once_where_it_has_put_a_value(process, store, tmp_pat
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the chunks that workers put back into the store."""
     chunks: list[int] = []
-    on_loaded = Receiver._on_loaded
+    on_loaded = Receiver._on_restored
 
-    def note(self: Receiver, handle: Any, number: int, refs: dict[int, ObjectRef]) -> None:
-        chunks.extend(refs)
-        on_loaded(self, handle, number, refs)
+    def note(self: Receiver, handle: Any, message: Restored) -> Any:
+        chunks.extend(message.refs)
+        return on_loaded(self, handle, message)
 
-    monkeypatch.setitem(Receiver._receive, channel.LOADED, note)
+    monkeypatch.setitem(Receiver._handlers, Restored, note)
     return chunks
 
 
@@ -378,16 +380,16 @@ def test_masked_arrays_are_assembled_beside_plain_ones(small, written):
 
 def test_a_signal_may_come_while_chunks_are_given_back(process, monkeypatch):
     told: list[tuple[int, list[int]]] = []
-    monkeypatch.setattr(process._outbox, "send_now", lambda message: told.append((message[1], message[2])))
+    monkeypatch.setattr(process._outbox, "send_now", lambda message: told.append((message.graph, message.chunks)))
 
     class Record(tuple):
         """Is looked at when the next signal comes."""
 
-        def __getitem__(self, at):
-            process._give_back()
-            return super().__getitem__(at)
+        def __iter__(self):
+            process._return_queued()
+            return super().__iter__()
 
-    process._queue.extend([Record((1, 0, 5)), (1, 0, 6), (2, 0, 7)])
-    process._give_back()
+    process._queue.extend([Record((1, 0, 5, 0, (), ())), (1, 0, 6, 0, (), ()), (2, 0, 7, 0, (), ())])
+    process._return_queued()
     assert sorted(told) == [(1, [5]), (1, [6]), (2, [7])]
     assert not process._queue

@@ -24,7 +24,7 @@ from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.functions import elementwise
 from dask_mars.expressions.regions import Kind, find_regions
 from dask_mars.expressions.rewrite import Moments, with_expressions
-from dask_mars.expressions.tiling import GRID, on_grid, part, tiles
+from dask_mars.expressions.tiling import GRID, on_grid, tile_index, tiles
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.loop import WorkerProcess
 
@@ -407,7 +407,7 @@ def test_tiles_cover_every_element_once(shape: list[int], most: int) -> None:
         assert view.size <= most + GRID * max(1, view.size // len(view.reshape(-1, *shape[len(tile.where) :])))
         view += 1
         row = np.zeros([1, *shape[1:]])
-        assert np.broadcast_shapes(row[part(tile, row.shape, shape)].shape, tile.shape) == tile.shape
+        assert np.broadcast_shapes(row[tile_index(tile, row.shape, shape)].shape, tile.shape) == tile.shape
     assert (seen == 1).all()
 
 

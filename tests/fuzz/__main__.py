@@ -17,13 +17,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import click  # noqa: E402
 from dask.utils import parse_bytes  # noqa: E402
 
-from benchmarks.soak_leaks import share_allocator  # noqa: E402
-from benchmarks.soak_troubles import watchdog  # noqa: E402
 from tests.fuzz import catalogue, shrinking  # noqa: E402
 from tests.fuzz.engines import PROGRAMS, Engine, LeftBehind, Plan, plan, settled  # noqa: E402
 from tests.fuzz.making import make  # noqa: E402
 from tests.fuzz.programs import Program, Raised  # noqa: E402
 from tests.fuzz.running import Difference, Excused, Excuses, is_unsteady, run, silenced  # noqa: E402
+from tests.soak.leaks import share_allocator  # noqa: E402
+from tests.soak.troubles import watchdog  # noqa: E402
 
 #: Programs between two looks at what is left in the engine.
 _LOOK_EVERY = 10

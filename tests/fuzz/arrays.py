@@ -45,6 +45,9 @@ def from_array(make: Maker) -> Text:
     missing = f", {make.choice([0.1, 0.5])}" if make.chance(0.2) else ""
     data = f"values({make.seed()}, {shape}, {dtype!r}{missing})"
     option = make.choice([""] * 6 + [", name=False", ", lock=True", ", inline_array=True", ", asarray=False"])
+    if dtype == "O" and option == ", lock=True":
+        # Dask's optimiser forgets `asarray=False` beside a lock, and makes arrays of items that are any objects.
+        option = ""
     if make.chance(0.1):
         data = f"Lazily({data})"
     return f"da.from_array({data}, chunks={make.chunks(shape)}{option})"

@@ -18,8 +18,8 @@ from typing import Any
 import dask
 
 import dask_mars
-from benchmarks.soak_leaks import Errors, Surroundings, left_in_engine
 from dask_mars import Runtime
+from tests.soak.leaks import Errors, Surroundings, left_in_engine
 
 MIB = 1 << 20
 #: Programs that one engine computes. Which engine a program has follows from its seed.
@@ -78,6 +78,7 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
         "allowed-worker-losses": 1000,
         "retry-delay": "5 ms",
         "retry-delay-limit": "50 ms",
+        "policy": chance.choice(["memory", "memory", "mars"]),
     }
     if memory_limit is None and small:
         memory_limit = chance.choice([64, 96, 128]) * MIB

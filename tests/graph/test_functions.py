@@ -20,8 +20,8 @@ from dask.array.core import getter
 
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.graph import functions
-from dask_mars.graph.functions import FunctionRegistry, op_id_of, path_of
-from dask_mars.protocol import channel
+from dask_mars.graph.functions import FunctionRegistry, function_id_of, path_of
+from dask_mars.protocol.messages import Run
 from tests import tasks
 from tests.conftest import without_addresses
 
@@ -94,20 +94,20 @@ def test_examples_in_the_documentation():
 
 
 @pytest.mark.parametrize(
-    ("op_id", "path"),
+    ("function_id", "path"),
     [
         (574610788, "mars.tensor.random.core:TensorRandomOperand"),
         (1112862296, "mars.core.operand.shuffle:MapReduceOperand"),
         (710700605, "mars.core.operand.fetch:FetchShuffle"),
     ],
 )
-def test_op_ids_are_those_of_mars(op_id, path):
-    assert op_id_of(path) == op_id
+def test_op_ids_are_those_of_mars(function_id, path):
+    assert function_id_of(path) == function_id
 
 
 def test_op_id_is_four_bytes_without_a_sign():
-    assert all(0 <= op_id_of(f"module:name{number}") < 2**32 for number in range(100))
-    assert any(op_id_of(f"module:name{number}") >= 2**31 for number in range(100))
+    assert all(0 <= function_id_of(f"module:name{number}") < 2**32 for number in range(100))
+    assert any(function_id_of(f"module:name{number}") >= 2**31 for number in range(100))
 
 
 @pytest.mark.parametrize(
@@ -221,32 +221,32 @@ def test_module_that_raises_when_asked_gives_no_path(monkeypatch):
 
 def test_path_becomes_the_callable_on_first_use(mapping, module):
     loaded = module("def function():\n    return 1\n")
-    op_id = mapping.op_id(loaded.function)
-    path = mapping.path(op_id)
+    function_id = mapping.function_id(loaded.function)
+    path = mapping.path(function_id)
     del sys.modules["written_for_test"]
     other = FunctionRegistry()
-    other.learn(op_id, path)
+    other.learn(function_id, path)
     assert "written_for_test" not in sys.modules
-    function = other[op_id]
+    function = other[function_id]
     assert function is sys.modules["written_for_test"].function
     assert function is not loaded.function
-    assert other[op_id] is function
+    assert other[function_id] is function
 
 
 def test_module_loaded_again_gives_its_new_function(mapping, module):
-    op_id = mapping.op_id(module("def function():\n    return 1\n").function)
-    mapping.learn(op_id, mapping.path(op_id))
-    old = mapping[op_id]
+    function_id = mapping.function_id(module("def function():\n    return 1\n").function)
+    mapping.learn(function_id, mapping.path(function_id))
+    old = mapping[function_id]
     module("def function():\n    return 2\n")
     importlib.reload(sys.modules["written_for_test"])
-    assert (old(), mapping[op_id]()) == (1, 2)
-    assert mapping.op_id(old) is None
-    assert mapping.op_id(mapping[op_id]) == op_id
+    assert (old(), mapping[function_id]()) == (1, 2)
+    assert mapping.function_id(old) is None
+    assert mapping.function_id(mapping[function_id]) == function_id
 
 
 def test_op_id_never_learnt_is_an_error(mapping):
     with pytest.raises(KeyError):
-        mapping[op_id_of("tests.tasks:pid_of")]
+        mapping[function_id_of("tests.tasks:pid_of")]
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_path_that_leads_nowhere_is_an_error_at_each_use(mapping, path, error):
 
 
 def test_second_path_with_the_same_hash_has_no_op_id(mapping, monkeypatch):
-    monkeypatch.setattr(functions, "op_id_of", lambda path: 7)
-    assert mapping.op_id(twice) == 7
-    assert mapping.op_id(thrice) is None
-    assert mapping.op_id(twice) == 7
+    monkeypatch.setattr(functions, "function_id_of", lambda path: 7)
+    assert mapping.function_id(twice) == 7
+    assert mapping.function_id(thrice) is None
+    assert mapping.function_id(twice) == 7
     assert mapping.path(7) == f"{__name__}:twice"
 
 
@@ -284,9 +284,9 @@ def sent(monkeypatch) -> list[tuple[Any, ...]]:
     messages: list[tuple[Any, ...]] = []
     send = WorkerHandle.send
 
-    def record(handle: WorkerHandle, message: tuple[Any, ...]) -> None:
-        if message[0] == channel.RUN:
-            messages.append((handle.process.pid, *message[-2:]))
+    def record(handle: WorkerHandle, message: Any) -> None:
+        if isinstance(message, Run):
+            messages.append((handle.process.pid, message.operands, message.paths))
         send(handle, message)
 
     monkeypatch.setattr(WorkerHandle, "send", record)
@@ -297,12 +297,12 @@ def test_worker_is_told_each_path_once_and_op_ids_from_then_on(runtime, sent):
     for offset in range(3):
         dsk = {("x", n): (twice, n + offset) for n in range(200)}
         assert runtime.get(dsk, list(dsk)) == tuple(2 * (n + offset) for n in range(200))
-    op_id = op_id_of(f"{__name__}:twice")
+    function_id = function_id_of(f"{__name__}:twice")
     told: dict[int, list[str]] = {}
     for pid, packed_operands, paths in sent:
         told.setdefault(pid, []).extend(paths.values())
         for packed in packed_operands.values():
-            assert packed[1] == (op_id,)
+            assert packed[1] == (function_id,)
             assert packed[-1] is None
     assert all(paths.count(f"{__name__}:twice") <= 1 for paths in told.values())
     assert sum(len(packed_operands) for _, packed_operands, _ in sent) >= 3
@@ -314,13 +314,13 @@ def test_functions_without_a_path_travel_by_value_beside_those_with_one(runtime,
     assert runtime.get(dsk, "x") == 22
     ((_, packed_operands, paths),) = sent
     (packed,) = packed_operands.values()
-    assert sorted(op_id is None for op_id in packed[1]) == [False, True, True]
+    assert sorted(function_id is None for function_id in packed[1]) == [False, True, True]
     assert packed[-1] is not None
     assert set(paths.values()) <= {f"{__name__}:twice"}
 
 
 def test_functions_whose_hashes_are_equal_are_not_confused(runtime, monkeypatch):
-    monkeypatch.setattr(functions, "op_id_of", lambda path: 12345)
+    monkeypatch.setattr(functions, "function_id_of", lambda path: 12345)
     dsk = {"x": (twice, 5), "y": (thrice, 5), "z": (operator.neg, 5), "all": (list, ["x", "y", "z"])}
     assert runtime.get(dsk, "all") == [10, 15, -5]
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from dask_mars.graph import ids
 from dask_mars.graph.ids import (
+    GRAPH_LIMIT,
     NO_SUBTASK,
+    NUMBER_LIMIT,
     STAGE_LIMIT,
     SUBTASK_ID_BYTES,
-    SUBTASK_LIMIT,
-    TASK_LIMIT,
     SubtaskId,
     decode_subtask_id,
     subtask_id,
@@ -22,9 +22,9 @@ from dask_mars.graph.ids import (
 )
 from dask_mars.protocol.control import PART_BYTES, ControlPage, page_bytes
 
-TASKS = st.integers(0, TASK_LIMIT - 1)
+TASKS = st.integers(0, GRAPH_LIMIT - 1)
 STAGES = st.integers(0, STAGE_LIMIT - 1)
-SUBTASKS = st.integers(0, SUBTASK_LIMIT - 1)
+SUBTASKS = st.integers(0, NUMBER_LIMIT - 1)
 
 
 def composed_as_in_mars(task: int, stage: int, subtask: int) -> bytes:
@@ -58,9 +58,9 @@ def test_written_id_is_the_composed_one(task, stage, subtask):
         (-1, 0, 0),
         (0, -1, 0),
         (0, 0, -1),
-        (TASK_LIMIT, 0, 0),
+        (GRAPH_LIMIT, 0, 0),
         (0, STAGE_LIMIT, 0),
-        (0, 0, SUBTASK_LIMIT),
+        (0, 0, NUMBER_LIMIT),
     ],
 )
 def test_number_out_of_range_is_refused(numbers):
@@ -86,7 +86,7 @@ def page() -> ControlPage:
 
 
 def test_each_worker_has_a_cache_line_of_its_own(page):
-    notes = [page.note_of(worker) for worker in range(3)]
+    notes = [page.running_id_of(worker) for worker in range(3)]
     for worker, note in enumerate(notes):
         write_subtask_id(note, worker + 1, 0, 2**40 + worker)
     assert [page.running(worker) for worker in range(3)] == [(n + 1, 0, 2**40 + n) for n in range(3)]
@@ -103,14 +103,14 @@ def test_page_has_room_for_every_worker():
 
 @pytest.mark.parametrize("written", range(SUBTASK_ID_BYTES))
 def test_note_cut_short_names_no_chunk(page, written):
-    page.note_of(0)[:written] = subtask_id(7, 0, 3)[:written]
+    page.running_id_of(0)[:written] = subtask_id(7, 0, 3)[:written]
     noted = page.running(0)
-    assert noted is None or (noted.task, noted.subtask) != (7, 3)
-    assert noted is None or noted.task != 7 or noted.subtask > 2**32
+    assert noted is None or (noted.graph, noted.number) != (7, 3)
+    assert noted is None or noted.graph != 7 or noted.number > 2**32
 
 
 @pytest.mark.parametrize("erased", range(4, SUBTASK_ID_BYTES + 1))
 def test_note_half_erased_is_none(page, erased):
-    page.note_of(0)[:] = subtask_id(7, 0, 3)
-    page.note_of(0)[:erased] = NO_SUBTASK[:erased]
+    page.running_id_of(0)[:] = subtask_id(7, 0, 3)
+    page.running_id_of(0)[:erased] = NO_SUBTASK[:erased]
     assert page.running(0) is None

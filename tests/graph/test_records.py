@@ -18,8 +18,8 @@ import pytest
 from dask.diagnostics import ProgressBar
 from symbolic import values_of
 
-from dask_mars.client import computation as client
-from dask_mars.graph.chunks import Chunk, ChunkGraph, Declared, Held, Operand, Step, Subprogram
+from dask_mars.client import backend
+from dask_mars.graph.chunks import Chunk, ChunkGraph, Constant, Declared, Operand, Step, Subprogram
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
@@ -114,7 +114,7 @@ def test_operands_that_do_the_same_have_one_logic_key():
         operand_of(abs, partial(np.sin, dtype="f4")),
         operand_of(abs, lambda value: value + 1),
         operand_of(abs, Subprogram(operand_of(np.sin), ())),
-        operand_of(abs, Held(np.sin)),
+        operand_of(abs, Constant(np.sin)),
     ],
     ids=range(8),
 )
@@ -259,13 +259,13 @@ def test_delayed_is_undeclared():
 
 def test_declarations_reach_the_graph_that_is_computed(runtime, monkeypatch):
     graphs = []
-    computation = client._Computation
+    computation = backend.Computation
 
     def record(engine: Any, graph: ChunkGraph, *rest: Any) -> Any:
         graphs.append(graph)
         return computation(engine, graph, *rest)
 
-    monkeypatch.setattr(client, "_Computation", record)
+    monkeypatch.setattr(backend, "Computation", record)
     x = da.ones(10, chunks=5) + 1
     x.compute(scheduler=runtime.get)
     with ProgressBar(out=io.StringIO()):

@@ -31,7 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from symbolic import evaluate
 
-from dask_mars.graph.chunks import DATA, Held, Operand, Step, Subprogram
+from dask_mars.graph.chunks import DATA, Constant, Operand, Step, Subprogram
 from dask_mars.optimize.compiler import LARGE_LITERAL_BYTES
 from dask_mars.optimize.convert import convert
 
@@ -349,7 +349,7 @@ def test_callable_that_chunks_share_belongs_to_their_operand(shared):
     assert [sum(map(callable, literals)) for literals in graph.literals] == [1] + [0] * 9
     assert graph.operand_of == [0] + [1] * 9
     assert [operand.name for operand in graph.operands] == ["call", "call"]
-    (held,) = [function for function in graph.operands[1].functions if isinstance(function, Held)]
+    (held,) = [function for function in graph.operands[1].functions if isinstance(function, Constant)]
     assert held() is shared
 
 

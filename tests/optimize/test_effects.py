@@ -12,12 +12,12 @@ import pytest
 from machines import CheckedMachine
 from tasks import die_first, fail_first, notes
 
-from benchmarks.graphs import handed_over
 from dask_mars import Runtime
 from dask_mars.errors import WorkerDied
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import ChunkFailed, FailGraph, Run, WorkerLost, WorkerStarted
+from studies.graphs import handed_over
 
 pytestmark = pytest.mark.timeout(60)
 

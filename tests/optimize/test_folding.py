@@ -12,7 +12,7 @@ import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef
 from symbolic import evaluate, function_names
 
-from dask_mars.client import computation as client
+from dask_mars.client import backend
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.folding import fold_initial
@@ -109,7 +109,7 @@ def test_long_operands_do_not_grow():
 def test_it_is_done_where_there_are_many_chunks_a_worker(get, monkeypatch):
     x = da.ones(4000, chunks=10).reshape(40, 100).sum(axis=0)
     prepared_with = []
-    monkeypatch.setattr(client, "prepare", lambda *a, **k: prepared_with.append(k) or prepare(*a, **k))
+    monkeypatch.setattr(backend, "prepare", lambda *a, **k: prepared_with.append(k) or prepare(*a, **k))
     expected = np.full(100, 40.0)
     for setting, workers, fold_from in ((None, None, None), (1, 2, 2), (3, 1, 3), (0, 2, 0)):
         with dask.config.set({"dask-mars.fold-initial": setting}):

@@ -9,10 +9,10 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from benchmarks.graphs import handed_over
 from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.optimize.prepare import prepare
 from dask_mars.optimize.read_sizes import with_reads
+from studies.graphs import handed_over
 
 
 class Source:

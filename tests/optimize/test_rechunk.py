@@ -9,9 +9,9 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from benchmarks.graphs import handed_over
-from dask_mars.cluster.requirements import Finder
+from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.optimize.prepare import prepare
+from studies.graphs import handed_over
 
 #: Shape, chunks before, chunks after.
 CASES = [
@@ -42,8 +42,8 @@ def test_results_are_those_of_tasks(get, shape, before, after, use):
 
 def test_workers_of_dask_are_not_needed():
     handed = handed_over(rechunked((400, 400), (100, 400), (400, 100), "p2p") + 1)
-    requirements = Finder()
-    graph = prepare(*handed, apart=requirements.apart)
+    requirements = RequirementsFinder()
+    graph = prepare(*handed, select_unmergeable=requirements.select_unmergeable)
     assert not requirements.of(graph).chunks()
     # What the array declares of its chunks holds for those of the rechunk.
     (output,) = graph.outputs

@@ -93,9 +93,9 @@ def test_operand_arrives_with_the_same_functions():
     )
     sender, receiver = FunctionRegistry(), FunctionRegistry()
     packed = pickle.loads(pickle.dumps(pack_operand(operand, sender, dumps)))
-    for op_id in packed[1]:
-        if op_id is not None:
-            receiver.learn(op_id, sender.path(op_id))
+    for function_id in packed[1]:
+        if function_id is not None:
+            receiver.learn(function_id, sender.path(function_id))
     arrived = unpack_operand(packed, receiver, loads)
     assert arrived.functions[0] is operator.add
     assert arrived.functions[2] is dict

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars.scheduler.assigner import Progress, assign
+from dask_mars.scheduler.assigner import GraphProgress, assign
 from dask_mars.scheduler.events import GraphPlan
 from tests.machines import plan, tree
 
@@ -74,7 +74,7 @@ def test_what_is_left_is_assigned_when_workers_have_come_and_gone(graph, slots, 
     now = data.draw(workers)
     held = {chunk: {data.draw(st.sampled_from(sorted(slots))): 10} for chunk in finished}
     in_hand = {chunk: worker for chunk, worker in before.items() if chunk not in finished and chunk % 2}
-    progress = Progress(finished, in_hand, held)
+    progress = GraphProgress(finished, in_hand, held)
     assigned = assign(graph, now, traversal, progress=progress)
     staying = {chunk for chunk, worker in in_hand.items() if worker in now}
     assert set(assigned) == set(initial(graph, finished)) - staying
@@ -132,7 +132,7 @@ def test_traversals_differ():
 @both
 def test_chunks_go_to_the_worker_with_more_than_half_of_their_inputs(traversal):
     graph = plan((), (), (), (0, 1, 2), (0, 1), (1, 1), data=(0, 1, 2))
-    held = Progress(held_bytes={0: {7: 60}, 1: {8: 60}, 2: {8: 1}})
+    held = GraphProgress(replica_bytes={0: {7: 60}, 1: {8: 60}, 2: {8: 1}})
     assigned = assign(graph, {7: 1, 8: 1}, traversal, progress=held)
     assert assigned[3] == 8
     assert assigned[5] == 8
@@ -142,14 +142,14 @@ def test_chunks_go_to_the_worker_with_more_than_half_of_their_inputs(traversal):
 
 def test_data_at_a_worker_that_the_user_does_not_allow_fix_nothing():
     graph = plan((), (0,), data=(0,))
-    held = Progress(held_bytes={0: {7: 60}})
+    held = GraphProgress(replica_bytes={0: {7: 60}})
     assert assign(graph, {7: 1, 8: 1}, allowed={1: [8]}, progress=held) == {1: 8}
 
 
 @both
 def test_fixed_chunks_count_as_a_share(traversal):
     graph = plan((), (0,), (0,), (), (), (), (), data=(0,))
-    held = Progress(held_bytes={0: {1: 60}})
+    held = GraphProgress(replica_bytes={0: {1: 60}})
     counts = Counter(assign(graph, {0: 1, 1: 1}, traversal, progress=held).values())
     assert counts == {0: 3, 1: 3}
 
@@ -161,7 +161,7 @@ def test_what_is_left_goes_where_its_siblings_are(traversal):
     # Of each subtree half is computed, at another worker than it would be given first.
     finished = [leaf for number, leaf in enumerate(leaves) if number % 4 < 2]
     at = {leaf: 3 - number // 4 for number, leaf in enumerate(leaves)}
-    progress = Progress(finished, held_bytes={leaf: {at[leaf]: 10} for leaf in finished})
+    progress = GraphProgress(finished, replica_bytes={leaf: {at[leaf]: 10} for leaf in finished})
     assigned = assign(graph, dict.fromkeys(range(4), 1), traversal, progress=progress)
     assert assigned == {leaf: at[leaf] for leaf in leaves if leaf not in finished}
 
@@ -169,7 +169,7 @@ def test_what_is_left_goes_where_its_siblings_are(traversal):
 @both
 def test_what_a_new_worker_gets_others_have_not_in_hand(traversal):
     graph = plan(*[()] * 9)
-    progress = Progress(in_hand={0: 0, 1: 0, 2: 1, 3: 5})
+    progress = GraphProgress(in_hand={0: 0, 1: 0, 2: 1, 3: 5})
     assigned = assign(graph, {0: 1, 1: 1, 2: 1}, traversal, progress=progress)
     # Worker 5 is gone.
     assert list(assigned) == [3, 4, 5, 6, 7, 8]

@@ -297,7 +297,7 @@ def known_fast(machine, count, graph=1):
 
 
 def test_lost_worker_is_blamed_on_the_chunk_it_ran_and_the_rest_runs_elsewhere_at_once():
-    machine = CheckedMachine(lost_limit=1, retry_delay_s=0.5)
+    machine = CheckedMachine(allowed_worker_losses=1, retry_delay_s=0.5)
     assert known_fast(machine, 3) == [Run(0, 1, [1, 2, 3])]
     assert machine.post(WorkerLost(0, running=(1, 1))) == []
     assert machine.states() == ["FINISHED", "READY", "READY", "READY"]
@@ -308,7 +308,7 @@ def test_lost_worker_is_blamed_on_the_chunk_it_ran_and_the_rest_runs_elsewhere_a
 
 
 def test_chunk_that_takes_too_many_workers_with_it_fails_its_graph():
-    machine = CheckedMachine(lost_limit=2, retry_delay_s=0.5, retry_delay_limit_s=10.0)
+    machine = CheckedMachine(allowed_worker_losses=2, retry_delay_s=0.5, retry_delay_limit_s=10.0)
     machine.submit(())
     for delay_s in (0.5, 1.0):
         assert machine.post(WorkerLost(0, running=(1, 0))) == []
@@ -318,7 +318,7 @@ def test_chunk_that_takes_too_many_workers_with_it_fails_its_graph():
 
 
 def test_chunk_is_not_blamed_for_a_death_before_it_started():
-    machine = CheckedMachine(lost_limit=0)
+    machine = CheckedMachine(allowed_worker_losses=0)
     machine.submit(())
     for _ in range(3):
         assert machine.post(WorkerLost(0, running=None)) == []
@@ -326,7 +326,7 @@ def test_chunk_is_not_blamed_for_a_death_before_it_started():
 
 
 def test_losses_do_not_use_up_retries():
-    machine = CheckedMachine(lost_limit=3)
+    machine = CheckedMachine(allowed_worker_losses=3)
     machine.submit((), default_retries=1)
     machine.post(WorkerLost(0, running=(1, 0)))
     machine.post(WorkerStarted(0), after_s=60.0)
@@ -342,7 +342,7 @@ def test_work_of_a_lost_worker_goes_to_another():
 
 
 def test_fatal_loss_cancels_what_else_the_lost_worker_had():
-    machine = CheckedMachine(lost_limit=0)
+    machine = CheckedMachine(allowed_worker_losses=0)
     assert known_fast(machine, 3) == [Run(0, 1, [1, 2, 3])]
     assert machine.post(WorkerLost(0, running=(1, 2))) == [FailGraph(1, 2, True), ForgetGraph(1)]
 
@@ -739,7 +739,7 @@ def test_what_frees_memory_comes_right_behind_its_inputs():
 def test_what_takes_more_than_it_frees_waits_for_its_turn():
     sizes = [1 if chunk in (0, 1, 2, 4, 5, 6) else 100 for chunk in range(10)]
     operand_of = [min(size, 2) for size in sizes]
-    order = order_of(*COLUMNS, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
+    order = order_of(*COLUMNS, sizes=sizes, operand_of=operand_of, declared_bytes=sizes)
     assert order == list(range(10))
 
 
@@ -759,13 +759,13 @@ QUADRATIC = ((), (0,), (), (2,), (1, 3), (), (5,), (), (7,), (6, 8), (0, 5), (2,
 def test_an_input_is_brought_forward_for_what_frees_memory_with_it():
     operand_of = [0 if not inputs else 1 for inputs in QUADRATIC]
     sizes = [0 if operand else 10 for operand in operand_of]
-    order = order_of(*QUADRATIC, sizes=sizes, operand_of=operand_of, declared_bytes=lambda chunk: sizes[chunk])
+    order = order_of(*QUADRATIC, sizes=sizes, operand_of=operand_of, declared_bytes=sizes)
     assert order == [0, 1, 5, 6, 10, 2, 3, 4, 7, 8, 11, 9, 12]
 
 
 def test_what_was_brought_forward_and_failed_waits_for_its_retry():
     checked = CheckedMachine(store_limit=10**6, memory_limit=10**6)
-    checked.submit(*COLUMNS, default_retries=1, declared_bytes=lambda chunk: 1)
+    checked.submit(*COLUMNS, default_retries=1, declared_bytes=[1] * len(COLUMNS))
     for chunk in (0, 1, 2, 3):
         checked.post(ChunksFinished(0, 1, [chunk], [1.0], {chunk: 1}, {chunk: 1}))
     assert checked.machine.in_hand(0) == [(1, 8)]

@@ -13,25 +13,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines import plan
 
+from dask_mars.scheduler.estimates import Estimates
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
     ChunksFinished,
-    ChunksLoaded,
+    ChunksRestored,
     ChunksReturned,
-    ChunksSpilled,
     Event,
     FailGraph,
     FinishGraph,
     ForgetGraph,
     Free,
+    GrantReservation,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
     Interrupt,
+    MemoryMeasured,
+    ObjectSpilled,
     ReadAhead,
     Refuse,
-    ResultsKept,
+    RefuseReservation,
+    ReservationReleased,
+    ReservationRequested,
+    ResultsPersisted,
     ResultsTaken,
     Run,
     Spill,
@@ -40,18 +46,21 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Policy
-from dask_mars.scheduler.memory import GraphMemory, Memory
+from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.memory import RESERVATION, Memory
+from dask_mars.scheduler.objects import Objects, StoredObject
 
 
 class Host:
     """Workers, a store of so many bytes and a disk, which do what the machine says and keep count."""
 
-    def __init__(self, sizes: Any, limit: int, hard_limit: int = 10**6, workers: int = 2, **policy: Any) -> None:
+    def __init__(
+        self, sizes: Any, limit: int, hard_limit: int = 10**6, workers: int = 2, **parameters: Any
+    ) -> None:
         #: Bytes of each chunk's result.
         self.sizes = sizes
         self.limit = limit
-        self.machine = Machine(Policy(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **policy))
+        self.machine = Machine(Parameters(store_limit=limit, memory_limit=hard_limit, window_s=0.01, **parameters))
         self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
         self.plans: dict[int, GraphPlan] = {}
         self.stored: dict[tuple[int, int], int] = {}
@@ -66,6 +75,8 @@ class Host:
         self.ever_spilled: list[tuple[int, int]] = []
         self.finished: set[int] = set()
         self.taken: set[int] = set()
+        self.persisted: set[tuple[int, int]] = set()
+        self.granted: list[int] = []
         self.failed: dict[int, int] = {}
         self.refused: dict[int, Refuse] = {}
         self.started: list[int] = []
@@ -89,7 +100,8 @@ class Host:
     def post(self, event: Event) -> None:
         events = [event]
         while events:
-            before = self.machine.memory.stored_bytes = self.stored_bytes
+            before = self.stored_bytes
+            assert self.machine.handle(MemoryMeasured(before, self.limit), self.now_s) == []
             for instruction in self.machine.handle(events.pop(0), self.now_s):
                 self.carry_out(instruction)
             self.machine.validate()
@@ -98,7 +110,7 @@ class Host:
                 events.append(TimePassed())
 
     def carry_out(self, instruction: Any) -> None:
-        graph = instruction.graph
+        graph = getattr(instruction, "graph", None)
         match instruction:
             case Run(worker, _, chunks, loads):
                 for source in loads:
@@ -118,22 +130,22 @@ class Host:
                     self.stored.pop((graph, chunk), None)
                     self.on_disk.discard((graph, chunk))
                     self.written.discard((graph, chunk))
-            case Spill(_, chunks):
-                for chunk in chunks:
-                    assert (graph, chunk) in self.stored
-                    assert (graph, chunk) not in self.writing
-                    self.writing.append((graph, chunk))
-            case UseSpilled(_, chunks):
-                for chunk in chunks:
-                    assert (graph, chunk) in self.written
-                    assert (graph, chunk) not in self.pinned()
-                    del self.stored[graph, chunk]
-                    self.on_disk.add((graph, chunk))
-                    self.ever_spilled.append((graph, chunk))
-            case ReadAhead(_, chunks):
-                for chunk in chunks:
-                    assert (graph, chunk) in self.on_disk
-                    self.announced.append((graph, chunk))
+            case Spill(objects):
+                assert self.stored.keys() >= set(objects)
+                assert not set(objects) & set(self.writing)
+                self.writing += objects
+            case UseSpilled(id, places):
+                assert places == ([] if id in self.persisted else [id])
+                assert id in self.written
+                assert id not in self.pinned()
+                del self.stored[id]
+                self.on_disk.add(id)
+                self.ever_spilled.append(id)
+            case ReadAhead(objects):
+                assert self.on_disk >= set(objects)
+                self.announced += objects
+            case GrantReservation(number):
+                self.granted.append(number)
             case FinishGraph():
                 self.finished.add(graph)
             case Refuse(_, chunk, _, _):
@@ -142,7 +154,7 @@ class Host:
                 self.failed[graph] = chunk
             case ForgetGraph():
                 for place in (self.stored, self.on_disk, self.written):
-                    for key in [key for key in place if key[0] == graph]:
+                    for key in [key for key in place if key[0] == graph and key not in self.persisted]:
                         place.pop(key) if isinstance(place, dict) else place.remove(key)
             case Interrupt():
                 pass
@@ -194,7 +206,7 @@ class Host:
                 self.on_disk.remove((graph, source))
                 self.stored[graph, source] = self.sizes[source]
                 self.ever_loaded.append((graph, source))
-                self.post(ChunksLoaded(worker, graph, [source]))
+                self.post(ChunksRestored(worker, graph, [source]))
 
     def lose(self, worker: int) -> None:
         """Let a worker die and start again."""
@@ -209,21 +221,19 @@ class Host:
         self.taken.add(graph)
         self.post(ResultsTaken(graph))
 
-    def keep_results(self, graph: int, kept: int) -> None:
-        """Let the user keep the results of a graph in the store, as another graph."""
+    def persist_results(self, graph: int) -> None:
+        """Let the results of a graph stay in the store."""
         outputs = self.plans[graph].outputs
-        self.plans[kept] = plan(*[()] * len(outputs), outputs=range(len(outputs)), data=range(len(outputs)))
-        for number, chunk in enumerate(outputs):
-            self.stored[kept, number] = self.stored.pop((graph, chunk))
+        self.persisted.update((graph, chunk) for chunk in outputs)
         self.taken.add(graph)
-        self.post(ResultsKept(graph, kept, outputs))
+        self.post(ResultsPersisted(graph, outputs))
 
     def answer(self, written: bool = True) -> None:
         """Let the disk answer the oldest request."""
-        graph, chunk = self.writing.pop(0)
-        if written and (graph, chunk) in self.stored:
-            self.written.add((graph, chunk))
-        self.post(ChunksSpilled(graph, {chunk: self.sizes[chunk]}, written))
+        id = self.writing.pop(0)
+        if written and id in self.stored:
+            self.written.add(id)
+        self.post(ObjectSpilled(id, self.sizes[id[1]], written))
 
     def step(self) -> bool:
         """Let something happen; False if nothing can."""
@@ -283,7 +293,7 @@ def test_without_pressure_nothing_is_different():
 
 def test_declared_bytes_hold_back_what_was_never_seen():
     graph_plan = pairs(8)
-    graph_plan.declared_bytes = lambda chunk: 40
+    graph_plan.declared_bytes = [40] * len(graph_plan.inputs)
     host = Host(sizes_of(graph_plan, 40, 0, 0), limit=100, workers=4)
     host.submit(graph_plan)
     assert len(host.started) == 2
@@ -294,7 +304,7 @@ def test_declared_bytes_hold_back_what_was_never_seen():
 
 def test_what_operands_take_while_they_run_is_learnt():
     graph_plan = plan(*[()] * 6, tuple(range(6)), operand_of=[0] * 6 + [1])
-    machine = Machine(Policy(store_limit=100, memory_limit=100))
+    machine = Machine(Parameters(store_limit=100, memory_limit=100))
     for worker in range(4):
         machine.handle(WorkerStarted(worker), 0.0)
     runs = machine.handle(GraphSubmitted(1, graph_plan), 0.0)
@@ -308,12 +318,12 @@ def test_what_operands_take_while_they_run_is_learnt():
 
 
 def test_results_count_where_they_take_more_than_the_operand_was_seen_to_take():
-    memory = GraphMemory([0, 0], None)
-    assert memory.learn([0], {0: 50}, {0: 50}, {0: 20}) == {0}
-    assert memory.need(1) == 50
-    assert memory.learn([], {}, {}, {0: 10}) == set()
-    assert memory.learn([], {}, {}, {0: 70}) == {0}
-    assert (memory.need(1), memory.expected(1)) == (70, 50)
+    estimates = Estimates([0, 0], None)
+    assert estimates.learn([0], {0: 50}, {0: 20}) == {0}
+    assert estimates.required_bytes(1) == 50
+    assert estimates.learn([], {}, {0: 10}) == set()
+    assert estimates.learn([], {}, {0: 70}) == {0}
+    assert (estimates.required_bytes(1), estimates.expected_bytes(1)) == (70, 50)
 
 
 def test_what_results_take_is_learnt():
@@ -331,7 +341,7 @@ def test_what_results_take_is_learnt():
 
 def test_small_chunks_pass_a_large_one_that_has_no_room():
     graph_plan = plan((), (), (), (), (), (0, 1, 2, 3, 4), operand_of=[0, 1, 2, 2, 2, 3])
-    graph_plan.declared_bytes = lambda chunk: [60, 80, 5, 5, 5, 0][chunk]
+    graph_plan.declared_bytes = [60, 80, 5, 5, 5, 0]
     host = Host([60, 80, 5, 5, 5, 0], limit=100, workers=1)
     host.submit(graph_plan)
     host.finish(0, 1, [0], seconds=1e-3)
@@ -344,7 +354,7 @@ def test_small_chunks_pass_a_large_one_that_has_no_room():
 def test_it_is_not_passed_for_ever():
     count = 40
     graph_plan = plan((), *[()] * count, tuple(range(count + 1)), operand_of=[0] + [1] * count + [2])
-    graph_plan.declared_bytes = lambda chunk: [80, *[5] * count, 0][chunk]
+    graph_plan.declared_bytes = [80, *[5] * count, 0]
     host = Host([80, *[5] * count, 0], limit=100, workers=1, pass_limit=3)
     # Something else is in the store, and cannot leave it.
     host.stored[99, 0] = 50
@@ -357,7 +367,7 @@ def test_it_is_not_passed_for_ever():
 
 def test_one_that_is_larger_than_the_limit_runs_alone():
     graph_plan = plan((), (), (0,), (1, 2), operand_of=[0, 1, 2, 3])
-    graph_plan.declared_bytes = lambda chunk: [10, 500, 10, 0][chunk]
+    graph_plan.declared_bytes = [10, 500, 10, 0]
     host = Host([10, 500, 10, 0], limit=100)
     host.submit(graph_plan)
     while host.step():
@@ -368,7 +378,7 @@ def test_one_that_is_larger_than_the_limit_runs_alone():
 
 def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
     graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
-    graph_plan.declared_bytes = lambda chunk: [10, 500, 10][chunk]
+    graph_plan.declared_bytes = [10, 500, 10]
     host = Host([10, 500, 10], limit=100, hard_limit=200)
     host.submit(graph_plan)
     host.run()
@@ -377,82 +387,102 @@ def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
     assert not host.machine.memory.reserved_bytes
 
 
-# -- room for what comes from elsewhere ---------------------------------------------------------------------------
+# -- reservations for what comes from elsewhere -------------------------------------------------------------------
 
 
-def room(size: int) -> GraphPlan:
-    """Return the plan of what the user's process is to put into the store."""
-    return plan((), in_client=frozenset([0]), declared_bytes=lambda chunk: size, client_stores=True)
-
-
-def give_back(host: Host, graph: int) -> None:
-    """Let the user's process have no use for its room any more."""
-    host.post(GraphCancelled(graph))
-    if host.hands[CLIENT]:
-        host.hands[CLIENT].remove((graph, 0))
-        host.post(ChunksReturned(CLIENT, graph, [0]))
-
-
-def test_room_is_made_before_it_is_given():
+def test_room_is_made_before_a_reservation_is_granted():
     host = Host([40, 40], limit=100, workers=1)
-    host.submit(plan((), (), outputs=[0, 1], declared_bytes=lambda chunk: 40))
+    host.submit(plan((), (), outputs=[0, 1], declared_bytes=[40, 40]))
     host.run()
-    host.keep_results(1, 2)
-    host.submit(room(70), graph=3)
-    assert not host.hands[CLIENT]
-    host.run_workers()
-    assert host.hands[CLIENT] == [(3, 0)]
-    assert host.ever_spilled == [(2, 0), (2, 1)]
+    host.persist_results(1)
+    host.post(ReservationRequested(7, 70))
+    assert not host.granted
+    assert host.machine.blocked == (RESERVATION, 7, 70)
+    while host.writing:
+        host.answer()
+    assert host.granted == [7]
+    assert host.ever_spilled == [(1, 0), (1, 1)]
     assert host.machine.memory.reserved_bytes == 70
-    give_back(host, 3)
+    assert host.machine.stalled() == []
+    host.post(ReservationReleased(7))
     assert not host.machine.memory.reserved_bytes
-    assert host.machine.graphs == [2]
+    assert host.machine.graphs == []
+
+
+def test_a_reservation_is_released_before_it_is_granted():
+    host = Host([60], limit=100, workers=1)
+    host.submit(plan((), declared_bytes=[60]))
+    host.post(ReservationRequested(7, 70))
+    host.post(ReservationReleased(7))
+    host.post(ReservationReleased(7))
+    host.run()
+    assert host.finished == {1}
+    assert not host.granted
+    assert host.machine.blocked is None
+
+
+def test_reservations_wait_for_each_other():
+    host = Host([], limit=100)
+    for number in (1, 2, 3):
+        host.post(ReservationRequested(number, 60))
+    assert host.granted == [1]
+    host.post(ReservationReleased(1))
+    assert host.granted == [1, 2]
+    host.post(ReservationReleased(2))
+    assert host.granted == [1, 2, 3]
+
+
+def test_a_reservation_past_the_limit_is_granted_alone_and_one_past_all_memory_refused():
+    host = Host([], limit=100, hard_limit=200)
+    assert host.machine.handle(ReservationRequested(1, 300), 0.0) == [RefuseReservation(1, 300, 200)]
+    host.post(ReservationRequested(2, 150))
+    assert host.granted == [2]
+    assert host.machine.blocked is None
 
 
 def test_work_of_workers_comes_before_what_comes_from_elsewhere():
     host = Host([60, 60], limit=100, workers=2)
-    graph_plan = plan((), (), outputs=[0, 1], declared_bytes=lambda chunk: 60)
+    graph_plan = plan((), (), outputs=[0, 1], declared_bytes=[60, 60])
     host.submit(graph_plan)
     assert len(host.started) == 1
-    host.submit(room(30), graph=2)
+    host.post(ReservationRequested(2, 30))
     # It would fit, and then keep out the other chunk.
-    assert not host.hands[CLIENT]
+    assert not host.granted
     host.run_workers()
-    assert host.hands[CLIENT] == [(2, 0)]
-    give_back(host, 2)
+    assert host.granted == [2]
+    host.post(ReservationReleased(2))
     host.take_results(1)
 
 
 def test_room_larger_than_the_limit_is_given_when_nothing_else_is_under_way():
     host = Host([40], limit=100, workers=1)
     host.submit(plan(()))
-    host.submit(room(500), graph=2)
-    assert not host.hands[CLIENT]
+    host.post(ReservationRequested(2, 500))
     host.run_workers()
-    assert not host.hands[CLIENT]
+    assert not host.granted
     host.take_results(1)
-    assert host.hands[CLIENT] == [(2, 0)]
-    give_back(host, 2)
+    assert host.granted == [2]
+    host.post(ReservationReleased(2))
     assert not host.machine.graphs
 
 
 def test_room_larger_than_all_memory_is_refused_with_numbers():
     host = Host([40], limit=100, hard_limit=200, workers=1)
-    host.submit(room(500))
-    assert host.refused == {1: Refuse(1, 0, 500, 200)}
-    assert not host.machine.graphs
+    assert host.machine.handle(ReservationRequested(1, 500), 0.0) == [RefuseReservation(1, 500, 200)]
+    assert host.machine.blocked is None
     assert not host.machine.memory.reserved_bytes
 
 
 def test_who_waits_for_room_can_give_up():
     host = Host([90], limit=100, workers=1)
-    host.submit(plan((), declared_bytes=lambda chunk: 90))
-    host.submit(room(50), graph=2)
-    assert not host.hands[CLIENT]
-    give_back(host, 2)
-    assert host.machine.graphs == [1]
+    host.submit(plan((), declared_bytes=[90, 90]))
+    host.post(ReservationRequested(2, 50))
+    assert not host.granted
+    host.post(ReservationReleased(2))
+    assert host.machine.blocked is None
     host.run()
     assert host.finished == {1}
+    assert not host.granted
 
 
 def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes():
@@ -462,8 +492,8 @@ def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes
     assert len(host.hands[0]) > 1
     while host.hands[1]:
         host.work(1)
-    host.submit(room(150), graph=2)
-    assert host.machine.blocked == (2, 0, 150)
+    host.post(ReservationRequested(2, 150))
+    assert host.machine.blocked == (RESERVATION, 2, 150)
     assert host.machine.next_due_s() is not None
 
 
@@ -472,35 +502,33 @@ def test_idle_workers_are_given_what_waits_while_there_is_no_room_for_what_comes
 
 @dataclass
 class Group:
-    """Chunks of a graph as `Memory` sees them."""
+    """A graph as the ledger sees it."""
 
     number: int
     next_uses: dict[int, float]
-    memory: GraphMemory = field(default_factory=lambda: GraphMemory([0] * 9, None))
-
-    def inputs(self, chunk: int) -> tuple[int, ...]:
-        return ()
+    objects: dict[int, StoredObject] = field(default_factory=dict)
+    on_disk: dict[int, int] = field(default_factory=dict)
 
     def next_use(self, chunk: int) -> float:
         return self.next_uses[chunk]
 
 
 def test_what_is_needed_last_leaves_first():
-    memory = Memory(100, 1000)
+    memory, objects = Memory(100, 1000), Objects()
     first, second = Group(1, {0: 7, 1: 4, 2: math.inf}), Group(2, {3: 9, 4: 5})
     for group in (first, second):
-        group.memory.learn([*group.next_uses], dict.fromkeys(group.next_uses, 10), {}, {})
-    assert memory.choose([first, second], 25, {(1, 0)}) == {1: [2], 2: [3, 4]}
+        objects.add(group, dict.fromkeys(group.next_uses, 10))
+    assert memory.choose_to_spill(objects, 25, {first.objects[0]}) == [(1, 2), (2, 3), (2, 4)]
     assert memory.spilling_bytes == 30
-    assert memory.choose([first, second], 5, set()) == {1: [0]}
-    assert memory.choose([first, second], 100, set()) == {1: [1]}
-    assert memory.choose([first, second], 100, set()) == {}
+    assert memory.choose_to_spill(objects, 5, set()) == [(1, 0)]
+    assert memory.choose_to_spill(objects, 100, set()) == [(1, 1)]
+    assert memory.choose_to_spill(objects, 100, set()) == []
 
 
 def test_results_that_only_the_user_waits_for_leave_before_others():
     graph_plan = plan((), (), (0,), (1, 2), outputs=[0, 3], operand_of=[0, 0, 1, 2])
     host = Host([40, 40, 40, 10], limit=100, workers=1)
-    graph_plan.declared_bytes = lambda chunk: [40, 40, 40, 10][chunk]
+    graph_plan.declared_bytes = [40, 40, 40, 10]
     host.submit(graph_plan)
     host.run()
     assert host.finished == {1}
@@ -512,9 +540,8 @@ def test_a_chunk_that_is_needed_meanwhile_stays():
     host = Host([30, 30, 0], limit=100, workers=1)
     host.submit(graph_plan)
     host.finish(0, 1, [0])
-    host.machine._out.append(Spill(1, [0]))
-    host.machine._graphs[1].memory.spilling.add(0)
-    host.machine.memory.spilling_bytes += 30
+    machine = host.machine
+    machine._out.append(Spill(machine.memory.choose_to_spill(machine._objects, 30, set())))
     host.post(TimePassed())
     host.finish(0, 1, [1])
     assert host.hands[0] == [(1, 2)]
@@ -530,7 +557,7 @@ def with_first_on_disk(count: int) -> Host:
     """Return a host whose chunk 0 of 40 bytes has left for chunk 1, and is needed by so many from chunk 3 on."""
     graph_plan = plan((), (), (1,), *[(0, 2)] * count, operand_of=[0, 1, 2] + [3] * count)
     sizes = sizes_of(graph_plan, 40, 90, 0, 10)
-    graph_plan.declared_bytes = sizes.__getitem__
+    graph_plan.declared_bytes = sizes
     host = Host(sizes, limit=100, workers=1)
     host.submit(graph_plan)
     while 3 not in host.started:
@@ -560,7 +587,7 @@ def test_what_is_loaded_is_counted_once():
     assert (host.stored_bytes, memory.reserved_bytes) == (0, 50)
     host.load(0, 1, [3])
     assert (host.stored_bytes, memory.reserved_bytes) == (40, 10)
-    assert memory.need(host.machine._graphs[1], 4) == 10
+    assert host.machine._graphs[1].required_bytes(4) == 10
     host.run()
     assert host.peak_bytes <= 100
 
@@ -602,7 +629,7 @@ def test_what_the_users_process_reads_stays():
     host.finish(0, 1, [0])
     host.finish(0, 1, [1])
     assert host.hands[CLIENT] == [(1, 2)]
-    other = plan((), declared_bytes=lambda chunk: 60)
+    other = plan((), declared_bytes=[60])
     host.submit(other, graph=2)
     assert not host.writing
     assert not host.hands[0]
@@ -617,7 +644,7 @@ def test_results_that_the_user_is_taking_stay():
     host.finish(0, 1, [0])
     host.finish(0, 1, [1])
     assert host.finished == {1}
-    host.submit(plan((), declared_bytes=lambda chunk: 60), graph=2)
+    host.submit(plan((), declared_bytes=[60]), graph=2)
     assert not host.writing
     assert not host.hands[0]
     host.take_results(1)
@@ -634,10 +661,8 @@ def test_results_that_are_being_written_when_the_user_takes_them_stay():
     assert host.on_disk
     host.run()
     assert host.finished == {1}
-    host.machine._graphs[1].memory.spilling.update(host.machine._graphs[1].memory.sizes)
-    for chunk, size in list(host.machine._graphs[1].memory.sizes.items()):
-        host.machine.memory.spilling_bytes += size
-        host.writing.append((1, chunk))
+    host.writing += host.machine.memory.choose_to_spill(host.machine._objects, 1000, set())
+    assert host.writing
     kept = dict(host.stored)
     while host.writing:
         host.answer()
@@ -688,7 +713,7 @@ def plans(draw: st.DrawFn) -> tuple[GraphPlan, list[int]]:
     graph_plan.worker_limit = draw(st.sampled_from([None, None, 1]))
     graph_plan.default_retries = 3
     if draw(st.booleans()):
-        graph_plan.declared_bytes = lambda chunk: sizes[chunk]
+        graph_plan.declared_bytes = sizes
     return graph_plan, sizes
 
 
@@ -727,7 +752,7 @@ def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
     assert host.machine.graphs == []
     memory = host.machine.memory
     assert (memory.reserved_bytes, memory.spilling_bytes) == (0, 0)
-    assert not memory._promised
+    assert not memory._reserved
 
 
 @pytest.mark.parametrize("cancelled_after", range(0, 30, 3))
@@ -751,10 +776,10 @@ def test_a_disk_that_failed_is_tried_again_after_some_time():
         assert host.step()
     host.answer(written=False)
     assert not host.machine.memory.can_spill
-    host.now_s += host.machine.policy.disk_delay_s / 2
+    host.now_s += host.machine.parameters.disk_delay_s / 2
     host.post(TimePassed())
     assert not host.machine.memory.can_spill
-    host.now_s += host.machine.policy.disk_delay_s / 2
+    host.now_s += host.machine.parameters.disk_delay_s / 2
     host.post(TimePassed())
     assert host.machine.memory.can_spill
     host.run()
@@ -772,7 +797,7 @@ def test_what_is_made_of_a_chunk_comes_next_if_it_takes_no_more_memory(piece_byt
     # Two chunks of which each makes two pieces; two results of which each needs a piece of both.
     graph_plan = plan((), (0,), (), (2,), (1, 3), (0,), (2,), (5, 6), operand_of=[0, 1, 0, 1, 2, 1, 1, 2])
     sizes = sizes_of(graph_plan, 40, piece_bytes, 0)
-    graph_plan.declared_bytes = lambda chunk: sizes[chunk]
+    graph_plan.declared_bytes = sizes
     host = Host(sizes, limit=1000, workers=1)
     host.submit(graph_plan)
     host.run()

@@ -32,9 +32,11 @@ from dask_mars.scheduler.events import (
     WorkerLost,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Policy
+from dask_mars.scheduler.machine import Machine, Parameters
 
-POLICY = Policy(window_s=0.01, batch_limit=5, lost_limit=2, retry_delay_s=0.5, retry_delay_limit_s=1.5)
+PARAMETERS = Parameters(
+    window_s=0.01, batch_limit=5, allowed_worker_losses=2, retry_delay_s=0.5, retry_delay_limit_s=1.5
+)
 WORKERS = 3
 CHUNKS = 12
 DURATIONS_S = [0.0, 1e-4, 3e-3, 0.5]
@@ -99,7 +101,7 @@ class World:
     """
 
     def __init__(self) -> None:
-        self.machine, self.twin = Machine(POLICY), Machine(POLICY)
+        self.machine, self.twin = Machine(PARAMETERS), Machine(PARAMETERS)
         self.now_s = 0.0
         self.graphs: dict[int, Computation] = {}
         self.forgotten: set[int] = set()
@@ -160,7 +162,7 @@ class World:
         assert chunks
         assert not computation.over
         if worker != CLIENT:
-            assert len(chunks) <= POLICY.batch_limit
+            assert len(chunks) <= PARAMETERS.batch_limit
             assert plan.worker_limit is None or worker < plan.worker_limit
         for chunk in chunks:
             assert all((graph, chunk) not in hand for hand in self.hands.values())
@@ -228,7 +230,7 @@ class World:
         self.post(ChunkFailed(worker, graph, chunk, final))
 
     def delay(self, computation: Computation, chunk: int, attempt: int) -> None:
-        delay_s = min(POLICY.retry_delay_s * 2 ** (attempt - 1), POLICY.retry_delay_limit_s)
+        delay_s = min(PARAMETERS.retry_delay_s * 2 ** (attempt - 1), PARAMETERS.retry_delay_limit_s)
         computation.not_before_s[chunk] = self.now_s + delay_s
 
     def give_back(self, worker: int, graph: int, chunks: list[int], to_client: bool) -> None:
@@ -244,7 +246,7 @@ class World:
             computation = self.graphs[graph]
             if not computation.over:
                 losses = computation.losses[chunk] = computation.losses.get(chunk, 0) + 1
-                if losses > POLICY.lost_limit:
+                if losses > PARAMETERS.allowed_worker_losses:
                     self.may_fail = (graph, chunk, True)
                 elif not self.missing(worker, graph, chunk):
                     self.delay(computation, chunk, losses)

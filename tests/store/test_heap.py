@@ -143,7 +143,7 @@ class Model(RuleBasedStateMachine):
         array = self.arrays[data.draw(st.integers(0, len(self.arrays) - 1))]
         offset = self.room.offset_of(array)
         # Whatever its own array points to may lie anywhere in the block.
-        found = self.heap.born(address_of(array) + int(share * (array.nbytes - 1)))
+        found = self.heap.array_block(address_of(array) + int(share * (array.nbytes - 1)))
         if array not in self.room:
             assert found is None
             with pytest.raises((KeyError, OverflowError)):
@@ -278,10 +278,10 @@ def test_views_keep_their_array_where_it_is(room):
     view = array[10:20]
     address = address_of(array)
     del array
-    assert room.heap.born(address_of(view)) == (address - room.arena.address, 40_000)
+    assert room.heap.array_block(address_of(view)) == (address - room.arena.address, 40_000)
     assert view[0] == 10.0
     del view
-    assert room.heap.born(address) is None
+    assert room.heap.array_block(address) is None
     assert room.heap.used_bytes == 0
 
 
@@ -337,7 +337,7 @@ def test_array_grows_and_shrinks_in_place(room):
     assert room.heap.used == {0: 10 * PAGE_BYTES}
     assert address_of(grown(array, 10)) == address
     assert room.heap.used == {0: PAGE_BYTES}
-    assert room.heap.born(address) == (0, 10)
+    assert room.heap.array_block(address) == (0, 10)
 
 
 def test_array_that_cannot_grow_in_place_moves(room):
@@ -385,7 +385,7 @@ def test_block_is_free_when_array_and_store_have_let_go(room, array_first):
     room.heap.seal(0)
     if array_first:
         del array
-        assert room.heap.born(room.arena.address) is None
+        assert room.heap.array_block(room.arena.address) is None
         assert room.heap.used_bytes > 0
         room.heap.free(0)
     else:
@@ -413,8 +413,8 @@ def test_store_can_neither_free_nor_seal_what_it_has_no_part_in(room):
 def test_address_elsewhere_belongs_to_no_block(room):
     array = room.make(np.ones, 5000)
     for address in (0, room.arena.address - 1, room.arena.address + CAPACITY_BYTES, address_of(np.ones(5000))):
-        assert room.heap.born(address) is None
-    assert room.heap.born(room.arena.address + CAPACITY_BYTES - 1) is None
+        assert room.heap.array_block(address) is None
+    assert room.heap.array_block(room.arena.address + CAPACITY_BYTES - 1) is None
     assert array in room
 
 
@@ -588,7 +588,7 @@ def test_forked_process_has_copies_of_its_arrays_and_leaves_the_arena_alone(room
             room.heap.trim()
             room.heap.free(6 * PAGE_BYTES)
             shared = int(room.arena.view(6 * PAGE_BYTES, 1)[0])
-            return first, made in room, room.heap.allocate(1), room.heap.born(room.arena.address), shared
+            return first, made in room, room.heap.allocate(1), room.heap.array_block(room.arena.address), shared
 
         def in_parent() -> None:
             arrays[0][:] = 3

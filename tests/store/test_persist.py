@@ -32,7 +32,7 @@ from dask_mars.graph.chunks import DATA
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.protocol.object_ref import SPILLED
-from dask_mars.store.persisted import Persisted, value_of
+from dask_mars.store.persisted import PersistedChunk, value_of
 from tests.tasks import large_array, linger
 
 Get = Callable[..., Any]
@@ -44,10 +44,10 @@ def numbers(side: int = 400, chunk: int = 100) -> da.Array:
     return da.random.default_rng(3).random((side, side), chunks=chunk)
 
 
-def kept_by(collection: Any) -> list[Persisted]:
+def kept_by(collection: Any) -> list[PersistedChunk]:
     """Return the stand-ins in a collection's graph."""
     nodes = dict(collection.__dask_graph__()).values()
-    return [node.args[0] for node in nodes if type(getattr(node, "args", (None,))[0]) is Persisted]
+    return [node.value for node in nodes if type(getattr(node, "value", None)) is PersistedChunk]
 
 
 def on_disk(collection: Any) -> int:
@@ -55,12 +55,12 @@ def on_disk(collection: Any) -> int:
 
 
 def blocks(runtime: Runtime) -> dict[tuple[int, int], list[int]]:
-    return runtime.engine()._blocks.references
+    return runtime.engine()._blocks.counts
 
 
 def is_empty(runtime: Runtime) -> bool:
     engine = runtime.engine()
-    return eventually(lambda: not (engine._blocks.references or engine._runs or engine._machine.graphs))
+    return eventually(lambda: not (engine._blocks.counts or engine._runs or engine._machine.graphs))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_repr_says_what_and_where(runtime):
 
 def test_it_is_explained(runtime):
     persisted = numbers().persist(scheduler=runtime.get)
-    assert eventually(lambda: "persisted, 16 chunks" in runtime.explain())
+    assert eventually(lambda: "16 chunks are persisted" in runtime.explain())
     assert "nothing is being computed" in runtime.explain()
     del persisted
 
@@ -256,7 +256,7 @@ def test_kept_chunks_that_dask_fuses_are_read_in_place(runtime, known):
     persisted = numbers().persist(scheduler=runtime.get)
     (optimised,) = dask.optimize((persisted + 1)[:150])
     graph = prepare(dask.base.collections_to_expr([optimised]), flatten(optimised.__dask_keys__()))
-    assert sum(type(value) is Persisted for value in graph.values.values()) == 8
+    assert sum(type(value) is PersistedChunk for value in graph.values.values()) == 8
     np.testing.assert_array_equal(optimised.compute(scheduler=runtime.get), known[:150] + 1)
 
 
@@ -493,7 +493,7 @@ def test_more_workers_do_not_cost_what_is_kept(monkeypatch):
         def __init__(self, num_workers: int = 1) -> None:
             self.settings = self
             self.num_workers = num_workers
-            self.keeps_data = num_workers == 2
+            self.has_persisted = num_workers == 2
             self.closed = False
 
         def engine(self) -> Fake:
@@ -506,12 +506,12 @@ def test_more_workers_do_not_cost_what_is_kept(monkeypatch):
     default = dask_mars.runtime._Default()
     two, three = default.engine(2), default.engine(3)
     assert not two.closed
-    two.keeps_data = False
+    two.has_persisted = False
     four = default.engine(4)
     assert two.closed
     assert three.closed
     assert default.engine(None).num_workers == 1
-    four.keeps_data = True
+    four.has_persisted = True
     default.engine(5)
     default.close()
     assert four.closed
@@ -525,7 +525,7 @@ def test_references_go_in_any_thread_and_while_others_compute(runtime, known):
     kept = [kept_by(each) for each in persisted]
     del persisted
 
-    def drop(chunks: list[Persisted]) -> None:
+    def drop(chunks: list[PersistedChunk]) -> None:
         # A circle, which only the garbage collector finds, wherever it happens to run.
         chunks.append(chunks)  # type: ignore[arg-type]
 
@@ -571,7 +571,7 @@ def test_values_that_are_put_into_the_store_count_there(small, spilled):
     # Twelve MiB where there is room for eight.
     assert eventually(lambda: engine._blocks.stored_bytes <= 8 * MIB)
     for (kept, small_one), array, number in zip(stored, arrays, range(12), strict=True):
-        assert type(kept) is Persisted
+        assert type(kept) is PersistedChunk
         np.testing.assert_array_equal(value_of(kept), array)
         assert small_one == number
     engine._machine.validate()
@@ -723,3 +723,17 @@ def test_clones_have_other_keys(scheduler, inline_limit):
         bag = clone(db.range(6, 2).map(lambda number: [number]).persist(scheduler=runtime.get))
         assert bag.map(sum).compute(scheduler=get) == [*range(6)]
         assert bag.max().to_delayed().compute(scheduler=get) == [5]
+        # The optimiser of bags makes tasks anew before `from_delayed` optimises a second time.
+        kept = clone(db.range(6, 2).persist(scheduler=runtime.get))
+        halves = db.from_delayed([kept.map(lambda number: 2 * number).to_delayed()[0]])
+        assert dask.compute(kept, halves, scheduler=get) == ([*range(6)], [0, 2, 4])
+
+
+def test_what_stands_for_a_kept_chunk_can_be_copied_renamed_and_pickled():
+    with dask.config.set({"dask-mars.inline-limit": 0}), Runtime(num_workers=1) as runtime:
+        kept = da.arange(4, chunks=4).persist(scheduler=runtime.get)
+        (node,) = kept.dask.values()
+        for same in (node.copy(), node.substitute({}, key=("other", 0)), pickle.loads(pickle.dumps(node))):
+            assert (same.block_fusion, same.dependencies, same.shape) == (True, frozenset(), (4,))
+            np.testing.assert_array_equal(same({}), np.arange(4))
+        assert node.substitute({}) is node

@@ -26,7 +26,7 @@ from dask_mars.errors import MarsError, SpillDiskFailed, SpillDiskFull, SpilledV
 from dask_mars.store import spill_files, spill_ownership
 from dask_mars.store.codec import Codec, lz4_codec
 from dask_mars.store.spill_files import SpillDirectory, SpilledFile, SpillFiles
-from dask_mars.store.spill_ownership import PREFIX, Owner, clear_abandoned, own_directory, start_time
+from dask_mars.store.spill_ownership import PREFIX, Owner, clear_abandoned, make_private_directory, start_time
 from tests.conftest import environment_for_scripts
 
 #: Disks for which compressing always pays, and never.
@@ -363,25 +363,25 @@ def test_own_directory_is_used_again_and_no_other(tmp_path):
     path = tmp_path / "around" / "own"
     before = os.umask(0)
     try:
-        assert own_directory(path) == own_directory(path) == path
+        assert make_private_directory(path) == make_private_directory(path) == path
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o700
     path.chmod(0o770)
     with pytest.raises(PermissionError, match="somebody else's"):
-        own_directory(path)
+        make_private_directory(path)
     (tmp_path / "link").symlink_to(tmp_path / "around")
     (tmp_path / "file").touch(mode=0o600)
     for name in ("link", "file"):
         with pytest.raises(PermissionError, match="somebody else's"):
-            own_directory(tmp_path / name)
+            make_private_directory(tmp_path / name)
 
 
 def test_own_directory_of_somebody_else_is_refused(tmp_path, monkeypatch):
-    path = own_directory(tmp_path / "own")
+    path = make_private_directory(tmp_path / "own")
     monkeypatch.setattr(spill_ownership, "_owner_of_new_files", lambda path: os.geteuid() + 1)
     with pytest.raises(PermissionError, match="somebody else's"):
-        own_directory(path)
+        make_private_directory(path)
 
 
 # -- disks that are full or failing ---------------------------------------------------------------------------

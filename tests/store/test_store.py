@@ -703,9 +703,9 @@ def born() -> Iterator[Pair]:
 
 def seal_result(pair: Pair, results: list[Any]) -> ObjectRef:
     """Seal the only item of a list, and drop it."""
-    ref = pair.make.seal(results[0], adopt=True)
+    ref = pair.make.seal(results[0], in_place=True)
     results.clear()
-    return through_a_message(pair.make.settle(ref))
+    return through_a_message(pair.make.finish(ref))
 
 
 BORN = {
@@ -863,7 +863,7 @@ def test_view_of_an_input_in_the_own_arena_is_no_array_of_its_own(born):
     owners: list[tuple[Block, Any]] = []
     shared = born.make.load(ref, owners)
     inputs = [block for block, _ in owners]
-    part = born.make.settle(born.make.seal(shared[1:], inputs, adopt=True), inputs)
+    part = born.make.finish(born.make.seal(shared[1:], inputs, in_place=True), inputs)
     assert blocks_of(part) == blocks_of(ref)
     assert born.make.load_copy(part).flags.writeable
 
@@ -871,9 +871,9 @@ def test_view_of_an_input_in_the_own_arena_is_no_array_of_its_own(born):
 def test_full_store_leaves_a_result_that_has_to_be_copied_to_who_has_it(born):
     kept = np.zeros(40 << 20, "u1")
     used = born.make.allocator.used
-    ref = born.make.seal([kept, np.ones(6000)], adopt=True)
+    ref = born.make.seal([kept, np.ones(6000)], in_place=True)
     with pytest.raises(StoreFull, match=f"{40 << 20:,} bytes does not fit"):
-        born.make.settle(ref)
+        born.make.finish(ref)
     assert born.make.allocator.used == used
     del kept
     assert born.make.allocator.used_bytes == 0
@@ -882,7 +882,7 @@ def test_full_store_leaves_a_result_that_has_to_be_copied_to_who_has_it(born):
 def test_full_store_leaves_the_parts_of_a_result_to_who_has_them(born):
     results = [[np.zeros(40 << 20, "u1"), bytes(30 << 20)]]
     with pytest.raises(StoreFull):
-        born.make.seal(results[0], adopt=True)
+        born.make.seal(results[0], in_place=True)
     results.clear()
     assert born.make.allocator.used_bytes == 0
 
@@ -894,10 +894,10 @@ def test_any_view_of_a_result_survives_the_way(born, data, keep, wrapped):
     whole = np.concatenate([whole.reshape(-1)] * 100) if whole.size else whole
     view = whole[:: data.draw(st.sampled_from([1, -1, 2, -3]))][data.draw(st.integers(0, 3)) :]
     expected = view.tobytes()
-    ref = born.make.seal([view] if wrapped else view, adopt=True)
+    ref = born.make.seal([view] if wrapped else view, in_place=True)
     if not keep:
         del view, whole
-    ref = through_a_message(born.make.settle(ref))
+    ref = through_a_message(born.make.finish(ref))
     result = born.read.load(ref)
     assert (result[0] if wrapped else result).tobytes() == expected
     copy = born.read.load_copy(ref)

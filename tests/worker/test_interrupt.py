@@ -27,9 +27,9 @@ from conftest import eventually, shared_runtime
 from tasks import large_array, note, note_name, notes, pid_of, wait_for
 
 from dask_mars import Runtime
-from dask_mars.client.computation import _Computation
+from dask_mars.client.computation import Computation
 from dask_mars.engine.cancellation import Cancellation
-from dask_mars.engine.computation import GraphRun
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import Cancelled, ExecutionInterrupted, MarsError
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.graph.ids import write_subtask_id
@@ -54,7 +54,7 @@ def strict(private_tmp: Path) -> Iterator[Runtime]:
         yield runtime
 
 
-class Computation:
+class Background:
     """A graph that is computed in a thread of its own."""
 
     def __init__(self, runtime: Runtime, graph: dict[str, Any], key: str) -> None:
@@ -97,7 +97,7 @@ def pid(runtime: Runtime) -> int:
 
 
 def test_what_is_done_is_not_cancelled(patient: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = _Computation._value
+    read = Computation._value
 
     def late(computation: Any, run: GraphRun, chunk: int) -> Any:
         if run.graph.keys[chunk] == "x":
@@ -106,7 +106,7 @@ def test_what_is_done_is_not_cancelled(patient: Runtime, monkeypatch: pytest.Mon
             patient.get({"y": (large_array, 1, 0.0)}, "y")
         return read(computation, run, chunk)
 
-    monkeypatch.setattr(_Computation, "_value", late)
+    monkeypatch.setattr(Computation, "_value", late)
     assert set(patient.get({"x": (large_array, 1, 7.0)}, "x")) == {7.0}
 
 
@@ -177,7 +177,7 @@ def test_a_task_is_interrupted_and_its_worker_lives_on(
     function: Callable[[], Any], patient: Runtime, tmp_path: Path
 ) -> None:
     before, path = pid(patient), str(tmp_path / "notes")
-    running = Computation(patient, {"x": (begin, path, function)}, "x")
+    running = Background(patient, {"x": (begin, path, function)}, "x")
     assert eventually(lambda: notes(path) and running.is_at("compute"), 20)
     running.cancel()
     assert eventually(lambda: len(notes(path)) == 3, 20)
@@ -188,7 +188,7 @@ def test_a_task_is_interrupted_and_its_worker_lives_on(
 def test_the_program_that_an_interrupted_task_waits_for_ends(patient: Runtime, tmp_path: Path) -> None:
     started = tmp_path / "started"
     program = f"import time; open({str(started)!r}, 'a').close(); time.sleep(60)"
-    running = Computation(patient, {"x": (subprocess.run, [sys.executable, "-c", program])}, "x")
+    running = Background(patient, {"x": (subprocess.run, [sys.executable, "-c", program])}, "x")
     assert eventually(started.exists, 20)
     running.cancel()
     assert eventually(lambda: not psutil.Process(pid(patient)).children())
@@ -204,7 +204,7 @@ def test_an_interrupted_task_leaves_no_memory(tmp_path: Path) -> None:
     with dask.config.set({"dask-mars.cancel-grace": "60 s"}), Runtime(1, memory_limit=64 << 20) as runtime:
         runtime.get({"x": (pid_of, 1)}, "x")
         before = pid(runtime)
-        running = Computation(runtime, {"x": (hold,)}, "x")
+        running = Background(runtime, {"x": (hold,)}, "x")
         assert eventually(lambda: notes(path), 20)
         running.cancel()
         # Together they would not fit.
@@ -240,7 +240,7 @@ def test_what_a_task_prints_is_sent_before_it_is_interrupted(
     patient: Runtime, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path, go_on = str(tmp_path / "notes"), str(tmp_path / "go on")
-    running = Computation(patient, {"x": (print_while_signalled, path, go_on)}, "x")
+    running = Background(patient, {"x": (print_while_signalled, path, go_on)}, "x")
     assert eventually(lambda: running.is_at("compute"), 20)
     assert running.number is not None
     # The graph itself is not cancelled, and so what was interrupted is begun again.
@@ -259,7 +259,7 @@ def test_settings_of_the_user_are_restored(patient: Runtime, tmp_path: Path) -> 
         time.sleep(60)
 
     before = pid(patient)
-    running = Computation(patient, {"x": (unsettle,)}, "x")
+    running = Background(patient, {"x": (unsettle,)}, "x")
     assert eventually((tmp_path / "unsettled").exists, 20)
     running.cancel()
 
@@ -339,7 +339,7 @@ def test_a_task_that_goes_on_is_ended_with_its_process(
     function: Callable[[Callable[[], None]], Any], strict: Runtime, tmp_path: Path
 ) -> None:
     before, path = pid(strict), str(tmp_path / "notes")
-    running = Computation(strict, {"x": (function, lambda: note(path, str(os.getpid())))}, "x")
+    running = Background(strict, {"x": (function, lambda: note(path, str(os.getpid())))}, "x")
     assert eventually(lambda: notes(path), 20)
     running.cancel()
     assert eventually(lambda: pid(strict) != before, 20)
@@ -353,9 +353,9 @@ def test_a_task_that_goes_on_is_ended_with_its_process(
 def test_other_graphs_on_the_worker_go_on(patient: Runtime, tmp_path: Path) -> None:
     before, path = pid(patient), str(tmp_path / "ran")
     blocked = {("b", n): (begin, str(tmp_path / f"notes {n}"), spin) for n in range(5)}
-    running = Computation(patient, {**blocked, "x": (list, [*blocked])}, "x")
+    running = Background(patient, {**blocked, "x": (list, [*blocked])}, "x")
     assert eventually(lambda: running.is_at("compute", ("b", 0)), 20)
-    others = [Computation(patient, {f"y{n}": (note_name, path, n)}, f"y{n}") for n in range(3)]
+    others = [Background(patient, {f"y{n}": (note_name, path, n)}, f"y{n}") for n in range(3)]
     assert eventually(lambda: all(other.number for other in others), 20)
     running.cancel()
     assert [other.end() for other in others] == [0, 1, 2]
@@ -366,7 +366,7 @@ def test_other_graphs_on_the_worker_go_on(patient: Runtime, tmp_path: Path) -> N
 
 def test_what_runs_of_another_graph_is_not_interrupted(strict: Runtime, tmp_path: Path) -> None:
     before, path, go_on = pid(strict), str(tmp_path / "ran"), tmp_path / "go on"
-    running = Computation(strict, {"x": (lambda: (note(path), wait_for(go_on, "done"))[1],)}, "x")
+    running = Background(strict, {"x": (lambda: (note(path), wait_for(go_on, "done"))[1],)}, "x")
     assert eventually(lambda: running.is_at("compute"), 20)
     # As if it had just gone on from a task of the graph that is to stop.
     engine = strict.engine()
@@ -404,11 +404,11 @@ class Host:
         self.control.clear(0)
         self.in_hand = {(1, 0)}
         self.cancellation = Cancellation({0: self.handle}, self.control, lambda worker: self.in_hand, 1.0)
-        self.cancellation.end_soon(self.handle, 1)
+        self.cancellation.add_stop_deadline(self.handle, 1)
         self.now_s = self.cancellation.next_s() or 0.0
 
     def runs(self, graph: int, chunk: int = 0) -> None:
-        write_subtask_id(self.control.note_of(0), graph, 0, chunk)
+        write_subtask_id(self.control.running_id_of(0), graph, 0, chunk)
 
     def after(self, seconds: float) -> list[str]:
         """Return what is done meanwhile."""
@@ -469,7 +469,7 @@ def test_a_worker_that_starts_is_waited_for(host: Host) -> None:
 
 def test_two_graphs_are_stopped_one_after_the_other(host: Host) -> None:
     host.in_hand.add((3, 0))
-    host.cancellation.end_soon(host.handle, 3)
+    host.cancellation.add_stop_deadline(host.handle, 3)
     host.runs(3)
     assert set(host.after(0.5)) == {"interrupt"}
     assert host.stops() == 3
@@ -593,7 +593,7 @@ def test_the_steps_of_an_operand_are_seen(patient: Runtime, tmp_path: Path) -> N
         "c": (lambda _: wait_for(f"{path}/computed", Slow(path)), "p"),
         "x": (len, "c"),
     }
-    running = Computation(patient, graph, "x")
+    running = Background(patient, graph, "x")
     try:
         seen = []
         for step, key, file in (
@@ -623,7 +623,7 @@ class SlowLiteral(SlowFunction):
 
 
 def test_whose_message_is_being_read_is_known(patient: Runtime, tmp_path: Path) -> None:
-    running = Computation(patient, {"x": (abs, SlowLiteral(str(tmp_path)))}, "x")
+    running = Background(patient, {"x": (abs, SlowLiteral(str(tmp_path)))}, "x")
     control = patient.engine()._control
     try:
         assert eventually(lambda: control.running(0) is not None, 20)

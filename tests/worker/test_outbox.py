@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dask_mars.protocol import channel
+from dask_mars.protocol import channel, messages
 from dask_mars.worker.outbox import Outbox, Output
 
 
@@ -21,13 +21,16 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
+FIRST, SECOND = messages.Ready(1), messages.Ready(2)
+
+
 def received(connection: socket.socket) -> list[Any]:
     reader = channel.FrameReader()
-    messages: list[Any] = []
+    found: list[Any] = []
     while (data := channel.receive(connection, wait=False)) is not None:
         for payload in reader.feed(data):
-            messages += pickle.loads(payload)
-    return messages
+            found += map(messages.for_engine, pickle.loads(payload))
+    return found
 
 
 class Says:
@@ -45,9 +48,9 @@ class Says:
 def test_what_is_said_while_something_is_sent_comes_behind_it(now: bool, ends: Any) -> None:
     outbox = Outbox(ends[0])
     say = outbox.send_now if now else outbox.send
-    outbox.outgoing.append((channel.WARNING, Says(lambda: say(("second",)))))
+    outbox.outgoing.append(messages.Warning(1, Says(lambda: say(SECOND))))
     outbox.flush(0.0)
-    assert received(ends[1]) == [(channel.WARNING, "said"), ("second",)]
+    assert received(ends[1]) == [messages.Warning(1, "said"), SECOND]
     outbox.flush(0.0)
     assert received(ends[1]) == []
 
@@ -72,11 +75,11 @@ class Talkative:
 def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any) -> None:
     connection: Any = Talkative(ends[0])
     outbox = Outbox(connection)
-    output = Output(lambda name, text: outbox.send_now((channel.OUTPUT, 1, name, text)), "stdout", None)
+    output = Output(lambda name, text: outbox.send_now(messages.Output(1, name, text)), "stdout", None)
     connection.say = lambda: output.write("from a finalizer\n")
 
     def send() -> None:
-        outbox.send_now(("first",))
+        outbox.send_now(FIRST)
 
     if own:
         send()
@@ -85,24 +88,24 @@ def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any
         thread.start()
         thread.join()
         outbox.flush(0.0)
-    assert received(ends[1]) == [("first",), (channel.OUTPUT, 1, "stdout", "from a finalizer\n")]
+    assert received(ends[1]) == [FIRST, messages.Output(1, "stdout", "from a finalizer\n")]
 
 
 @pytest.mark.timeout(60)
 def test_threads_may_say_something_at_any_time(ends: Any) -> None:
     outbox = Outbox(ends[0])
-    messages: list[Any] = []
+    found: list[Any] = []
     total = 2000
 
     def read() -> None:
         reader = channel.FrameReader()
-        while len(messages) < 4 * total:
+        while len(found) < 4 * total:
             for payload in reader.feed(channel.receive(ends[1], wait=True) or b""):
-                messages.extend(pickle.loads(payload))
+                found.extend(map(messages.for_engine, pickle.loads(payload)))
 
     def talk(number: int) -> None:
         for count in range(total):
-            outbox.send_now((number, count))
+            outbox.send_now(messages.Output(number, "", str(count)))
 
     threads = [threading.Thread(target=read), *[threading.Thread(target=talk, args=(at,)) for at in range(3)]]
     for thread in threads:
@@ -111,4 +114,5 @@ def test_threads_may_say_something_at_any_time(ends: Any) -> None:
     for thread in threads:
         thread.join()
     for number in range(4):
-        assert [count for source, count in messages if source == number] == list(range(total))
+        counts = [int(message.text) for message in found if message.graph == number]
+        assert counts == list(range(total))

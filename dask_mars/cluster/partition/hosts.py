@@ -23,7 +23,7 @@ from dask_mars.cluster.partition.subtasks import (
     moved_bytes,
     place,
 )
-from dask_mars.scheduler.assigner import Progress, Traversal, assign
+from dask_mars.scheduler.assigner import GraphProgress, Traversal, assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 
 #: There are at least so many parts, so that small clusters of any size have the same ones, and for larger clusters
@@ -64,7 +64,7 @@ def place_on_hosts(
     key_of: Callable[[int], Hashable],
     traversal: Traversal = "breadth-first",
     allowed: Mapping[int, Collection[int]] | None = None,
-    held_bytes: Mapping[int, Mapping[int, int]] | None = None,
+    replica_bytes: Mapping[int, Mapping[int, int]] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> list[int]:
     """Choose a host for each chunk.
@@ -81,7 +81,7 @@ def place_on_hosts(
         In which order chunks are searched that meet again soon.
     allowed : mapping, optional
         Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
-    held_bytes : mapping, optional
+    replica_bytes : mapping, optional
         Of known chunks: the bytes that hosts hold of them, by host.
     sizes : sequence of int, optional
         Bytes of each chunk; by default what `estimate_bytes` says.
@@ -99,9 +99,9 @@ def place_on_hosts(
     """
     sizes = estimate_bytes(plan) if sizes is None else sizes
     slots = hosts.slots
-    at_large = assign(plan, slots, traversal, allowed, Progress(held_bytes=held_bytes or {}))
-    placed = place(plan, at_large, slots, sizes, allowed, held_bytes)
-    if held_bytes or len(slots) == 1:
+    at_large = assign(plan, slots, traversal, allowed, GraphProgress(replica_bytes=replica_bytes or {}))
+    placed = place(plan, at_large, slots, sizes, allowed, replica_bytes)
+    if replica_bytes or len(slots) == 1:
         return placed
     by_hash = place(plan, _hashed(plan, hosts, key_of, traversal, at_large, allowed or {}), slots, sizes, allowed)
     placed, by_hash = (_with_pieces_near(plan, found, sizes, allowed or {}) for found in (placed, by_hash))
@@ -168,7 +168,7 @@ def _with_pieces_near(
                 pieces.setdefault((source, host), []).append(chunk)
     found = list(placed)
     for (source, host), chunks in pieces.items():
-        known = declared is not None and declared(source) is not None
+        known = declared is not None and declared[source] is not None
         if sum([sizes[chunk] for chunk in chunks]) > sizes[source] or (not known and len(chunks) >= _MANY_PIECES):
             for chunk in chunks:
                 found[chunk] = host

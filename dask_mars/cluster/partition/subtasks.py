@@ -1,4 +1,4 @@
-"""What goes to which host in one piece: a chunk graph cut into subtasks.
+"""Cuts a chunk graph into subtasks, each for one host.
 
 A host computes a subtask on its own, without a word to anybody: it gets the subtask's inputs and hands out its
 outputs. So subtasks must never wait for each other in circles. Each chunk has a *level*: that of its inputs, plus
@@ -57,7 +57,7 @@ class Subtask:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """How much one subtask may hold.
 
     Attributes
@@ -78,7 +78,7 @@ def place(
     hosts: Collection[int],
     sizes: Sequence[int] | None = None,
     allowed: Mapping[int, Collection[int]] | None = None,
-    held_bytes: Mapping[int, Mapping[int, int]] | None = None,
+    replica_bytes: Mapping[int, Mapping[int, int]] | None = None,
 ) -> list[int]:
     """Choose a host for each chunk.
 
@@ -94,7 +94,7 @@ def place(
         Bytes of each chunk; by default what `estimate_bytes` says.
     allowed : mapping, optional
         Hosts that the user allows for a chunk, at least one, for chunks of which that was said.
-    held_bytes : mapping, optional
+    replica_bytes : mapping, optional
         Of known chunks: the bytes that hosts hold of them, by host.
 
     Returns
@@ -107,7 +107,7 @@ def place(
     sizes = estimate_bytes(plan) if sizes is None else sizes
     # Chunks that might have gone elsewhere. What follows from them goes where they are, and counts with them.
     loads = dict.fromkeys(sorted(hosts), 0)
-    allowed, held_bytes = allowed or {}, held_bytes or {}
+    allowed, replica_bytes = allowed or {}, replica_bytes or {}
     placed: list[int] = []
     for chunk, inputs in enumerate(plan.inputs):
         if plan.operand_of[chunk] < 0:
@@ -117,7 +117,7 @@ def place(
         else:
             host = initial.get(chunk)
             if host is None:
-                held = _held(inputs, placed, sizes, held_bytes)
+                held = _input_bytes_by_host(inputs, placed, sizes, replica_bytes)
                 host = _most_bytes(held, loads, allowed.get(chunk, loads))
                 if len(held) != 1:
                     loads[host] += 1
@@ -125,8 +125,8 @@ def place(
     return placed
 
 
-def _held(
-    inputs: Sequence[int], placed: list[int], sizes: Sequence[int], held_bytes: Mapping[int, Mapping[int, int]]
+def _input_bytes_by_host(
+    inputs: Sequence[int], placed: list[int], sizes: Sequence[int], replica_bytes: Mapping[int, Mapping[int, int]]
 ) -> dict[int, int]:
     """Return the bytes that each host has of a chunk's inputs."""
     held: dict[int, int] = {}
@@ -134,8 +134,8 @@ def _held(
         host = placed[source]
         if host >= 0:
             held[host] = held.get(host, 0) + sizes[source]
-        elif source in held_bytes:
-            for host, size in held_bytes[source].items():
+        elif source in replica_bytes:
+            for host, size in replica_bytes[source].items():
                 held[host] = held.get(host, 0) + size
     return held
 
@@ -188,7 +188,7 @@ def estimate_bytes(plan: GraphPlan) -> list[int]:
             readers[source] += 1
     found: list[int] = []
     for chunk, inputs in enumerate(plan.inputs):
-        size = declared(chunk)
+        size = declared[chunk]
         if size is None:
             size = max(sum([found[source] // readers[source] for source in inputs]), _UNKNOWN_BYTES)
         found.append(size)
@@ -210,7 +210,7 @@ def cut(
     task: int = 0,
     sizes: Sequence[int] | None = None,
     seconds: Sequence[float] | None = None,
-    limit: Room | None = None,
+    limit: Capacity | None = None,
     kinds: Mapping[int, int] | None = None,
 ) -> list[Subtask]:
     """Cut a graph into subtasks, none of which waits for itself by way of others.
@@ -227,7 +227,7 @@ def cut(
         Number of the computation.
     sizes, seconds : sequence, optional
         Bytes of each chunk, and the time it takes; by default what `estimate_bytes` and `estimate_seconds` say.
-    limit : Room, optional
+    limit : Capacity, optional
         The most that a subtask may hold in any case, unless a single chunk is more.
     kinds : mapping, optional
         Of chunks that share a subtask with others of their kind only: the kind, which is not 0.
@@ -245,20 +245,22 @@ def cut(
     """
     sizes = estimate_bytes(plan) if sizes is None else sizes
     seconds = estimate_seconds(plan, sizes) if seconds is None else seconds
-    room = _room(placed, seconds, slots, limit)
-    regions = _Regions(plan, placed, sizes, seconds, room, kinds or {})
+    capacity = _capacity(placed, seconds, slots, limit)
+    regions = _Regions(plan, placed, sizes, seconds, capacity, kinds or {})
     regions.grow()
-    return _describe(plan, regions.bundle(), placed, regions.levels, task)
+    return _make_subtasks(plan, regions.bundle(), placed, regions.levels, task)
 
 
-def _room(placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int], limit: Room | None) -> Room:
+def _capacity(
+    placed: Sequence[int], seconds: Sequence[float], slots: Mapping[int, int], limit: Capacity | None
+) -> Capacity:
     total = sum([spent for host, spent in zip(placed, seconds, strict=True) if host >= 0])
     count = SUBTASKS_PER_SLOT * max(sum(slots.values()), 1)
     # A little more than the share, lest rounding leave out the last of so many equal chunks.
     share = total / count * (1 + 1e-9)
     if limit is None:
-        return Room(share, float("inf"))
-    return Room(min(share, limit.seconds), limit.bytes)
+        return Capacity(share, float("inf"))
+    return Capacity(min(share, limit.seconds), limit.bytes)
 
 
 class _Regions:
@@ -270,13 +272,13 @@ class _Regions:
         placed: Sequence[int],
         sizes: Sequence[int],
         seconds: Sequence[float],
-        room: Room,
+        capacity: Capacity,
         kinds: Mapping[int, int],
     ) -> None:
         self._inputs = plan.inputs
         self._placed = placed
         self._kinds = kinds
-        self._room = room
+        self._capacity = capacity
         #: A chunk's way to the one that stands for its region.
         self._parents = list(range(len(plan.inputs)))
         #: What regions hold, by the chunk that stands for each.
@@ -324,12 +326,12 @@ class _Regions:
         # The user's process is one, and has no others to divide work with.
         if host == CLIENT:
             return True
-        room = self._room
+        capacity = self._capacity
         seconds, size = self._seconds[chunk], self._bytes[chunk]
         for region in regions:
             seconds += self._seconds[region]
             size += self._bytes[region]
-        return seconds <= room.seconds and size <= room.bytes
+        return seconds <= capacity.seconds and size <= capacity.bytes
 
     def _join(self, regions: Collection[int]) -> None:
         # The smaller go to the largest, which keeps all ways short.
@@ -343,7 +345,7 @@ class _Regions:
 
     def bundle(self) -> list[list[int]]:
         """Return the chunks of each subtask: small regions of a host, level and kind together, in order."""
-        placed, levels, room = self._placed, self.levels, self._room
+        placed, levels, capacity = self._placed, self.levels, self._capacity
         #: By host, level and kind, what the newest subtask holds, and which it is.
         open_ones: dict[tuple[int, int, int], tuple[float, float, int]] = {}
         number_of: dict[int, int] = {}
@@ -359,7 +361,7 @@ class _Regions:
                 newest = open_ones.get(kind)
                 if newest is not None:
                     seconds, size = seconds + newest[0], size + newest[1]
-                    if host == CLIENT or (seconds <= room.seconds and size <= room.bytes):
+                    if host == CLIENT or (seconds <= capacity.seconds and size <= capacity.bytes):
                         number = newest[2]
                 if number is None:
                     number = len(bundles)
@@ -371,7 +373,7 @@ class _Regions:
         return bundles
 
 
-def _describe(
+def _make_subtasks(
     plan: GraphPlan, bundles: list[list[int]], placed: Sequence[int], levels: Sequence[int], task: int
 ) -> list[Subtask]:
     bundles.sort(key=lambda chunks: (levels[chunks[0]], chunks[0]))
@@ -404,7 +406,7 @@ def _describe(
 __all__ = [
     "BYTES_PER_S",
     "NO_HOST",
-    "Room",
+    "Capacity",
     "Subtask",
     "cut",
     "estimate_bytes",

@@ -1,4 +1,4 @@
-"""What a picture of a chunk graph shows, as plain data: nodes, edges, texts and colours."""
+"""The picture of a chunk graph as plain data: nodes, edges, texts and colours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.scheduler.events import CLIENT, GraphPlan
-from dask_mars.scheduler.simulate import NOBODY, rehearse
+from dask_mars.scheduler.simulate import NO_WORKER, simulate
 
 #: Kinds of nodes: a chunk that is computed on its own, several computed as one, a value that is known.
 SINGLE, FUSED, KNOWN = "single", "fused", "known"
@@ -82,7 +82,7 @@ class Picture:
 def make_legend(pictures: Iterable[Picture]) -> list[tuple[str, str]]:
     """Return name and colour of each worker that has something to run in one of the pictures."""
     colours = {node.worker: node.colour for picture in pictures for node in picture.nodes}
-    return [(worker_name(worker), colours[worker]) for worker in sorted(colours) if worker != NOBODY]
+    return [(worker_name(worker), colours[worker]) for worker in sorted(colours) if worker != NO_WORKER]
 
 
 def make_picture(
@@ -137,12 +137,12 @@ def make_picture(
 
 def plan_workers(graph: ChunkGraph, num_workers: int) -> list[int]:
     """Return who would run each chunk if all took equally long, as in `Simulation.workers`."""
-    return rehearse(_plan(graph), num_workers).workers
+    return simulate(_plan(graph), num_workers).workers
 
 
 def plan_priorities(graph: ChunkGraph) -> dict[int, int]:
     """Return the chunks' numbers by priority: in the order in which a single worker would start them."""
-    return {chunk: number for number, chunk in enumerate(rehearse(_plan(graph), 1).order)}
+    return {chunk: number for number, chunk in enumerate(simulate(_plan(graph), 1).order)}
 
 
 def _plan(graph: ChunkGraph) -> GraphPlan:
@@ -190,14 +190,14 @@ def _needed(graph: ChunkGraph, chunk: int, kept: set[int]) -> list[int]:
 
 def worker_name(worker: int) -> str:
     """Return what the legend calls a worker."""
-    if worker == NOBODY:
+    if worker == NO_WORKER:
         return "known beforehand"
     return "your process" if worker == CLIENT else f"worker {worker}"
 
 
 def worker_colours(num_workers: int) -> dict[int, str]:
     """Return the colour of each worker: light, so that black text can be read on all of them."""
-    colours = {NOBODY: _WHITE, CLIENT: _GREY}
+    colours = {NO_WORKER: _WHITE, CLIENT: _GREY}
     for worker in range(num_workers):
         # Neighbours among many workers have similar hues; they differ in lightness.
         rgb = colorsys.hls_to_rgb((0.58 + worker / num_workers) % 1.0, 0.72 if worker % 2 else 0.82, 0.75)

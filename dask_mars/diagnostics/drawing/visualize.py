@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
+import dask
 from dask.base import collections_to_expr, unpack_collections
 from dask.dot import graphviz_to_file
 from dask.utils import key_split
@@ -37,7 +38,9 @@ def visualize(
     Chunks are coloured by the worker that would run them if all took equally long, and numbered by priority: in
     the order in which a single worker would run them. An ellipse is a chunk of one of Dask's layers; a rounded box
     says of how many it is composed; a dashed box is a value that is known beforehand. What was asked for has a
-    thick outline. As in `dask.visualize` the task that puts a collection together is left out.
+    thick outline. As in `dask.visualize` the task that puts a collection together is left out. With Dask's setting
+    ``cache`` there is no composing, as none is done then; nor is there while callbacks are told of single tasks,
+    which is not drawn.
 
     Parameters
     ----------
@@ -103,7 +106,8 @@ def _graphs(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) 
     # As `dask.persist` does, which like us has no use for a task that puts each collection together.
     expression = collections_to_expr(found, optimize_graph).optimize()
     keys = flatten(list(expression.__dask_keys__()))
-    return prepare(expression, keys, composed=False), prepare(expression, keys)
+    cache = dask.config.get("cache", None)
+    return prepare(expression, keys, composed=False, cache=cache), prepare(expression, keys, cache=cache)
 
 
 def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list[tuple[str, ChunkGraph]]:

@@ -1,0 +1,173 @@
+"""From Dask's call to its result on a backend that runs chunk graphs: prepare, run, arrange."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import dask
+from dask.callbacks import local_callbacks
+from dask.local import nested_get
+
+from dask_mars import config, gc_control
+from dask_mars.backend import Options
+from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
+from dask_mars.client.computation import Computation
+from dask_mars.engine.loop import Engine
+from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import PrepareOptions, prepare
+from dask_mars.store.persisted import as_node, value_of
+
+
+class GraphBackend(ABC):
+    """A backend that runs chunk graphs.
+
+    Attributes
+    ----------
+    is_remote : bool
+        Whether no engine of this process computes, so that the values of tasks are not at hand.
+    """
+
+    is_remote: ClassVar[bool] = False
+
+    @abstractmethod
+    def prepare_options(self, options: Options) -> PrepareOptions:
+        """Return what graphs are prepared for."""
+
+    @abstractmethod
+    def run(
+        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+    ) -> dict[int, Any]:
+        """Compute a graph.
+
+        Parameters
+        ----------
+        graph : ChunkGraph
+            What to compute.
+        observer : Observer or None
+            Told how it gets on.
+        options : Options
+            How.
+        persist : bool
+            Whether results stay where they are.
+
+        Returns
+        -------
+        dict
+            The value of each output chunk, or what stands for it.
+        """
+
+    def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
+        """Compute keys of a Dask graph; see `Backend`."""
+        wanted = flatten(keys)
+        if not wanted:
+            return nested_get(keys, {})
+        with local_callbacks(options.callbacks) as active:
+            if self.is_remote:
+                active = without_values(active)
+            observation = _Observation(active, self.is_remote)
+            failed = True
+            try:
+                graph = observation.prepared(dsk, wanted, options, self.prepare_options(options))
+                values = self._values(graph, observation.observer, options, persist)
+                failed = False
+            finally:
+                observation.finish(failed)
+        ids = graph.ids
+        if persist:
+            return nested_get(keys, {key: as_node(key, values[ids[key]]) for key in wanted})
+        return _arranged(keys, ids, values)
+
+    def _values(
+        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+    ) -> Mapping[int, Any]:
+        if any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs):
+            with gc_control.collect_less_often(len(graph)):
+                return self.run(graph, observer, options, persist)
+        # Nothing to run: the values are in the graph.
+        values = {chunk: graph.values[chunk] for chunk in graph.outputs}
+        return values if persist else {chunk: value_of(value) for chunk, value in values.items()}
+
+
+class _Observation:
+    """Dask's callbacks during one computation."""
+
+    def __init__(self, callbacks: Any, is_remote: bool) -> None:
+        self._callbacks = callbacks
+        self._is_remote = is_remote
+        self.observer: CallbackObserver | None = None
+
+    def prepared(
+        self, dsk: Any, wanted: list[Key], options: Options, prepare_options: PrepareOptions
+    ) -> ChunkGraph:
+        """Prepare a graph; callbacks that look at tasks are shown those that Dask's own schedulers would run."""
+        cache = options.cache if options.cache is not None else dask.config.get("cache", None)
+        if not self._callbacks:
+            return prepare(dsk, wanted, **prepare_options._asdict(), cache=cache)
+        if only_count(self._callbacks):
+            counter = self.observer = CountingObserver(self._callbacks, self._is_remote)
+            counter.start()
+            graph = prepare(dsk, wanted, **prepare_options._asdict(), cache=cache)
+            if counter.wants_tasks:
+                counter.start_counting(graph)
+            return graph
+        graph = prepare(dsk, wanted, **prepare_options._asdict(), cache=cache, transform_tasks=self._show)
+        if self.observer is not None:
+            self.observer.start_state(set(wanted))
+        return graph
+
+    def _show(self, tasks: Mapping[Key, Any]) -> Mapping[Key, Any]:
+        changeable = as_tasks(tasks)
+        self.observer = CallbackObserver(self._callbacks, changeable, self._is_remote)
+        self.observer.start()
+        return changeable
+
+    def finish(self, failed: bool) -> None:
+        """Tell callbacks that all is over."""
+        if self.observer is not None:
+            self.observer.finish(failed)
+
+
+def _arranged(keys: Any, ids: Mapping[Key, int], values: Mapping[int, Any]) -> Any:
+    """Return values as `dask.local.nested_get` does, with one look at each key: there may be a million."""
+    if isinstance(keys, list):
+        return tuple([_arranged(key, ids, values) if isinstance(key, list) else values[ids[key]] for key in keys])
+    return values[ids[keys]]
+
+
+class EngineBackend(GraphBackend):
+    """Computes on an engine of this process.
+
+    Parameters
+    ----------
+    engine_for : callable
+        Returns the engine to use, given how many workers are wanted.
+    """
+
+    def __init__(self, engine_for: Callable[[int | None], Engine]) -> None:
+        self._engine_for = engine_for
+
+    def prepare_options(self, options: Options) -> PrepareOptions:
+        """Return what graphs are prepared for."""
+        return PrepareOptions(fold_from(config.worker_count(options.num_workers or None)))
+
+    def run(
+        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+    ) -> dict[int, Any]:
+        """Compute a graph, as `GraphBackend` says."""
+        rerun = options.rerun_exceptions_locally
+        if rerun is None:
+            rerun = bool(dask.config.get("rerun_exceptions_locally", False))
+        engine, workers = self._engine_for(options.num_workers), options.num_workers
+        return Computation(engine, graph, observer, workers, options.retries, rerun).results(persist)
+
+
+def fold_from(slots: int) -> int | None:
+    """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
+    per_worker = config.get("fold-initial")
+    return None if per_worker is None else int(per_worker) * slots
+
+
+__all__ = ["EngineBackend", "GraphBackend", "fold_from"]

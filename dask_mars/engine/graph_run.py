@@ -1,0 +1,138 @@
+"""One computation, as the engine and the calling thread share it."""
+
+from __future__ import annotations
+
+import queue
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_mars.engine.profile import ChunkMeasurements
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.protocol.columns import PackedOperand
+from dask_mars.protocol.object_ref import Block, ObjectRef
+from dask_mars.protocol.pickling import FailureRecord
+from dask_mars.scheduler.events import GraphPlan
+
+# -- what the engine tells the calling thread -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunInClient:
+    """Compute these chunks in the user's process."""
+
+    chunks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Chunks were handed to a worker (told to observers only)."""
+
+    chunks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Chunks were computed (told to observers only); `values` by chunk where they are wanted."""
+
+    chunks: list[int]
+    worker: int
+    values: dict[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A task printed."""
+
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A task warned; the payload is a pickle of message, category, file name and line."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All outputs are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The computation failed at a chunk."""
+
+    chunk: int
+    error: BaseException | FailureRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The engine has ended."""
+
+    error: BaseException
+
+
+Message = RunInClient | Started | Done | Printed | Warned | Finished | Failed | Stopped
+
+
+@dataclass(slots=True, eq=False)
+class GraphRun:
+    """A graph in the engine's hands.
+
+    Attributes
+    ----------
+    number : int
+        The graph's number in the engine.
+    graph : ChunkGraph
+        What to compute.
+    plan : GraphPlan
+        What the state machine knows of it.
+    context : int
+        Number of the surroundings that its tasks run in.
+    observed, values_wanted : bool
+        Whether the calling thread wants `Started` and `Done`, and the values in them.
+    inbox : queue.SimpleQueue
+        Messages to the calling thread.
+    refs : list
+        Where each chunk's value is in the shared store, or None.
+    values : dict
+        Values that are in the user's process: given, or computed by tasks that ran here.
+    packed : dict
+        Operands as they travel; None for those that cannot.
+    literal_blocks : list of Block
+        Blocks of the client's arena that live as long as the graph.
+    errors : dict
+        The last failure of each chunk that has failed.
+    client_only : set of int
+        Chunks whose results workers could not send.
+    one_by_one : bool
+        Send one chunk a message, because some chunk of a message could not be read.
+    measurements : ChunkMeasurements
+        What is kept of chunks that have been computed.
+    """
+
+    number: int
+    graph: ChunkGraph
+    plan: GraphPlan
+    context: int
+    observed: bool = False
+    values_wanted: bool = False
+    inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
+    refs: list[ObjectRef | None] = field(default_factory=list)
+    values: dict[int, Any] = field(default_factory=dict)
+    packed: dict[int, PackedOperand | None] = field(default_factory=dict)
+    literal_blocks: list[Block] = field(default_factory=list)
+    errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
+    client_only: set[int] = field(default_factory=set)
+    one_by_one: bool = False
+    measurements: ChunkMeasurements = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refs = [None] * len(self.graph)
+        self.values = dict(self.graph.values)
+        count = len(self.graph)
+        durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count
+        self.measurements = ChunkMeasurements(self.number, self.graph.keys, durations_s, stored_bytes)

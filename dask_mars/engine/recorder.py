@@ -1,0 +1,68 @@
+"""Writes the log of an engine's state machine, for `dask_mars.scheduler.replay`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from dask_mars.scheduler.dispatch import Parameters
+from dask_mars.scheduler.events import Event, Instruction
+from dask_mars.scheduler.log import first_line, line
+
+logger = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Writes events and instructions to a file, as they come.
+
+    What the disk does not take is no matter of the computations: the log ends there.
+
+    Parameters
+    ----------
+    path : str
+        Of the file, which is replaced. ``{pid}`` and ``{engine}`` in it stand for the number of the process and of
+        the engine.
+    engine : int
+        Number of the engine in its process.
+    parameters : Parameters
+        That of the state machine.
+    """
+
+    def __init__(self, path: str, engine: int, parameters: Parameters) -> None:
+        self.path = Path(path.replace("{pid}", str(os.getpid())).replace("{engine}", str(engine))).expanduser()
+        self._lines = [first_line(parameters)]
+        # Without a buffer: a process that is forked would write what is left in it a second time.
+        self._file = None
+        try:
+            self._file = self.path.open("wb", buffering=0)
+        except OSError as error:
+            logger.warning("there is no log of the scheduler: %s", error)
+
+    def note(self, now_s: float, event: Event, instructions: Sequence[Instruction]) -> None:
+        """Note one event, and what was to be done."""
+        if self._file is not None:
+            self._lines.append(line(now_s, event, instructions))
+
+    def write(self) -> None:
+        """Write what was noted."""
+        if self._file is None or not self._lines:
+            return
+        lines, self._lines = self._lines, []
+        data = memoryview("".join(lines).encode())
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            logger.warning("the log of the scheduler ends here: %s", error)
+            self.close()
+
+    def close(self) -> None:
+        """End the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+__all__ = ["Recorder"]

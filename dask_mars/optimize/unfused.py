@@ -1,0 +1,73 @@
+"""Dask's low-level graph of an expression as it is without fusion.
+
+Fusion would give an annotated task the key of its successor. Whether Dask fuses is a setting for all threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+from dask._expr import Expr
+
+from dask_mars.graph.chunks import Key
+
+_SETTINGS = {"optimization.fuse.active": False, "optimization.annotations.fuse": False}
+
+
+class _NoFusion:
+    """The setting while graphs are made, which may be several at a time: the last one puts back what was there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._setting: dask.config.set | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._setting = dask.config.set(_SETTINGS)
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                self._restore()
+
+    def _restore(self) -> None:
+        setting, self._setting = self._setting, None
+        if setting is not None:
+            setting.__exit__(None, None, None)
+
+    def forget(self) -> None:
+        """In a forked process: no other thread goes on there, and one of the parent's may have held the lock."""
+        self._lock = threading.Lock()
+        self._count = 0
+        self._restore()
+
+
+_no_fusion = _NoFusion()
+os.register_at_fork(after_in_child=_no_fusion.forget)
+
+
+def unfused_graph(dsk: Expr) -> Mapping[Key, Any]:
+    """Return the low-level graph of an expression, with each task under its own key.
+
+    Another thread makes it, which Ctrl-C does not reach, so that the setting is put back whatever happens.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="dask-mars-graph") as pool:
+        return pool.submit(_graph, dsk).result()
+
+
+def _graph(dsk: Expr) -> Mapping[Key, Any]:
+    with _no_fusion:
+        graph: Mapping[Key, Any] = dsk.__dask_graph__()
+        return graph
+
+
+__all__ = ["unfused_graph"]

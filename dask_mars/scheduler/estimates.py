@@ -1,0 +1,89 @@
+"""Estimates of the bytes that chunks of an operand take, declared and then measured.
+
+Pure bookkeeping, and a part of the state machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class Estimates:
+    """The bytes that chunks of one graph are thought to take.
+
+    Parameters
+    ----------
+    operand_of : sequence of int
+        Operand number of each chunk.
+    declared_bytes : sequence of int or None, optional
+        The bytes that each chunk's result is declared to take, None where nothing is said.
+    """
+
+    __slots__ = ("_count", "_declared", "_expected", "_learned", "_operand_of", "_peaks", "_total_bytes")
+
+    def __init__(self, operand_of: Sequence[int], declared_bytes: Sequence[int | None] | None) -> None:
+        self._operand_of = operand_of
+        self._declared = declared_bytes
+        self._expected: dict[int, int] = {}
+        #: Operands of which a result has been seen.
+        self._learned: set[int] = set()
+        #: Most bytes that operands were seen to take while they ran.
+        self._peaks: dict[int, int] = {}
+        #: Number of results that have been seen, and what they have added to the store.
+        self._count = 0
+        self._total_bytes = 0
+
+    def expected_bytes(self, chunk: int) -> int:
+        """Return the bytes that a chunk's result is thought to add to the store."""
+        operand = self._operand_of[chunk]
+        known = self._expected.get(operand)
+        if known is None:
+            declared = self._declared[chunk] if self._declared is not None else None
+            if declared is None:
+                # What results of this graph take as a rule is the best guess.
+                return self._total_bytes // max(self._count, 1)
+            # The first chunk speaks for all until one has been computed.
+            known = self._expected[operand] = declared
+        return known
+
+    def required_bytes(self, chunk: int) -> int:
+        """Return the bytes that a chunk is thought to take while it is computed, its result included."""
+        return max(self.expected_bytes(chunk), self._peaks.get(self._operand_of[chunk], 0))
+
+    def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
+        """Note what results have taken in the store, and operands while they ran.
+
+        Parameters
+        ----------
+        chunks : sequence of int
+            Those that were computed.
+        fresh : mapping
+            Bytes of those of them that are in the store, as far as these were not there before.
+        peaks : mapping
+            Bytes of shared memory that operands took while they ran; of those only that took more than before.
+
+        Returns
+        -------
+        set of int
+            Operands of which more is known than before: what was reserved for chunks of theirs may not be enough.
+        """
+        operand_of = self._operand_of
+        self._count += len(chunks)
+        self._total_bytes += sum(fresh.values())
+        new = {operand_of[chunk] for chunk in chunks} - self._learned
+        for operand in new:
+            self._learned.add(operand)
+            self._expected[operand] = 0
+        for chunk, size in fresh.items():
+            operand = operand_of[chunk]
+            if size > self._expected[operand]:
+                self._expected[operand] = size
+        known = {operand for operand in new if self._expected[operand]}
+        for operand, peak in peaks.items():
+            if peak > self._peaks.get(operand, 0):
+                self._peaks[operand] = peak
+                known.add(operand)
+        return known
+
+
+__all__ = ["Estimates"]

@@ -1,0 +1,145 @@
+"""The log of a state machine: its parameters, then each event with its time and the instructions that followed.
+
+One line of JSON each, which people and other programs can read as well. The first has the version and the
+parameters, the others ``[time in seconds, event, instructions]``, where a record is
+``{"type": name, "fields": [...]}``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from dask_mars.scheduler import events
+from dask_mars.scheduler.dispatch import Parameters
+from dask_mars.scheduler.events import Event, GraphPlan, Instruction
+
+#: Of the format: logs of another are refused.
+VERSION = 1
+_RECORDS: dict[str, Any] = {
+    record.__name__: record
+    for record in (*typing.get_args(events.Event), *typing.get_args(events.Instruction), GraphPlan, Parameters)
+}
+
+
+class LogError(ValueError):
+    """A log cannot be read."""
+
+
+class Entry(NamedTuple):
+    """One event of a log.
+
+    Attributes
+    ----------
+    now_s : float
+        The time of the event.
+    event : Event
+        What happened.
+    instructions : list
+        What was to be done, as `as_plain` has it.
+    """
+
+    now_s: float
+    event: Event
+    instructions: list[Any]
+
+
+def first_line(parameters: Parameters) -> str:
+    """Return the line that a log begins with."""
+    return json.dumps({"log": VERSION, "parameters": as_plain(parameters)}) + "\n"
+
+
+def line(now_s: float, event: Event, instructions: Sequence[Instruction]) -> str:
+    """Return the line of one event.
+
+    Parameters
+    ----------
+    now_s : float
+        The time of the event, in seconds.
+    event : Event
+        What happened.
+    instructions : sequence of Instruction
+        What was to be done.
+    """
+    return json.dumps([now_s, as_plain(event), [as_plain(instruction) for instruction in instructions]]) + "\n"
+
+
+def read(lines: Iterable[str]) -> tuple[Parameters, Iterator[Entry]]:
+    """Read a log.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        Those of the log.
+
+    Returns
+    -------
+    parameters, entries
+        The parameters of the machine, and its events as they are read.
+
+    Raises
+    ------
+    LogError
+        The lines are none of a log, or of another version. It may come from the iterator as well.
+    """
+    rest = iter(lines)
+    head = _parsed(next(rest, ""), 1)
+    if not isinstance(head, dict) or head.get("log") != VERSION:
+        raise LogError(f"this is no log of version {VERSION}")
+    return from_plain(head["parameters"]), _entries(rest)
+
+
+def _entries(lines: Iterator[str]) -> Iterator[Entry]:
+    for number, text in enumerate(lines, 2):
+        # A process that was killed may leave half a line.
+        if not text.endswith("\n"):
+            return
+        entry = _parsed(text, number)
+        try:
+            now_s, event, instructions = entry
+            yield Entry(now_s, from_plain(event), instructions)
+        except (TypeError, KeyError, ValueError) as error:
+            raise LogError(f"line {number} is no event: {error!r}") from error
+
+
+def _parsed(text: str, number: int) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise LogError(f"line {number} is no JSON: {error}") from error
+
+
+def as_plain(value: Any) -> Any:
+    """Return a record as what JSON can hold."""
+    if dataclasses.is_dataclass(value):
+        fields = [as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {"type": type(value).__name__, "fields": fields}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {"map": [[as_plain(key), as_plain(item)] for key, item in value.items()]}
+    if isinstance(value, Set):
+        return {"set": sorted(value)}
+    if isinstance(value, Sequence):
+        return [as_plain(item) for item in value]
+    # NumPy's numbers are no `int`.
+    return value.item()
+
+
+def from_plain(value: Any) -> Any:
+    """Return a record that `as_plain` has taken apart; sequences are tuples."""
+    if isinstance(value, list):
+        return tuple([from_plain(item) for item in value])
+    if not isinstance(value, dict):
+        return value
+    if "map" in value:
+        return {from_plain(key): from_plain(item) for key, item in value["map"]}
+    if "set" in value:
+        return frozenset(value["set"])
+    return _RECORDS[value["type"]](*map(from_plain, value["fields"]))
+
+
+__all__ = ["VERSION", "Entry", "LogError", "as_plain", "first_line", "from_plain", "line", "read"]

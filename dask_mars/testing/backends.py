@@ -1,0 +1,147 @@
+"""The contract of a backend, as a test class."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+from dask.callbacks import Callback
+
+from dask_mars.backend import Backend, Options
+
+
+class _Recorder(Callback):  # type: ignore[misc]
+    """Notes what callbacks are told."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Any] = []
+        self.ends: list[bool] = []
+
+    def _start(self, dsk: Any) -> None:
+        self.tasks = list(dsk)
+
+    def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+        self.ends.append(failed)
+
+
+def _increment(value: int) -> int:
+    return value + 1
+
+
+def _fail(value: int) -> int:
+    raise LookupError("on purpose", value)
+
+
+class BackendTests:
+    """The contract of `dask_mars.backend.Backend`.
+
+    The class that derives from it has a fixture ``backend``, which returns the backend to test.
+    """
+
+    @pytest.fixture
+    def backend(self) -> Backend:
+        """Return what is to be tested."""
+        raise NotImplementedError("the fixture `backend` is for the derived class")
+
+    @pytest.fixture
+    def scheduler(self, backend: Backend) -> Callable[..., Any]:
+        """Return the backend as Dask calls a scheduler."""
+
+        def scheduler(dsk: Any, keys: Any, **options: Any) -> Any:
+            return backend.compute(dsk, keys, Options.known(options))
+
+        return scheduler
+
+    # -- graphs -----------------------------------------------------------------------------------------------
+
+    def test_one_key_has_a_value_and_lists_have_tuples(self, backend: Backend) -> None:
+        graph = {"x": 1, "y": (_increment, "x"), "z": (operator.add, "y", 10)}
+        options = Options()
+        assert backend.compute(graph, "z", options) == 12
+        assert backend.compute(graph, ["x", "z"], options) == (1, 12)
+        assert backend.compute(graph, [["x"], ["y", ["z"]]], options) == ((1,), (2, (12,)))
+        assert backend.compute(graph, [], options) == ()
+
+    def test_tasks_lists_and_aliases(self, backend: Backend) -> None:
+        graph = {"x": 1, "alias": "x", "sum": (sum, ["alias", (_increment, "x"), 3]), ("a", 0): (len, ["x", "x"])}
+        assert backend.compute(graph, ["sum", ("a", 0), "alias"], Options()) == (6, 2, 1)
+
+    def test_arrays(self, scheduler: Callable[..., Any]) -> None:
+        array = da.arange(1000, chunks=100, dtype="f8").reshape(20, 50)
+        wanted = [array.T @ array, (array + 1).sum(axis=0), array.rechunk((7, 9))[3:12, ::2]]
+        for ours, theirs in zip(
+            dask.compute(*wanted, scheduler=scheduler), dask.compute(*wanted, scheduler="sync"), strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs)
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+
+    def test_bags_and_delayed_objects(self, scheduler: Callable[..., Any]) -> None:
+        bag = db.range(20, npartitions=4).map(_increment).filter(lambda number: number % 3)
+        total = dask.delayed(sum)([dask.delayed(_increment)(number) for number in range(5)])
+        assert dask.compute(bag, total, scheduler=scheduler) == ([n for n in range(1, 21) if n % 3], 15)
+
+    def test_what_cannot_be_pickled(self, scheduler: Callable[..., Any]) -> None:
+        made = dask.delayed(lambda: (number for number in range(4)))()
+        assert dask.delayed(sum)(made).compute(scheduler=scheduler) == 6
+
+    def test_tasks_store_into_objects_of_the_user(self, scheduler: Callable[..., Any]) -> None:
+        target = np.zeros(100)
+        da.store(da.arange(100, chunks=30, dtype="f8"), target, scheduler=scheduler)
+        np.testing.assert_array_equal(target, np.arange(100.0))
+
+    # -- errors -----------------------------------------------------------------------------------------------
+
+    def test_exceptions_of_tasks_arrive_as_they_are(self, backend: Backend) -> None:
+        with pytest.raises(LookupError) as caught:
+            backend.compute({"x": 1, "y": (_fail, "x"), "z": (_increment, "y")}, "z", Options())
+        assert caught.value.args == ("on purpose", 1)
+
+    def test_a_key_that_is_not_there(self, backend: Backend) -> None:
+        with pytest.raises(KeyError):
+            backend.compute({"x": 1}, "y", Options())
+
+    def test_a_circle(self, backend: Backend) -> None:
+        with pytest.raises(RuntimeError):
+            backend.compute({"x": (_increment, "y"), "y": (_increment, "x")}, "x", Options())
+
+    # -- options ----------------------------------------------------------------------------------------------
+
+    def test_callbacks_hear_of_the_beginning_and_the_end(self, backend: Backend) -> None:
+        recorder = _Recorder()
+        options = Options(callbacks=[recorder._callback])
+        assert backend.compute({"x": (_increment, 1), "y": (_increment, "x")}, "y", options) == 3
+        assert set(recorder.tasks) >= {"x", "y"}
+        with pytest.raises(LookupError):
+            backend.compute({"x": (_fail, 1)}, "x", options)
+        assert recorder.ends == [False, True]
+
+    def test_callbacks_that_are_registered_hear_too(self, scheduler: Callable[..., Any]) -> None:
+        with _Recorder() as recorder:
+            assert dask.delayed(_increment)(1).compute(scheduler=scheduler) == 2
+        assert recorder.ends == [False]
+
+    # -- persisting -------------------------------------------------------------------------------------------
+
+    def test_what_is_persisted_can_be_computed_with(self, backend: Backend, scheduler: Callable[..., Any]) -> None:
+        array = da.arange(60_000, chunks=20_000, dtype="f8")
+        persisted = da.Array(
+            dict(zip(array.__dask_keys__(), self._persisted(backend, array), strict=True)),
+            array.name,
+            array.chunks,
+            array.dtype,
+        )
+        assert (persisted + 1).sum().compute(scheduler=scheduler) == (array + 1).sum().compute(scheduler="sync")
+
+    def _persisted(self, backend: Backend, array: Any) -> list[Any]:
+        compute = partial(backend.compute, options=Options(), persist=True)
+        return list(compute(array.__dask_graph__(), array.__dask_keys__()))
+
+
+__all__ = ["BackendTests"]

@@ -1,0 +1,203 @@
+"""The contract of a scheduling policy, as a test class."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dask_mars.scheduler.events import (
+    ChunkFailed,
+    ChunksFinished,
+    ChunksReturned,
+    Event,
+    FinishGraph,
+    ForgetGraph,
+    GraphPlan,
+    GraphSubmitted,
+    ResultsTaken,
+    Run,
+    TimePassed,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Parameters
+from dask_mars.scheduler.policies import POLICIES, PolicyFactory
+
+_NAME = "under test"
+_SEEDS = range(12)
+
+
+def _random_plan(chance: random.Random, **options: Any) -> GraphPlan:
+    inputs: list[tuple[int, ...]] = []
+    for chunk in range(chance.randint(1, 40)):
+        near = range(max(0, chunk - chance.choice([1, 3, 40])), chunk)
+        inputs.append(tuple(chance.sample(near, min(len(near), chance.choice([0, 1, 1, 2, 3])))))
+    needed = {source for sources in inputs for source in sources}
+    outputs = [chunk for chunk in range(len(inputs)) if chunk not in needed or chance.random() < 0.1]
+    return GraphPlan(
+        inputs=inputs,
+        outputs=outputs,
+        operand_of=[chance.randint(0, 2) for _ in inputs],
+        declared_bytes=[chance.choice([None, 0, 10, 100]) for _ in inputs],
+        **options,
+    )
+
+
+class _World:
+    """Workers that do what a machine says, in an order that chance decides."""
+
+    def __init__(self, workers: int, plan: GraphPlan, seed: int, limit: int | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.plan = plan
+        parameters = Parameters(
+            policy=_NAME,
+            num_workers=workers,
+            window_s=0.01,
+            allowed_worker_losses=1000,
+            store_limit=limit,
+            memory_limit=limit or 10**9,
+        )
+        self.machine = Machine(parameters)
+        self.now_s = 0.0
+        #: Chunks in the order in which they were handed out, and where.
+        self.order: list[tuple[int, int]] = []
+        self.finished: set[int] = set()
+        self.ended = False
+        #: Whether anything has failed.
+        self.troubled = False
+        self._in_hand: list[tuple[int, int]] = []
+        for number in range(workers):
+            self.post(WorkerStarted(number))
+        self.post(GraphSubmitted(1, plan))
+
+    def post(self, event: Event) -> None:
+        self.now_s += 0.001
+        for instruction in self.machine.handle(event, self.now_s):
+            if isinstance(instruction, Run):
+                handed = [(instruction.worker, chunk) for chunk in instruction.chunks]
+                self.order += handed
+                self._in_hand += handed
+            elif isinstance(instruction, FinishGraph):
+                self.post(ResultsTaken(1))
+            elif isinstance(instruction, ForgetGraph):
+                self.ended = True
+        self.machine.validate()
+
+    def _running(self) -> tuple[int, int]:
+        """Return some worker and what it runs: the first of what it has in hand."""
+        worker, _ = self.chance.choice(self._in_hand)
+        return worker, next(chunk for number, chunk in self._in_hand if number == worker)
+
+    def step(self) -> None:
+        """Have some worker come to the end of what it runs."""
+        if not self._in_hand:
+            due_s = self.machine.next_due_s()
+            assert due_s is not None, "nothing runs, and the graph has not ended"
+            self.now_s = max(self.now_s, due_s)
+            self.post(TimePassed())
+            return
+        worker, chunk = self._running()
+        self._in_hand.remove((worker, chunk))
+        if not self.finished.issuperset(self.plan.inputs[chunk]):
+            # What was to be computed before it in the same queue has failed, or its worker was lost.
+            assert self.troubled, "an input is missing"
+            self.post(ChunksReturned(worker, 1, [chunk]))
+            return
+        self.finished.add(chunk)
+        size = self.plan.declared_bytes[chunk] if self.plan.declared_bytes else None
+        sizes = {chunk: size} if size else {}
+        self.post(ChunksFinished(worker, 1, [chunk], [0.005], sizes, sizes))
+
+    def fail(self) -> None:
+        """Have what some worker runs fail, to be tried again."""
+        worker, chunk = self._running()
+        self._in_hand.remove((worker, chunk))
+        self.troubled = True
+        self.post(ChunkFailed(worker, 1, chunk))
+
+    def lose(self) -> None:
+        """Lose a worker, and get it back."""
+        worker, running = self._running()
+        self._in_hand = [(number, chunk) for number, chunk in self._in_hand if number != worker]
+        self.troubled = True
+        self.post(WorkerLost(worker, (1, running)))
+        self.post(WorkerStarted(worker))
+
+    def run(self) -> list[tuple[int, int]]:
+        """Go on until the graph has ended."""
+        while not self.ended:
+            self.step()
+        return self.order
+
+
+class PolicyTests:
+    """The contract of `dask_mars.scheduler.policies.Policy`.
+
+    The class that derives from it has a fixture ``policy``, which returns the policy to test: the class, or what
+    else makes one for a graph.
+    """
+
+    @pytest.fixture
+    def policy(self) -> PolicyFactory:
+        """Return what is to be tested."""
+        raise NotImplementedError("the fixture `policy` is for the derived class")
+
+    @pytest.fixture(autouse=True)
+    def known(self, policy: PolicyFactory) -> Iterator[None]:
+        """Make the policy known while a test runs."""
+        POLICIES[_NAME] = policy
+        yield
+        del POLICIES[_NAME]
+
+    @pytest.mark.parametrize("workers", [1, 2, 5])
+    @pytest.mark.parametrize("seed", _SEEDS)
+    def test_every_chunk_runs_once_and_after_its_inputs(self, seed: int, workers: int) -> None:
+        plan = _random_plan(random.Random(seed))
+        order = _World(workers, plan, seed).run()
+        assert sorted(chunk for _, chunk in order) == list(range(len(plan.inputs)))
+
+    @pytest.mark.parametrize("seed", _SEEDS)
+    def test_equal_events_give_equal_decisions(self, seed: int) -> None:
+        plan = _random_plan(random.Random(seed))
+        assert _World(3, plan, seed).run() == _World(3, plan, seed).run()
+
+    @pytest.mark.parametrize("seed", _SEEDS)
+    def test_the_users_priorities_come_first(self, seed: int) -> None:
+        count = 10
+        chance = random.Random(seed)
+        priorities = {chunk: float(chance.choice([-1, 0, 3])) for chunk in range(count)}
+        plan = GraphPlan([()] * count, range(count), [0] * count, priorities=priorities)
+        order = [chunk for _, chunk in _World(1, plan, seed).run()]
+        told = [priorities[chunk] for chunk in order]
+        assert told == sorted(told, reverse=True)
+
+    @pytest.mark.parametrize("seed", _SEEDS)
+    def test_no_more_workers_are_used_than_the_user_allows(self, seed: int) -> None:
+        plan = _random_plan(random.Random(seed), worker_limit=2)
+        assert {worker for worker, _ in _World(4, plan, seed).run()} <= {0, 1}
+
+    @pytest.mark.parametrize("seed", _SEEDS)
+    def test_no_worker_is_idle_while_there_is_work_for_all(self, seed: int) -> None:
+        count = 40
+        plan = GraphPlan([()] * count, range(count), [0] * count)
+        world = _World(4, plan, seed)
+        assert {worker for worker, _ in world.order} == {0, 1, 2, 3}
+        world.run()
+
+    @pytest.mark.parametrize("seed", _SEEDS)
+    def test_failures_and_lost_workers_are_made_up_for(self, seed: int) -> None:
+        plan = _random_plan(random.Random(seed), default_retries=100)
+        world = _World(3, plan, seed)
+        troubles = random.Random(seed)
+        while not world.ended:
+            if world._in_hand and troubles.random() < 0.2:
+                troubles.choice([world.fail, world.lose])()
+            else:
+                world.step()
+        assert world.finished == set(range(len(plan.inputs)))
+
+
+__all__ = ["PolicyTests"]

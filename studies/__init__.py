@@ -1,0 +1,1 @@
+"""Simulations and measurements that decisions were made by; the published figures come from `benchmarks`."""

@@ -1,0 +1,29 @@
+"""The command line: ``python -m studies``."""
+
+from __future__ import annotations
+
+import click
+
+from benchmarks import options
+from studies.expressions import expressions
+from studies.operands import operands
+from studies.ordering import ordering
+from studies.policies import policies
+from studies.preparation import preparation
+from studies.profiling import profile
+from studies.records import records
+from studies.simulation.command import simulate
+from studies.store import store
+
+
+@click.group(context_settings=options.SETTINGS)
+def main() -> None:
+    """Look at one part of dask_mars: its order, its records, its store, where time goes."""
+
+
+for command in (expressions, operands, ordering, policies, preparation, profile, records, simulate, store):
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m studies")

@@ -1,0 +1,188 @@
+"""Chunk graphs without their computation: what is made of a collection, and how large the parts are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+import numpy as np
+from dask._task_spec import DataNode, Task, TaskRef
+from dask.order import order
+from dask.utils import parse_bytes
+
+from benchmarks.workloads import COLLECTIONS
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.events import GraphPlan
+
+_dask: Any = dask
+
+#: What is no array is taken for one number.
+SMALLEST_BYTES = 8
+
+#: Views of less than this part of their memory are stored as copies, by dask_mars.
+VIEW_SHARE = 64
+
+#: What a scheduler is called with.
+Handed = tuple[Any, list[Any]]
+
+
+class _Captured(BaseException):
+    """Ends a computation where a scheduler would begin."""
+
+
+def handed_over(*collections: Any) -> Handed:
+    """Return what Dask hands a scheduler for collections.
+
+    Parameters
+    ----------
+    *collections
+        Dask collections, computed together.
+    """
+    found: list[Handed] = []
+
+    def capture(dsk: Any, keys: Any, **_: Any) -> Any:
+        found.append((dsk, flatten(keys)))
+        raise _Captured
+
+    with contextlib.suppress(_Captured):
+        _dask.compute(*collections, scheduler=capture)
+    return found[0]
+
+
+def scaled_workload(name: str, scale: float, growth: float = 1.0) -> Any:
+    """Return the collection of an array workload, in the form that it has at full scale.
+
+    Parameters
+    ----------
+    name
+        A key of `COLLECTIONS`.
+    scale, growth
+        As there.
+    """
+    # By this size Dask decides in how many steps it makes chunks of others.
+    chunk_bytes = parse_bytes(_dask.config.get("array.chunk-size"))
+    with _dask.config.set({"array.chunk-size": max(round(chunk_bytes * scale**2), 1)}):
+        return COLLECTIONS[name](scale, 1, growth)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedGraph:
+    """A chunk graph, and the bytes of each chunk's result.
+
+    Attributes
+    ----------
+    graph : ChunkGraph
+        The graph.
+    sizes : list of int
+        Bytes of each result.
+    blocks : list of int
+        For each result that is a view of another's memory the chunk of that, for all others the chunk itself.
+    """
+
+    graph: ChunkGraph
+    sizes: list[int]
+    blocks: list[int]
+
+    def plan(self) -> GraphPlan:
+        """Return what the state machine knows of the graph."""
+        graph = self.graph
+        return GraphPlan(
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+            operand_of=graph.operand_of,
+            declared_bytes=DeclaredSizes(graph),
+        )
+
+    def is_known(self, chunk: int) -> bool:
+        """Say whether a chunk's value comes with the graph."""
+        return self.graph.operand_of[chunk] < 0
+
+    def computed(self) -> list[int]:
+        """Return the chunks that are to be computed."""
+        return [chunk for chunk, operand in enumerate(self.graph.operand_of) if operand >= 0]
+
+
+def sized_graph(*collections: Any, composed: bool = True) -> SizedGraph:
+    """Return the chunk graph of collections with the true sizes of its results.
+
+    To know these it is computed: what collections declare is not enough, since Dask's own layers declare nothing
+    of the pieces that a rechunk or a slice is made of.
+
+    Parameters
+    ----------
+    *collections
+        Dask collections, computed together; small enough for all results to be in memory at once.
+    composed
+        Whether chains of chunks are merged, as in every computation.
+    """
+    dsk, keys = handed_over(*collections)
+    return measured(prepare(dsk, keys, composed=composed))
+
+
+def measured(graph: ChunkGraph) -> SizedGraph:
+    """Compute a graph to find the sizes of its results.
+
+    Parameters
+    ----------
+    graph
+        Small enough for all results to be in memory at once.
+    """
+    values: list[Any] = []
+    blocks: list[int] = []
+    owners: dict[int, int] = {}
+    for chunk, operand in enumerate(graph.operand_of):
+        if operand < 0:
+            value = graph.values[chunk]
+        else:
+            inputs = [values[source] for source in graph.inputs[chunk]]
+            value = graph.operands[operand].run(inputs, graph.literals[chunk])
+        values.append(value)
+        owner = chunk
+        if isinstance(value, np.ndarray):
+            root = _root(value)
+            owner = owners.setdefault(id(root), chunk)
+            if value.nbytes * VIEW_SHARE < root.nbytes:
+                owner = chunk
+        blocks.append(owner)
+    return SizedGraph(graph, list(map(_bytes_of, values)), blocks)
+
+
+def dask_order(inputs: Sequence[tuple[int, ...]], known: Collection[int]) -> list[int]:
+    """Return the number of each chunk in Dask's own order of execution.
+
+    Parameters
+    ----------
+    inputs
+        Of each chunk.
+    known
+        Chunks whose values come with the graph.
+    """
+    tasks = {
+        chunk: DataNode(chunk, None) if chunk in known else Task(chunk, tuple, *map(TaskRef, sources))
+        for chunk, sources in enumerate(inputs)
+    }
+    found = order(tasks)
+    return [found[chunk] for chunk in range(len(inputs))]
+
+
+def _root(array: Any) -> Any:
+    """Return the array that owns an array's memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        # A broadcast array takes no more than what it was made of.
+        return int(max(min(value.nbytes, _root(value).nbytes), SMALLEST_BYTES))
+    if isinstance(value, dict):
+        return sum(map(_bytes_of, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes_of, value))
+    return SMALLEST_BYTES

@@ -1,0 +1,227 @@
+"""The state machine and chunks that outlive their graph: who may read them, when they go to disk, when they go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from machines import CheckedMachine, plan
+
+from dask_mars.scheduler.events import (
+    ChunksFinished,
+    ChunksRestored,
+    FinishGraph,
+    ForgetGraph,
+    ForgetObjects,
+    Free,
+    GraphCancelled,
+    GraphSubmitted,
+    MemoryMeasured,
+    ObjectSpilled,
+    ObjectsPut,
+    ObjectsReleased,
+    ReadAhead,
+    ResultsPersisted,
+    ResultsTaken,
+    Run,
+    Spill,
+    TimePassed,
+    UseRestored,
+    UseSpilled,
+)
+
+MAKER, USER = 1, 3
+
+
+def persisting(sizes: tuple[int, ...] = (), limit: int | None = None, **parameters: Any) -> CheckedMachine:
+    """Return a machine with persisted chunks of graph 1."""
+    machine = CheckedMachine(store_limit=limit, memory_limit=10**6, **parameters)
+    count = len(sizes) or 2
+    machine.submit(*[()] * count, (), outputs=range(count))
+    for chunk in range(count + 1):
+        size = dict(zip([chunk], sizes[chunk : chunk + 1], strict=False))
+        machine.post(ChunksFinished(0, MAKER, [chunk], [1.0], size, size))
+    measured(machine, sum(sizes))
+    assert machine.post(ResultsPersisted(MAKER, [*range(count)]))[0] == ForgetGraph(MAKER)
+    return machine
+
+
+def measured(machine: CheckedMachine, stored_bytes: int) -> None:
+    """Say what the store holds."""
+    assert machine.post(MemoryMeasured(stored_bytes, machine.machine.memory.limit_bytes)) == []
+
+
+def reading(*inputs: tuple[int, ...], count: int) -> GraphSubmitted:
+    """Return a graph whose first chunks are persisted ones."""
+    first = {chunk: (MAKER, chunk) for chunk in range(count)}
+    return GraphSubmitted(USER, plan(*[()] * len(first), *inputs, data=[*first], objects=first))
+
+
+def test_persisted_chunks_are_forgotten_one_by_one():
+    machine = persisting()
+    assert machine.machine.graphs == []
+    assert machine.post(ObjectsReleased([(MAKER, 1)])) == [ForgetObjects([(MAKER, 1)])]
+    assert machine.post(ObjectsReleased([(MAKER, 1), (MAKER, 0)])) == [ForgetObjects([(MAKER, 0)])]
+    assert machine.post(ObjectsReleased([(MAKER, 0)])) == []
+
+
+def test_what_is_not_persisted_goes():
+    machine = CheckedMachine()
+    machine.submit((), (), outputs=[0, 1])
+    machine.finish(0, 0)
+    machine.finish(0, 1)
+    assert machine.post(ResultsPersisted(MAKER, [1])) == [ForgetGraph(MAKER)]
+    assert machine.post(ObjectsReleased([(MAKER, 0), (MAKER, 1)])) == [ForgetObjects([(MAKER, 1)])]
+
+
+def test_what_was_put_is_read_and_released_like_what_is_persisted():
+    machine = CheckedMachine(store_limit=100, memory_limit=10**6)
+    measured(machine, 40)
+    assert machine.post(ObjectsPut({(9, 4): 40})) == []
+    assert machine.post(GraphSubmitted(USER, plan((), (0,), data=[0], objects={0: (9, 4)}))) == [Run(0, USER, [1])]
+    measured(machine, 120)
+    # It is being read.
+    assert machine.post(TimePassed()) == []
+    assert Spill([(9, 4)]) in machine.finish(0, 1, graph=USER)
+    assert machine.post(ResultsTaken(USER)) == [ForgetGraph(USER)]
+    assert machine.post(ObjectSpilled((9, 4), 40)) == [UseSpilled((9, 4), [])]
+    assert machine.post(ObjectsReleased([(9, 4)])) == [ForgetObjects([(9, 4)])]
+
+
+def test_a_graph_reads_what_is_persisted():
+    machine = persisting()
+    assert machine.post(reading((0, 1), count=2)) == [Run(0, USER, [2])]
+    assert machine.finish(0, 2, graph=USER) == [Free(USER, [0, 1]), FinishGraph(USER)]
+    assert machine.post(ResultsTaken(USER)) == [ForgetGraph(USER)]
+    assert machine.post(ObjectsReleased([(MAKER, 0)])) == [ForgetObjects([(MAKER, 0)])]
+
+
+def test_idle_chunks_go_to_disk_where_results_that_are_being_taken_do_not():
+    machine = persisting((40, 40), limit=100)
+    machine.submit((), graph=USER)
+    measured(machine, 120)
+    assert machine.post(ChunksFinished(0, USER, [0], [1.0], {0: 40}, {0: 40})) == [
+        FinishGraph(USER),
+        Spill([(MAKER, 0)]),
+    ]
+    assert machine.post(ObjectSpilled((MAKER, 0), 40)) == [UseSpilled((MAKER, 0), [])]
+
+
+def test_chunks_that_no_graph_reads_go_first_and_then_those_needed_last():
+    machine = persisting((40, 40, 40), limit=1000)
+    objects = {0: (MAKER, 0), 1: (MAKER, 1)}
+    machine.post(GraphSubmitted(USER, plan((), (), (), (1, 2), (0, 3), data=[0, 1], objects=objects)))
+    chosen = machine.machine.memory.choose_to_spill(machine.machine._objects, 41, set())
+    assert chosen == [(MAKER, 2), (MAKER, 0)]
+
+
+def test_what_is_being_read_stays_and_the_reader_hears_of_what_does_not():
+    machine = persisting((40, 40), limit=100)
+    assert machine.post(reading((0,), (1,), count=2)) == [Run(0, USER, [2])]
+    assert len(machine.machine.memory.choose_to_spill(machine.machine._objects, 80, set())) == 2
+    assert machine.post(ObjectSpilled((MAKER, 0), 40)) == []
+    assert machine.post(ObjectSpilled((MAKER, 1), 40)) == [
+        UseSpilled((MAKER, 1), [(USER, 1)]),
+        ReadAhead([(MAKER, 1)]),
+    ]
+    # Reading it back takes room.
+    graph = machine.machine._graphs[USER]
+    assert graph.required_bytes(3) == 40 + graph.required_bytes(2)
+
+
+def test_what_was_read_back_is_in_memory_for_all_and_stays_as_long_as_it_is_read():
+    machine = persisting((40,), limit=100)
+    machine.post(ObjectSpilled((MAKER, 0), 40))
+    assert Run(0, USER, [1], [0]) in machine.post(reading((0,), (0,), count=1))
+    other = plan((), (0,), data=[0], objects={0: (MAKER, 0)})
+    machine.post(GraphSubmitted(USER + 1, other))
+    measured(machine, 120)
+    loaded = machine.post(ChunksRestored(0, USER, [0]))
+    assert loaded[0] == UseRestored((MAKER, 0), (USER, 0), [(USER + 1, 0)])
+    assert not any(isinstance(said, Spill) for said in loaded)
+    assert machine.machine._graphs[USER + 1].required_bytes(1) == 0
+    # Being written when it began to be read is not enough either.
+    assert not any(isinstance(said, UseSpilled) for said in machine.post(ObjectSpilled((MAKER, 0), 40)))
+
+
+def test_what_is_on_disk_already_takes_room_too():
+    machine = persisting((40, 40), limit=100)
+    machine.post(ObjectSpilled((MAKER, 0), 40))
+    machine.post(reading((0,), count=1))
+    assert machine.machine._graphs[USER].required_bytes(1) == 40
+    machine.post(GraphCancelled(USER))
+    machine.finish(0, 1, graph=USER)
+    assert not machine.machine._objects.get((MAKER, 0)).readers
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_order_of_events_leaves_nothing(data):
+    machine = persisting((40,) * 4, limit=90)
+    running: dict[int, set[int]] = {}
+    released: set[int] = set()
+    writing: set[tuple[int, int]] = set()
+    number = USER
+
+    def note(instructions: list[Any]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Run(_, graph, chunks):
+                    running[graph].update(chunks)
+                case Spill(objects):
+                    writing.update(objects)
+                case UseSpilled((_, spilled), places):
+                    measured(machine, machine.machine.memory.stored_bytes)
+                    in_use = {
+                        source
+                        for graph, hand in running.items()
+                        for chunk in hand
+                        for source in sources[graph][chunk]
+                    }
+                    assert spilled not in in_use
+                    assert running.keys() >= {graph for graph, _ in places}
+                case ForgetGraph(graph):
+                    del running[graph]
+
+    sources: dict[int, dict[int, tuple[int, ...]]] = {}
+    for _ in range(data.draw(st.integers(1, 25))):
+        action = data.draw(st.sampled_from(["submit", "finish", "answer", "cancel", "release"]))
+        living = [chunk for chunk in range(4) if chunk not in released]
+        if action == "submit" and living:
+            chosen = data.draw(st.lists(st.sampled_from(living), min_size=1, max_size=4, unique=True))
+            count = len(chosen)
+            inputs = data.draw(st.lists(st.integers(0, count - 1), min_size=count, max_size=2 * count))
+            submitted = plan(
+                *[()] * count,
+                *[(source,) for source in inputs],
+                data=range(count),
+                objects={chunk: (MAKER, source) for chunk, source in enumerate(chosen)},
+            )
+            sources[number] = {count + at: (chosen[source],) for at, source in enumerate(inputs)}
+            running[number] = set()
+            note(machine.post(GraphSubmitted(number, submitted)))
+            number += 1
+        elif action == "finish" and any(running.values()):
+            graph = data.draw(st.sampled_from([graph for graph, hand in running.items() if hand]))
+            chunk = min(running[graph])
+            running[graph].remove(chunk)
+            note(machine.finish(0, chunk, graph=graph))
+        elif action == "answer" and writing:
+            note(machine.post(ObjectSpilled(writing.pop(), 40, data.draw(st.booleans()))))
+        elif action == "cancel" and running:
+            note(machine.post(GraphCancelled(data.draw(st.sampled_from([*running])))))
+        elif action == "release" and living:
+            # Nobody releases what a graph that is running reads.
+            read = {source for graph in running for chunks in sources[graph].values() for source in chunks}
+            free = [chunk for chunk in living if chunk not in read]
+            if free:
+                released.add(free[0])
+                note(machine.post(ObjectsReleased([(MAKER, free[0])])))
+    for graph in [*running]:
+        note(machine.post(GraphCancelled(graph)))
+        for chunk in sorted(running.get(graph, ())):
+            note(machine.finish(0, chunk, graph=graph))
+    note(machine.post(ObjectsReleased([(MAKER, chunk) for chunk in range(4) if chunk not in released])))
+    assert machine.machine.graphs == []
+    assert all(machine.machine._objects.get((MAKER, chunk)) is None for chunk in range(4))

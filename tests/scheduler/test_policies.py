@@ -1,0 +1,262 @@
+"""Scheduling policies: the contract, and what Mars's own say by the letter of its documents."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_mars import Runtime
+from dask_mars.scheduler.bookkeeping import Graph
+from dask_mars.scheduler.events import ChunksFinished, GraphSubmitted, Run
+from dask_mars.scheduler.policies import POLICIES, Policy, RankedPolicy
+from dask_mars.scheduler.policies.guarded import Guarded
+from dask_mars.scheduler.policies.mars import MarsPolicy
+from dask_mars.scheduler.policies.memory import MemoryPolicy
+from dask_mars.scheduler.policies.plugins import load_policy
+from dask_mars.testing import PolicyTests
+from tests.machines import CheckedMachine, plan, tree
+
+
+class TestMemory(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return MemoryPolicy
+
+
+class TestMars(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return MarsPolicy
+
+
+class Widest(RankedPolicy):
+    """Those first that most others wait for."""
+
+    def sort_key(self, chunk: int) -> int:
+        return -len(self.graph.successors[chunk])
+
+
+class TestOfAUser(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return Widest
+
+
+class TestSimplest(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return Policy
+
+
+# -- seeds 001 and 003 --------------------------------------------------------------------------------------------
+
+
+def mars(workers: int = 1, **parameters: Any) -> CheckedMachine:
+    """Make a machine whose workers take one chunk at a time, as all chunks take long."""
+    options = {"policy": "mars", "num_workers": workers, "window_s": 0.001, **parameters}
+    return CheckedMachine(workers, **options)
+
+
+def run_all(machine: CheckedMachine, submitted: Any, sizes: Any = None) -> list[tuple[int, int]]:
+    """Compute a plan in steps of equal length; return worker and chunk in the order of the beginnings."""
+    order: list[tuple[int, int]] = []
+
+    def take(instructions: Any) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Run):
+                order.extend((instruction.worker, chunk) for chunk in instruction.chunks)
+
+    take(machine.post(GraphSubmitted(1, submitted)))
+    done = 0
+    while done < len(order):
+        # What has begun together ends together.
+        begun = order[done:]
+        done = len(order)
+        for worker, chunk in begun:
+            stored = {chunk: sizes[chunk]} if sizes and sizes[chunk] else {}
+            take(machine.post(ChunksFinished(worker, 1, [chunk], [1.0], stored, stored)))
+    return order
+
+
+def chunks(order: list[tuple[int, int]]) -> list[int]:
+    return [chunk for _, chunk in order]
+
+
+def test_those_that_deeper_ones_rely_upon_come_first() -> None:
+    """Seed 001, selection policy for operands, rule 2: of two chains the one that leads deeper is begun first."""
+    short, long = [(), (0,)], [(), (2,), (3,), (4,)]
+    assert chunks(run_all(mars(), plan(*short, *long))) == [2, 3, 4, 5, 0, 1]
+
+
+def test_deeper_ones_come_first() -> None:
+    """Seed 001, rule 1: what was begun is ended before anything else is begun."""
+    assert chunks(run_all(mars(), plan((), (), (), (0,), (1,), (2,)))) == [0, 3, 1, 4, 2, 5]
+
+
+def test_those_with_smaller_results_come_first() -> None:
+    """Seed 001, rule 3, where the others decide nothing."""
+    sizes = [30, 10, 20]
+    assert chunks(run_all(mars(), plan((), (), (), declared_bytes=sizes))) == [1, 2, 0]
+
+
+def test_the_rules_are_asked_in_their_order() -> None:
+    """Seed 001: depth before demand, demand before size."""
+    sizes = [1, 50, 1, 1, 1]
+    # 1 leads deeper than 0 and is larger; 4 is alone.
+    assert chunks(run_all(mars(), plan((), (), (1,), (2,), (), declared_bytes=sizes))) == [1, 2, 3, 0, 4]
+
+
+class RulesAlone(MarsPolicy):
+    """All chunks are offered to all."""
+
+    def workers_for(self, chunk: int) -> None:
+        return None
+
+
+def test_a_tree_is_walked_as_the_picture_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 003, 分布式地执行3: two workers, five steps: two results are kept; by levels, six."""
+    monkeypatch.setitem(POLICIES, "rules alone", RulesAlone)
+    submitted = tree(8, 2)
+    order = chunks(run_all(mars(2, policy="rules alone"), submitted))
+    assert kept_after(submitted, order, 10) == 2
+    levels = sorted(order, key=lambda chunk: (depths(submitted)[chunk], chunk))
+    assert kept_after(submitted, levels, 10) == 6
+
+
+def kept_after(submitted: Any, order: list[int], count: int) -> int:
+    """Count the results that are there and still needed after so many chunks."""
+    done = set(order[:count])
+    return sum(
+        any(chunk in inputs and other not in done for other, inputs in enumerate(submitted.inputs))
+        for chunk in done
+    )
+
+
+def depths(submitted: Any) -> list[int]:
+    depth: list[int] = []
+    for inputs in submitted.inputs:
+        depth.append(max([depth[source] + 1 for source in inputs], default=0))
+    return depth
+
+
+def test_initial_chunks_are_divided_by_a_search_of_the_graph() -> None:
+    """Seed 001, allocating an initial worker: what meets again soon begins at the same worker."""
+    # 0 1 -> 4 and 2 3 -> 5, numbered so that turns would mix them.
+    order = run_all(mars(2, assignment="depth-first"), plan((), (), (), (), (0, 2), (1, 3)))
+    where = {chunk: worker for worker, chunk in order}
+    assert where[0] == where[2] != where[1] == where[3]
+
+
+def test_others_go_where_most_bytes_of_their_inputs_are() -> None:
+    """Seed 003, Worker 选择策略: the worker that has most bytes of the inputs computes a chunk."""
+    machine = mars(2)
+    machine.post(GraphSubmitted(1, plan((), (), (0, 1), (0, 1))))
+    for worker, chunk, size in ((0, 0, 10), (1, 1, 1000)):
+        instructions = machine.post(ChunksFinished(worker, 1, [chunk], [1.0], {chunk: size}, {chunk: size}))
+    given = [(run.worker, run.chunks) for run in instructions if isinstance(run, Run)]
+    # The second is for that worker too, but the other one has nothing else to do.
+    assert (1, [2]) in given or (1, [3]) in given
+
+
+def test_of_several_that_have_as_much_the_first_that_is_free_takes_it() -> None:
+    """Seed 003, READY: a chunk is offered to all that were chosen; who is ready first gets it, once."""
+    machine = mars(3)
+    machine.post(GraphSubmitted(1, plan((), (), (), (0, 1))))
+    machine.post(ChunksFinished(0, 1, [0], [1.0], {0: 5}, {0: 5}))
+    instructions = machine.post(ChunksFinished(1, 1, [1], [1.0], {1: 5}, {1: 5}))
+    (run,) = [run for run in instructions if isinstance(run, Run)]
+    assert run.chunks == [3]
+    assert run.worker in (0, 1)
+
+
+def test_nothing_is_handed_out_before_its_inputs_are_there() -> None:
+    """Seed 001, UNSCHEDULED: by Mars's letter a chunk waits for its inputs at the scheduler, not at a worker."""
+    machine = mars(1, window_s=1.0)
+    instructions = machine.post(GraphSubmitted(1, plan((), (0,))))
+    assert [run.chunks for run in instructions if isinstance(run, Run)] == [[0]]
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_policies_are_refused() -> None:
+    with pytest.raises(ValueError, match="no scheduling policy 'nonsense', but mars, memory"):
+        Runtime(policy="nonsense")
+
+
+def test_policies_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entries(dict[str, Any]):
+        @property
+        def names(self) -> set[str]:
+            return set(self)
+
+    class Entry:
+        def load(self) -> Any:
+            return Widest
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: Entries(widest=Entry()))
+    load_policy("widest")
+    made = POLICIES.pop("widest")
+    graph = Graph(1, plan((), (), (1,), (1,)), made, {0: 1})
+    assert sorted(range(4), key=graph.key_of) == [1, 0, 2, 3]
+
+
+class TestGuarded(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return partial(Guarded, MarsPolicy)
+
+
+def fails(*_: Any) -> Any:
+    raise LookupError("on purpose")
+
+
+WRONG: dict[str, Any] = {
+    "no policy at all": lambda *_: object(),
+    "raises at once": fails,
+    "raises for a key": type("WrongKey", (Policy,), {"key_of": fails}),
+    "keys that are none": type("NoKey", (Policy,), {"key_of": lambda *_: "first"}),
+    "raises for workers": type("WrongWorkers", (Policy,), {"workers_for": fails}),
+    "workers that are none": type("NoWorkers", (Policy,), {"workers_for": lambda *_: 3}),
+    "workers that are not there": type("Others", (Policy,), {"workers_for": lambda *_: [99, -5]}),
+    "raises when told": type("Told", (Policy,), {"on_ready": fails, "on_last_consumer": fails}),
+    "raises in the middle": type(
+        "Late", (Widest,), {"workers_for": lambda self, chunk: [0] if chunk < 5 else 1 / 0}
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_policy_that_is_wrong_never_ends_an_engine(wrong: str, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setitem(POLICIES, "wrong", partial(Guarded, WRONG[wrong]))
+    submitted = tree(16, 2)
+    assert sorted(chunks(run_all(mars(2, policy="wrong"), submitted))) == list(range(31))
+    told = [record for record in caplog.records if "a scheduling policy has failed" in record.message]
+    assert len(told) == (wrong != "workers that are not there")
+
+
+# -- the documentation --------------------------------------------------------------------------------------------
+
+
+def of_the_documentation() -> Any:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    (code,) = re.findall(r"```python\n(from dask_mars\.scheduler.*?)```", page, re.DOTALL)
+    assert len(code.splitlines()) <= 30
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    return namespace["CriticalPath"]
+
+
+class TestOfTheDocumentation(PolicyTests):
+    @pytest.fixture
+    def policy(self) -> Any:
+        return of_the_documentation()
+
+
+def test_every_policy_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    assert all(f"| `{name}`" in page for name in POLICIES)

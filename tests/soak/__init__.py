@@ -1,0 +1,1 @@
+"""Random work under random troubles."""

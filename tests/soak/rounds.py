@@ -1,0 +1,300 @@
+"""Rounds of random work under random troubles.
+
+Each has a runtime of its own with random limits, and a seed of its own, by which a round that fails can be run
+again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+
+from benchmarks.report import MIB
+from dask_mars import Runtime
+from dask_mars.errors import RequestTooLarge, SpillError, StoreFull, WorkerDied, WorkerStartFailed
+from dask_mars.scheduler.replay import replay
+from tests.soak.leaks import Errors, Surroundings, left_in_engine, private_bytes
+from tests.soak.tasks import OnPurpose
+from tests.soak.troubles import (
+    CancelAfter,
+    Cancelled,
+    Generator,
+    Killer,
+    full_disk,
+    interrupted,
+    no_directory,
+    watchdog,
+)
+from tests.soak.workloads import Workload, differences, draw, read_again
+
+# Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
+_dask: Any = dask
+
+#: Computations of one round.
+_ITERATIONS = 8
+#: By how much this process's own memory may have grown since the end of the first rounds. In those it grows by
+#: what is imported and by what Dask keeps: by 110 MiB with Dask's synchronous scheduler alone.
+_GROWTH_BYTES = 128 * MIB
+_FIRST_ROUNDS = 10
+
+
+class Failure(Exception):
+    """The soak has found something."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has happened until now."""
+
+    #: Tells of each computation.
+    log: Callable[[str], None]
+    rounds: int = 0
+    iterations: int = 0
+    kills: int = 0
+    spilled_bytes: int = 0
+    #: Events of schedulers that gave the same instructions once more.
+    replayed: int = 0
+    #: How computations ended.
+    outcomes: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    #: Of this process alone, after the first rounds and after the last.
+    private_bytes: list[int] = field(default_factory=list)
+
+    def lines(self, peak_bytes: int, seconds: float) -> list[str]:
+        """Return the report."""
+        grown = self.private_bytes[-1] - self.private_bytes[0] if self.private_bytes else 0
+        return [
+            f"{self.iterations} computations in {self.rounds} rounds and {seconds:,.0f} s",
+            f"{self.kills} workers killed, {self.spilled_bytes / MIB:,.0f} MiB spilled, "
+            f"peak of memory {peak_bytes / MIB:,.0f} MiB, the client's own grown by {grown / MIB:,.1f} MiB, "
+            f"{self.replayed:,} events replayed",
+            "outcomes: " + ", ".join(f"{name} {count}" for name, count in self.outcomes.most_common()),
+            "kinds: " + ", ".join(f"{name} {count}" for name, count in self.kinds.most_common()),
+        ]
+
+
+# -- one round ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Troubles:
+    """What may go wrong in a round."""
+
+    disk: str
+    kills: bool
+
+    def excuses(self, error: BaseException, kills: int) -> bool:
+        """Tell whether an error is a right answer to what went wrong."""
+        if isinstance(error, SpillError):
+            return self.disk != "ok"
+        if isinstance(error, WorkerDied | WorkerStartFailed):
+            return kills > 0
+        # The limits are tiny in all rounds.
+        return isinstance(error, RequestTooLarge | StoreFull)
+
+
+def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int]:
+    """Draw settings and the limit of memory."""
+    limit = int(rng.integers(24, 200)) * MIB
+    directory = no_directory(folder) if troubles.disk == "none" else folder / "spilled"
+    settings = {
+        "spill-directory": str(directory),
+        "store-limit": int(limit * rng.uniform(0.05, 0.6)),
+        "inline-limit": int(rng.choice([0, 1 << 10, 1 << 14])),
+        "arena-threshold": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
+        "fold-initial": [None, 1, 32][int(rng.integers(3))],
+        "allowed-worker-losses": int(rng.integers(0, 4)),
+        "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
+        "idle-trim": str(rng.choice(["50 ms", "10 s"])),
+        "policy": str(rng.choice(["memory", "mars"])),
+        "assignment": str(rng.choice(["breadth-first", "depth-first"])),
+        "scheduler-log": str(folder / "scheduler-{engine}.log"),
+    }
+    return {f"dask-mars.{name}": value for name, value in settings.items()}, limit
+
+
+def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
+    """Run one round.
+
+    Parameters
+    ----------
+    seed
+        What chance in it begins with.
+    tally
+        What happens is added to it.
+    limit_s
+        How long one computation may take.
+    until_s
+        No computation is begun after this moment of the monotonic clock.
+
+    Raises
+    ------
+    Failure
+        A value was wrong, an error without cause, or something was left.
+    """
+    rng = np.random.default_rng(seed)
+    troubles = Troubles(
+        disk=str(rng.choice(["ok", "full", "none"], p=[0.6, 0.25, 0.15])), kills=bool(rng.random() < 0.5)
+    )
+    before = Surroundings()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
+        settings, memory_limit = _configuration(rng, folder, troubles)
+        stack.enter_context(dask.config.set(settings))
+        if troubles.disk == "full":
+            stack.enter_context(full_disk(int(rng.integers(0, 100)) * MIB))
+        what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}"
+        tally.log(what)
+        errors = stack.enter_context(Errors().kept())
+        runtime = Runtime(int(rng.integers(1, 4)), memory_limit)
+        try:
+            for number in range(_ITERATIONS):
+                if time.monotonic() > until_s:
+                    break
+                with watchdog(limit_s, f"computation {number}, {what}"):
+                    _iterate(rng, runtime, memory_limit, troubles, tally)
+                    if left := left_in_engine(runtime):
+                        raise Failure(f"left in the engine: {left}")
+                    if errors:
+                        raise Failure(f"errors were logged: {errors}")
+            engine = runtime.engine()
+            tally.spilled_bytes += engine.spilled_bytes
+            with watchdog(limit_s, f"closing, {what}"):
+                runtime.close()
+        except Failure as failure:
+            raise Failure(f"{failure}; computation {number}, {what}") from failure
+        finally:
+            runtime.close()
+        tally.replayed += _replayed(folder, what)
+        left = [str(path) for path in folder.rglob("*") if path.is_file() and path.name != "a-file"]
+        if left:
+            raise Failure(f"files are left: {left}; {what}")
+    del engine, runtime
+    if added := before.left_over():
+        raise Failure(f"left after the round: {added}; {what}")
+    tally.rounds += 1
+
+
+def _replayed(folder: Path, what: str) -> int:
+    """Replay what the schedulers of a round have decided; return how many events there were."""
+    count = 0
+    for path in folder.glob("scheduler-*.log"):
+        with path.open(encoding="utf-8") as lines:
+            outcome = replay(lines)
+        if outcome.difference is not None:
+            raise Failure(f"equal events gave other instructions: {outcome.difference}; {what}")
+        count += outcome.events.total()
+        path.unlink()
+    return count
+
+
+def _iterate(rng: Generator, runtime: Runtime, memory_limit: int, troubles: Troubles, tally: Tally) -> None:
+    """Compute one thing, or two at once, and compare."""
+    workloads = [draw(rng, memory_limit)]
+    if rng.random() < 0.2:
+        workloads.append(draw(rng, memory_limit, frames=False))
+    options = [_Options.drawn(rng) for _ in workloads]
+    killer = Killer(rng, runtime)
+    expected = [
+        _result(workload, "sync", _Options(persisted=its.persisted))
+        for workload, its in zip(workloads, options, strict=True)
+    ]
+    began_s = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        if troubles.kills:
+            stack.enter_context(killer.at_work())
+        pool = stack.enter_context(ThreadPoolExecutor(1)) if len(workloads) > 1 else None
+        # Ctrl-C comes to the main thread alone.
+        future = pool.submit(_result, workloads[1], runtime.get, options[1].without_interrupt()) if pool else None
+        results = [_result(workloads[0], runtime.get, options[0])]
+        if future is not None:
+            results.append(future.result())
+    tally.kills += killer.count
+    taken_s = time.monotonic() - began_s
+    for workload, ours, theirs in zip(workloads, results, expected, strict=True):
+        tally.iterations += 1
+        tally.kinds[workload.name.partition(":")[0]] += 1
+        outcome = _judged(workload, ours, theirs, troubles, killer.count)
+        tally.outcomes[outcome] += 1
+        why = f": {ours}" if isinstance(ours, Exception) else ""
+        tally.log(f"{tally.rounds} {workload.name} {outcome} {taken_s:.2f} s, {killer.count} kills{why}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How a thing is computed."""
+
+    persisted: bool = False
+    interrupt_after_s: float | None = None
+    cancel_after_tasks: int | None = None
+
+    @classmethod
+    def drawn(cls, rng: Generator) -> _Options:
+        kind = rng.choice(["plain", "persisted", "interrupt", "cancel"], p=[0.5, 0.15, 0.2, 0.15])
+        return cls(
+            persisted=bool(kind == "persisted"),
+            interrupt_after_s=float(rng.exponential(0.15)) if kind == "interrupt" else None,
+            cancel_after_tasks=int(rng.integers(1, 60)) if kind == "cancel" else None,
+        )
+
+    def without_interrupt(self) -> _Options:
+        return _Options(self.persisted, None, self.cancel_after_tasks)
+
+
+def _result(workload: Workload, scheduler: Any, options: _Options | None = None) -> Any:
+    """Compute, and return the values or the error."""
+    options = options or _Options()
+    wanted = workload.build()
+    extra: dict[str, Any] = {}
+    if options.cancel_after_tasks is not None:
+        # Not as a context: callbacks that are active are active in all threads, and may stay so where two compute.
+        extra["callbacks"] = [CancelAfter(options.cancel_after_tasks)._callback]
+    try:
+        with contextlib.ExitStack() as stack:
+            if options.interrupt_after_s is not None:
+                stack.enter_context(interrupted(options.interrupt_after_s))
+            if options.persisted:
+                wanted = list(_dask.persist(*wanted, scheduler=scheduler))
+                wanted += read_again(wanted)
+            return list(_dask.compute(*wanted, scheduler=scheduler, **extra))
+    except (Exception, Cancelled) as error:
+        # Frames would keep what the round is to show to be gone.
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
+
+
+def _judged(workload: Workload, ours: Any, theirs: Any, troubles: Troubles, kills: int) -> str:
+    """Name the outcome, or raise."""
+    if isinstance(ours, Cancelled):
+        return "cancelled"
+    if isinstance(ours, BaseException):
+        name = type(ours).__name__
+        same = isinstance(ours, OnPurpose) and isinstance(theirs, OnPurpose) and ours.args == theirs.args
+        if same or troubles.excuses(ours, kills):
+            return name
+        raise Failure(f"{workload.name} raised {name}: {ours}")
+    if isinstance(theirs, BaseException):
+        raise Failure(f"{workload.name} did not raise {theirs!r}")
+    if difference := differences(ours, theirs):
+        raise Failure(f"{workload.name} is wrong: {difference}")
+    return "right"
+
+
+def check_growth(tally: Tally) -> None:
+    """Raise `Failure` if this process's own memory has grown since the first rounds."""
+    if tally.rounds >= _FIRST_ROUNDS:
+        tally.private_bytes.append(private_bytes())
+        tally.log(f"round {tally.rounds}: the client's own memory is {tally.private_bytes[-1] / MIB:,.1f} MiB")
+        grown = tally.private_bytes[-1] - tally.private_bytes[0]
+        if grown > _GROWTH_BYTES:
+            raise Failure(f"the client's own memory has grown by {grown:,} bytes in {tally.rounds} rounds")
