@@ -15,9 +15,8 @@ import dask.array
 from benchmarks import options
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import COLLECTIONS
-from dask_mars.scheduler.analyzer import analyse
+from dask_mars.scheduler.analyzer import depths
 from studies.graphs import SizedGraph, dask_order, scaled_workload, sized_graph
-from studies.playing import Steps, play
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 da: Any = dask.array
@@ -132,15 +131,13 @@ def by_dask(sized: SizedGraph, workers: int) -> Steps:
 
 def by_rules(sized: SizedGraph, workers: int) -> Steps:
     """Let workers follow Mars's three rules: the deeper, what deeper ones wait for, the smaller."""
-    analysis, sizes = analyse(sized.plan()), sized.sizes
-    return by_priority(
-        sized, lambda chunk: (-analysis.depth[chunk], -analysis.demand[chunk], sizes[chunk]), workers
-    )
+    (depth, demand), sizes = depths(sized.plan()), sized.sizes
+    return by_priority(sized, lambda chunk: (-depth[chunk], -demand[chunk], sizes[chunk]), workers)
 
 
 def by_machine(sized: SizedGraph, workers: int) -> Steps:
     """Let the state machine say what is next, with the default policy."""
-    return play(sized, workers).steps
+    return sized.simulate(workers).steps
 
 
 ORDERS: dict[str, Callable[[SizedGraph, int], Steps]] = {"dask": by_dask, "memory": by_machine, "rules": by_rules}

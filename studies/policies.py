@@ -11,29 +11,29 @@ import click
 from benchmarks import options
 from benchmarks.report import markdown_table, plain_console
 from dask_mars.scheduler.policies import POLICIES
+from dask_mars.scheduler.simulate import NO_WORKER, Simulation
 from studies.graphs import SizedGraph, sized_graph
 from studies.ordering import GRAPHS, peak_bytes
-from studies.playing import Played, play
 
 #: How many workers there are.
 WORKERS = (2, 10, 100, 1000)
 
 
-def moved_bytes(sized: SizedGraph, workers: dict[int, int]) -> int:
+def moved_bytes(sized: SizedGraph, workers: list[int]) -> int:
     """Return the bytes that workers read of chunks that others have made, each once by each worker."""
     moved = {
         (source, worker)
-        for chunk, worker in workers.items()
+        for chunk, worker in enumerate(workers)
         for source in sized.graph.inputs[chunk]
-        if workers.get(source, worker) != worker
+        if workers[source] not in (worker, NO_WORKER)
     }
     return sum(sized.sizes[source] for source, _ in moved)
 
 
-def balance(sized: SizedGraph, played: Played, workers: int) -> float:
+def balance(sized: SizedGraph, simulation: Simulation, workers: int) -> float:
     """Return which share of the workers' time they compute, of what could be had by dividing the chunks evenly."""
     fewest = max(1, -(-len(sized.computed()) // workers))
-    return fewest / played.length
+    return fewest / simulation.length
 
 
 @options.command("policies")
@@ -56,9 +56,9 @@ def policies(graphs: tuple[str, ...], workers: tuple[int, ...]) -> None:
         for count in workers:
             cells = []
             for policy in POLICIES:
-                played = play(sized, count, policy)
-                peak, moved = peak_bytes(sized, played.steps), moved_bytes(sized, played.workers)
-                busy = balance(sized, played, count)
-                cells += [f"{played.length:,}", f"{peak / 1e3:,.0f}", f"{moved / 1e3:,.0f}", f"{busy:.2f}"]
+                simulation = sized.simulate(count, policy)
+                peak, moved = peak_bytes(sized, simulation.steps), moved_bytes(sized, simulation.workers)
+                busy = balance(sized, simulation, count)
+                cells += [f"{simulation.length:,}", f"{peak / 1e3:,.0f}", f"{moved / 1e3:,.0f}", f"{busy:.2f}"]
             table.add_row(name, f"{len(sized.computed()):,}", f"{count:,}", *cells)
     console.print(table)

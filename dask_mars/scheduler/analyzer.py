@@ -46,7 +46,7 @@ def analyse(plan: GraphPlan, bytes_of: Callable[[int], int] | None = None) -> An
         none for 0.
     """
     sizes = list(map(bytes_of or _declared(plan), range(len(plan.inputs))))
-    depth, demand = _depths(plan)
+    depth, demand = depths(plan)
     descendants = _sum_of_what_follows(plan, [1] * len(sizes))
     # Without declarations there is nothing to add up.
     descendant_bytes = _sum_of_what_follows(plan, sizes) if any(sizes) else [0] * len(sizes)
@@ -60,7 +60,8 @@ def _declared(plan: GraphPlan) -> Callable[[int], int]:
     return lambda chunk: declared_bytes[chunk] or 0
 
 
-def _depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
+def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
+    """Return `Analysis.depth` and `Analysis.demand` alone."""
     depth = [0] * len(plan.inputs)
     demand = [-1] * len(plan.inputs)
     for chunk, inputs in enumerate(plan.inputs):

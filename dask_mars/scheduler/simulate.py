@@ -1,13 +1,15 @@
 """Simulates the state machine on a graph whose chunks all take equally long.
 
-Because the decisions are the machine's own, a rehearsal stays true when its policies change.
+Because the decisions are the machine's own, a simulation stays true when its policies change.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
+from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksFinished,
@@ -17,14 +19,16 @@ from dask_mars.scheduler.events import (
     Run,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine
+from dask_mars.scheduler.machine import Machine, Parameters
 
 #: The worker of a chunk whose value is known before anything runs.
 NO_WORKER = -2
+#: What happens in turn: a chunk, and whether that is when it ends.
+Steps = list[tuple[int, bool]]
 
 _GRAPH = 1
-# Longer than any window of work that the machine hands out ahead: no chunk waits in a queue behind another.
-_CHUNK_S = 1.0
+# A limit that nothing reaches: with one, the machine takes note of sizes.
+_FAR = 1 << 60
 
 
 class Simulation(NamedTuple):
@@ -34,15 +38,29 @@ class Simulation(NamedTuple):
     ----------
     workers : list of int
         The worker of each chunk, `CLIENT` for the user's process, `NO_WORKER` if there is nothing to run.
-    order : list of int
-        The chunks that run, in the order in which they are started.
+    steps : list of (int, bool)
+        What happens in turn: a chunk, and whether that is when it ends.
+    length : int
+        When the last chunk ends, where each takes 1.
     """
 
     workers: list[int]
-    order: list[int]
+    steps: Steps
+    length: int
+
+    @property
+    def order(self) -> list[int]:
+        """The chunks that run, in the order in which they are started."""
+        return [chunk for chunk, ends in self.steps if not ends]
 
 
-def simulate(plan: GraphPlan, num_workers: int) -> Simulation:
+def simulate(
+    plan: GraphPlan,
+    num_workers: int,
+    policy: str = "memory",
+    assignment: Traversal = "breadth-first",
+    sizes_of: Callable[[int], tuple[int, int]] | None = None,
+) -> Simulation:
     """Go through a graph with so many workers.
 
     Parameters
@@ -51,32 +69,57 @@ def simulate(plan: GraphPlan, num_workers: int) -> Simulation:
         The graph.
     num_workers : int
         Workers that are there from the beginning.
+    policy : str, optional
+        Name of a scheduling policy in `policies.POLICIES`.
+    assignment : {"breadth-first", "depth-first"}, optional
+        How the graph is searched when its initial chunks are divided among workers, if the policy does that.
+    sizes_of : callable, optional
+        Returns the bytes of a chunk's result, and how many of them are not those of its inputs. Without it the
+        machine learns no sizes.
     """
-    machine = Machine()
+    limit = None if sizes_of is None else _FAR
+    machine = Machine(
+        Parameters(policy, assignment, num_workers=num_workers, store_limit=limit, memory_limit=limit or 0)
+    )
+    queues: list[deque[int]] = [deque() for _ in range(num_workers)]
+    # When all chunks take equally long, the end of the earliest start comes first.
+    running: deque[tuple[int, int, int]] = deque()
     workers = [NO_WORKER] * len(plan.inputs)
-    order: list[int] = []
-    # Heap of (end, number of the start, worker, chunk): what ends together is reported in the order of the starts.
-    running: list[tuple[float, int, int, int]] = []
-    # For each worker, when it will have done all that it has been given.
-    free_at_s = [0.0] * num_workers
+    steps: Steps = []
+    now = 0
 
-    def post(event: Event, now_s: float) -> None:
-        for instruction in machine.handle(event, now_s):
+    def start(worker: int, chunk: int) -> None:
+        running.append((now + 1, worker, chunk))
+        steps.append((chunk, False))
+        workers[chunk] = worker
+
+    def post(event: Event) -> None:
+        for instruction in machine.handle(event, float(now)):
             if not isinstance(instruction, Run):
                 continue
-            worker = instruction.worker
-            for chunk in instruction.chunks:
-                end_s = (now_s if worker == CLIENT else max(now_s, free_at_s[worker])) + _CHUNK_S
-                if worker != CLIENT:
-                    free_at_s[worker] = end_s
-                workers[chunk] = worker
-                heapq.heappush(running, (end_s, len(order), worker, chunk))
-                order.append(chunk)
+            if instruction.worker == CLIENT:
+                for chunk in instruction.chunks:
+                    start(CLIENT, chunk)
+                continue
+            queue = queues[instruction.worker]
+            is_idle = not queue
+            queue.extend(instruction.chunks)
+            if is_idle:
+                start(instruction.worker, queue[0])
 
     for worker in range(num_workers):
-        post(WorkerStarted(worker), 0.0)
-    post(GraphSubmitted(_GRAPH, plan), 0.0)
+        post(WorkerStarted(worker))
+    post(GraphSubmitted(_GRAPH, plan))
     while running:
-        now_s, _, worker, chunk = heapq.heappop(running)
-        post(ChunksFinished(worker, _GRAPH, (chunk,), (_CHUNK_S,)), now_s)
-    return Simulation(workers, order)
+        now, worker, chunk = running.popleft()
+        steps.append((chunk, True))
+        if worker != CLIENT:
+            queue = queues[worker]
+            queue.popleft()
+            if queue:
+                start(worker, queue[0])
+        sizes, fresh = {}, {}
+        if sizes_of is not None:
+            sizes[chunk], fresh[chunk] = sizes_of(chunk)
+        post(ChunksFinished(worker, _GRAPH, (chunk,), (1.0,), sizes, fresh))
+    return Simulation(workers, steps, now)

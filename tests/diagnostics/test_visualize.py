@@ -30,8 +30,6 @@ from dask_mars.diagnostics.drawing.picture import (
     composed_of,
     make_legend,
     make_picture,
-    plan_priorities,
-    plan_workers,
     worker_colours,
 )
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
@@ -81,28 +79,28 @@ def texts(picture: Picture) -> list[str]:
     return [" ".join(node.lines) for node in picture.nodes]
 
 
-# -- rehearsals -----------------------------------------------------------------------------------------------
+# -- simulations ----------------------------------------------------------------------------------------------
 
 
 def test_chunks_go_to_workers_in_turn():
-    rehearsal = simulate(plan((), (), (0, 1), (), (), (3, 4)), 2)
+    simulation = simulate(plan((), (), (0, 1), (), (), (3, 4)), 2)
     # Worker 0 has finished chunk 0 a moment before worker 1 has finished chunk 1, for which chunk 2 still waits.
-    assert rehearsal.workers == [0, 1, 1, 0, 0, 0]
-    assert rehearsal.order == [0, 1, 3, 2, 4, 5]
+    assert simulation.workers == [0, 1, 1, 0, 0, 0]
+    assert simulation.order == [0, 1, 3, 2, 4, 5]
 
 
 def test_what_is_known_or_runs_in_the_client_is_no_workers():
-    rehearsal = simulate(plan((), (0,), (1,), data=[0], in_client=frozenset({2})), 2)
-    assert rehearsal.workers == [NO_WORKER, 0, CLIENT]
-    assert rehearsal.order == [1, 2]
+    simulation = simulate(plan((), (0,), (1,), data=[0], in_client=frozenset({2})), 2)
+    assert simulation.workers == [NO_WORKER, 0, CLIENT]
+    assert simulation.order == [1, 2]
 
 
 def test_priority_of_the_user_comes_first():
     assert simulate(plan((), (), (), priorities={2: 1.0}), 1).order == [2, 0, 1]
 
 
-def test_nothing_to_run_is_rehearsed_too():
-    assert simulate(plan((), data=[0]), 2) == ([NO_WORKER], [])
+def test_nothing_to_run_is_simulated_too():
+    assert simulate(plan((), data=[0]), 2) == ([NO_WORKER], [], 0)
 
 
 @st.composite
@@ -116,8 +114,9 @@ def plans(draw: st.DrawFn) -> Any:
 
 @given(plans(), st.integers(1, 4))
 @settings(max_examples=50)
-def test_rehearsal_runs_everything_once_and_after_its_inputs(graph_plan, num_workers):
-    workers, order = simulate(graph_plan, num_workers)
+def test_simulation_runs_everything_once_and_after_its_inputs(graph_plan, num_workers):
+    simulation = simulate(graph_plan, num_workers)
+    workers, order = simulation.workers, simulation.order
     position = {chunk: number for number, chunk in enumerate(order)}
     assert len(position) == len(order)
     assert position.keys() == {chunk for chunk, operand in enumerate(graph_plan.operand_of) if operand >= 0}
@@ -127,7 +126,7 @@ def test_rehearsal_runs_everything_once_and_after_its_inputs(graph_plan, num_wor
         assert workers[chunk] < num_workers
         for source in inputs:
             assert chunk not in position or position.get(source, -1) < position[chunk]
-    assert simulate(graph_plan, num_workers) == (workers, order)
+    assert simulate(graph_plan, num_workers) == simulation
 
 
 def test_workers_are_those_that_the_machine_chooses():
@@ -147,8 +146,29 @@ def test_workers_are_those_that_the_machine_chooses():
         found[run.chunks[0]] = run.worker
         instructions = machine.handle(ChunksFinished(run.worker, 1, run.chunks, [1.0]), now_s)
         waiting += [instruction for instruction in instructions if isinstance(instruction, Run)]
-    assert plan_workers(before, 2) == found
+    (picture, _) = pictures(sum_of_sum())
+    assert [node.worker for node in picture.nodes] == found
     assert set(found) == {0, 1}
+
+
+def test_policy_is_the_configured_one(monkeypatch, tmp_path):
+    def step(name: str, value: Any) -> Any:
+        return dask.delayed(abs)(value, dask_key_name=name)
+
+    module = importlib.import_module("dask_mars.diagnostics.drawing.visualize")
+    drawn: list[Picture] = []
+    monkeypatch.setattr(module, "make_picture", lambda *arguments: drawn.append(make_picture(*arguments)) or drawn[-1])
+    short, long = step("s1", step("s0", -1)), step("d3", step("d2", step("d1", step("d0", -1))))
+
+    def order(policy: str) -> list[str]:
+        with dask.config.set({"dask-mars.policy": policy}):
+            dask_mars.visualize(short, long, filename=str(tmp_path / "x.svg"), composed=False, engine="matplotlib")
+        return [heading.split()[1] for heading in sorted(texts(drawn[-1]))]
+
+    assert order("memory") == ["s0", "s1", "d0", "d1", "d2", "d3"]
+    assert order("mars") == ["d0", "d1", "d2", "d3", "s0", "s1"]
+    with pytest.raises(ValueError, match="no scheduling policy 'none'"):
+        order("none")
 
 
 # -- pictures -------------------------------------------------------------------------------------------------
@@ -193,8 +213,6 @@ def test_number_is_the_priority_whatever_the_number_of_workers():
     with dask.annotate(priority=1):
         first = dask.delayed(abs)(-1)
     second = dask.delayed(abs)(-2)
-    before, _ = graphs(second, first)
-    assert plan_priorities(before) == {0: 1, 1: 0}
     for num_workers in (1, 2):
         (picture, _) = pictures(second, first, num_workers=num_workers)
         assert texts(picture) == ["#1 abs", "#0 abs"]

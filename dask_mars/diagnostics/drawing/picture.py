@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
 
@@ -91,6 +92,8 @@ def make_picture(
     before: ChunkGraph,
     num_workers: int,
     name_of: Callable[[str], str],
+    policy: str = "memory",
+    assignment: Traversal = "breadth-first",
 ) -> Picture:
     """Describe a graph.
 
@@ -104,8 +107,13 @@ def make_picture(
         How many workers would run it.
     name_of : callable
         Returns the short name of a Dask layer.
+    policy, assignment : str, optional
+        What decides which worker runs what, and when, as in `simulate`.
     """
-    workers, priorities = plan_workers(graph, num_workers), plan_priorities(graph)
+    plan = _plan(graph)
+    # If all chunks took equally long; priorities are the order in which a single worker would start them.
+    workers = simulate(plan, num_workers, policy, assignment).workers
+    priorities = {chunk: number for number, chunk in enumerate(simulate(plan, 1, policy, assignment).order)}
     colours = worker_colours(num_workers)
     wanted = set(graph.outputs)
     nodes = []
@@ -133,16 +141,6 @@ def make_picture(
 
 
 # -- plans ----------------------------------------------------------------------------------------------------
-
-
-def plan_workers(graph: ChunkGraph, num_workers: int) -> list[int]:
-    """Return who would run each chunk if all took equally long, as in `Simulation.workers`."""
-    return simulate(_plan(graph), num_workers).workers
-
-
-def plan_priorities(graph: ChunkGraph) -> dict[int, int]:
-    """Return the chunks' numbers by priority: in the order in which a single worker would start them."""
-    return {chunk: number for number, chunk in enumerate(simulate(_plan(graph), 1).order)}
 
 
 def _plan(graph: ChunkGraph) -> GraphPlan:

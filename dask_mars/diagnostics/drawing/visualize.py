@@ -16,6 +16,7 @@ from dask_mars.diagnostics.drawing.picture import make_picture
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.policies.plugins import load_policy
 
 #: So many chunks take both engines some ten seconds, and more chunks far more; nor can anybody read the result.
 LIMIT = 5000
@@ -36,7 +37,7 @@ def visualize(
     """Draw the graph of chunks that computes collections, before and after composing.
 
     Chunks are coloured by the worker that would run them if all took equally long, and numbered by priority: in
-    the order in which a single worker would run them. An ellipse is a chunk of one of Dask's layers; a rounded box
+    the order in which a single worker would run them; both as ``dask-mars.policy`` says. An ellipse is a chunk of one of Dask's layers; a rounded box
     says of how many it is composed; a dashed box is a value that is known beforehand. What was asked for has a
     thick outline. As in `dask.visualize` the task that puts a collection together is left out. With Dask's setting
     ``cache`` there is no composing, as none is done then; nor is there while callbacks are told of single tasks,
@@ -88,12 +89,18 @@ def visualize(
     """
     if composed not in (True, False, "both"):
         raise ValueError(f"composed must be True, False or 'both', not {composed!r}")
-    num_workers = config.settings(num_workers).num_workers
+    settings = config.settings(num_workers)
+    load_policy(settings.policy)
     draw = choose_engine(engine)
     before, after = _graphs(collections, traverse, optimize_graph)
     wanted = _titled(before, after, composed)
     _check_size([graph for _, graph in wanted], limit)
-    pictures = [make_picture(title, graph, before, num_workers, key_split) for title, graph in wanted]
+    pictures = [
+        make_picture(
+            title, graph, before, settings.num_workers, key_split, settings.policy, settings.assignment
+        )
+        for title, graph in wanted
+    ]
     path = None if filename is None else os.fspath(filename)
     return graphviz_to_file(draw(pictures, **attributes), path, format)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dask_mars.scheduler.analyzer import analyse
+from dask_mars.scheduler.analyzer import depths
 from dask_mars.scheduler.assigner import Traversal, assign
 from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
 
@@ -24,7 +24,7 @@ class MarsPolicy(RankedPolicy):
     def __init__(
         self, graph: GraphView, slots: Mapping[int, int], assignment: Traversal = "breadth-first"
     ) -> None:
-        self._analysis = analyse(graph.plan)
+        self._depth, self._demand = depths(graph.plan)
         super().__init__(graph, slots, assignment)
         self._initial = assign(graph.plan, slots, assignment) if slots else {}
 
@@ -32,7 +32,7 @@ class MarsPolicy(RankedPolicy):
         """Return the three rules, in their order."""
         declared = self.graph.plan.declared_bytes
         size = 0 if declared is None else declared[chunk] or 0
-        return -self._analysis.depth[chunk], -self._analysis.demand[chunk], size
+        return -self._depth[chunk], -self._demand[chunk], size
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
         """Return the assigned worker, or those that have made most bytes of the inputs."""
