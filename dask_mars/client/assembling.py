@@ -14,7 +14,7 @@ from dask_mars.store.store import Store
 
 
 def is_assembly(operand: Operand) -> bool:
-    """Say whether an operand only puts chunks together, and copies those that `input_to_assemble` lends it."""
+    """Say whether an operand only puts chunks together, from what `input_to_assemble` returns, and copies it."""
     return operand.functions[-1] is finalize
 
 

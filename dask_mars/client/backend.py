@@ -46,7 +46,7 @@ class GraphBackend(ABC):
         ----------
         graph : ChunkGraph
             What to compute.
-        observer : Observer or None
+        observer : CallbackObserver or None
             Told how it gets on.
         options : Options
             How.

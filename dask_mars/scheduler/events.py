@@ -317,7 +317,7 @@ class UseSpilled:
 
 @dataclass(slots=True)
 class UseRestored:
-    """Read an object from memory again: a worker has put it there as chunk `loaded[1]` of graph `loaded[0]`.
+    """Read an object from memory again: a worker has put it there as graph and chunk `restored`.
 
     `read_as` has the other graphs that read it, and the chunk that it is there.
     """

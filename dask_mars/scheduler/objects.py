@@ -54,7 +54,7 @@ class StoredObject:
         The worker that is to put it back into memory.
     is_persisted : bool
         Whether the user refers to it.
-    readers : list of (User, int)
+    readers : list of (Reader, int)
         The graphs that read it, and the chunk that it is there.
     """
 
@@ -159,7 +159,7 @@ class Objects:
             self.remove_reader(reader, chunk)
 
     def forget_worker(self, worker: int) -> None:
-        """Note that a worker will not load what it was to load."""
+        """Note that a worker will not restore what it was to restore."""
         for found in self._objects.values():
             if found.restoring_worker == worker:
                 found.restoring_worker = None
