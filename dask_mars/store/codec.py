@@ -48,6 +48,10 @@ def lz4_codec() -> Codec | None:
     )
 
 
+#: What returns each codec, or None where it is not installed, by the name that files have noted.
+CODECS: dict[str, Callable[[], Codec | None]] = {"lz4": lz4_codec}
+
+
 def compression_blocks(views: Iterable[memoryview]) -> Iterator[memoryview]:
     """Cut memory into the blocks that are compressed together."""
     for view in views:

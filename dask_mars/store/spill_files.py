@@ -25,6 +25,7 @@ from dask_mars.errors import SpillDiskFailed, SpillDiskFull, SpilledValueLost
 from dask_mars.protocol.object_ref import SpilledFile
 from dask_mars.store.codec import (
     BLOCK_BYTES,
+    CODECS,
     Checksum,
     Codec,
     checksum_kind,
@@ -205,7 +206,8 @@ class SpillFiles:
     def _read_blocks(
         self, descriptor: int, file: SpilledFile, views: list[memoryview], checksum: Checksum
     ) -> None:
-        codec = self._codec
+        # Whoever reads it may not be who has written it, nor write with the same codec.
+        codec = CODECS.get(file.compression, lambda: self._codec)()
         if codec is None or codec.name != file.compression:
             raise _lost(file, f"it was compressed with {file.compression}, which is not at hand")
         memory = memoryview(bytearray(max(file.blocks)))

@@ -36,7 +36,6 @@ from dask_mars.protocol.object_ref import (
 from dask_mars.protocol.pickling import dumps, frozen, loads
 from dask_mars.store.allocator import Allocator
 from dask_mars.store.arena import Arena, Bytes
-from dask_mars.store.codec import lz4_codec
 from dask_mars.store.in_place_sealing import InPlaceSealing
 from dask_mars.store.spill_files import SpillFiles
 
@@ -527,7 +526,7 @@ def _load_spilled(ref: ObjectRef) -> Any:
 def _read_back(ref: ObjectRef, into: Sequence[Any] | None = None) -> Sequence[Any]:
     """Read the memory of each of the blocks that a value on disk had."""
     file = spilled_file(ref)
-    return SpillFiles(Path(file.path).parent, lz4_codec() if file.compression else None).read(file, into)
+    return SpillFiles(Path(file.path).parent).read(file, into)
 
 
 def _load_small(

@@ -8,10 +8,12 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dask_mars.protocol.object_ref import spilled_file
 from dask_mars.store.arena import Arena, create
-from dask_mars.store.codec import Codec
+from dask_mars.store.codec import CODECS, Codec
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
@@ -66,11 +68,17 @@ class TestCompressedFiles(StoreTests):
         yield from two_stores(1 << 26)
 
     @pytest.fixture
-    def files(self, tmp_path: Path) -> SpillFiles:
+    def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SpillFiles:
         codec = Codec(
             "zlib", lambda data: zlib.compress(data, 1), lambda data, size: zlib.decompress(data, bufsize=size)
         )
+        monkeypatch.setitem(CODECS, "zlib", lambda: codec)
         files = SpillFiles(tmp_path, codec)
         # On such a slow disk compressing always pays.
-        files._learn(1, 1e3)
+        files.disk_bytes_per_s = 1.0
         return files
+
+    def test_they_are_compressed(self, stores: tuple[Store, Store], files: SpillFiles) -> None:
+        spilled = stores[0].spill(stores[0].seal(np.zeros(1 << 18)), "value", files)
+        assert spilled_file(spilled).compression == "zlib"
+        assert spilled_file(spilled).size_bytes < 1 << 16
