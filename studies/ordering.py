@@ -16,6 +16,7 @@ from benchmarks import options
 from benchmarks.report import markdown_table, plain_console
 from benchmarks.workloads import COLLECTIONS
 from dask_mars.scheduler.analyzer import depths
+from dask_mars.scheduler.simulate import Steps
 from studies.graphs import SizedGraph, dask_order, scaled_workload, sized_graph
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.

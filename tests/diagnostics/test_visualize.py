@@ -157,7 +157,9 @@ def test_policy_is_the_configured_one(monkeypatch, tmp_path):
 
     module = importlib.import_module("dask_mars.diagnostics.drawing.visualize")
     drawn: list[Picture] = []
-    monkeypatch.setattr(module, "make_picture", lambda *arguments: drawn.append(make_picture(*arguments)) or drawn[-1])
+    monkeypatch.setattr(
+        module, "make_picture", lambda *arguments: drawn.append(make_picture(*arguments)) or drawn[-1]
+    )
     short, long = step("s1", step("s0", -1)), step("d3", step("d2", step("d1", step("d0", -1))))
 
     def order(policy: str) -> list[str]:

@@ -37,11 +37,11 @@ def visualize(
     """Draw the graph of chunks that computes collections, before and after composing.
 
     Chunks are coloured by the worker that would run them if all took equally long, and numbered by priority: in
-    the order in which a single worker would run them; both as ``dask-mars.policy`` says. An ellipse is a chunk of one of Dask's layers; a rounded box
-    says of how many it is composed; a dashed box is a value that is known beforehand. What was asked for has a
-    thick outline. As in `dask.visualize` the task that puts a collection together is left out. With Dask's setting
-    ``cache`` there is no composing, as none is done then; nor is there while callbacks are told of single tasks,
-    which is not drawn.
+    the order in which a single worker would run them; both as ``dask-mars.policy`` says. An ellipse is a chunk of
+    one of Dask's layers; a rounded box says of how many it is composed; a dashed box is a value that is known
+    beforehand. What was asked for has a thick outline. As in `dask.visualize` the task that puts a collection
+    together is left out. With Dask's setting ``cache`` there is no composing, as none is done then; nor is there
+    while callbacks are told of single tasks, which is not drawn.
 
     Parameters
     ----------
@@ -96,9 +96,7 @@ def visualize(
     wanted = _titled(before, after, composed)
     _check_size([graph for _, graph in wanted], limit)
     pictures = [
-        make_picture(
-            title, graph, before, settings.num_workers, key_split, settings.policy, settings.assignment
-        )
+        make_picture(title, graph, before, settings.num_workers, key_split, settings.policy, settings.assignment)
         for title, graph in wanted
     ]
     path = None if filename is None else os.fspath(filename)
