@@ -1,4 +1,4 @@
-"""Where command lines begin: ``dask-mars-worker`` and ``dask mars``, be what they need installed or not."""
+"""Entry points of the command lines ``dask-mars-worker`` and ``dask mars``, be what they need installed or not."""
 
 from __future__ import annotations
 

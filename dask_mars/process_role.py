@@ -1,4 +1,4 @@
-"""Where code runs: in the user's process, in a worker, or in an engine's thread. Nearly everything may ask."""
+"""The role of the process: the user's, a worker, or an engine's thread. Nearly everything may ask."""
 
 from __future__ import annotations
 

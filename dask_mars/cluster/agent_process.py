@@ -1,4 +1,4 @@
-"""How an agent begins, in a process of its own: what its nanny has to know of it, and no more.
+"""Starts an agent in a process of its own: what its nanny has to know of it, and no more.
 
 A nanny does nothing but wait for its agent, all the time that a host is there. So it loads none of what computes.
 """

@@ -318,10 +318,10 @@ class _Submission:
     def _output_groups(self, subtask: Subtask) -> list[list[int]]:
         """Group the outputs of a subtask by the hosts that want them: each group travels as one.
 
-        Large groups are divided, since a parcel is in an agent's own memory until all of it has come.
+        Large groups are divided, since a group is in an agent's own memory until all of it has come.
         """
         output_groups: dict[tuple[frozenset[int], int, int], list[int]] = {}
-        #: How many parcels of a group are full, and what the next has.
+        #: Into how many full ones each is divided, and what the next has.
         filled: dict[frozenset[int], tuple[int, int]] = {}
         for chunk in subtask.outputs:
             readers = self._readers[chunk]

@@ -154,7 +154,7 @@ class SubtaskSpec:
         Returns
         -------
         list
-            The outputs, as a list for each parcel; if there is one parcel only, just that. An agent returns
+            The outputs, as a list for each output group; if there is one only, just that. An agent returns
             what stands for them.
         """
         worker = get_worker()

@@ -1,4 +1,4 @@
-"""How far computations are, by layer: counted from what listeners hear, whenever somebody wants to know."""
+"""Counts how far computations are, by layer, from what listeners hear, whenever somebody wants to know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to evaluate a region for inputs of known types: shapes, tiles, buffers and calls."""
+"""Plans the evaluation of a region for inputs of known types: shapes, tiles, buffers and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of an operand can be evaluated together, tile by tile.
+"""Regions: the steps of an operand that can be evaluated together, tile by tile.
 
 A region is a connected set of elementwise steps, with the reductions that end it. All of its steps run over one
 pass through its inputs, so none may need what lies behind another step that is not of the region.

@@ -1,4 +1,4 @@
-"""How an array is cut into tiles: blocks of consecutive elements that stay in the processor's cache."""
+"""Cuts arrays into tiles: blocks of consecutive elements that stay in the processor's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tasks must run in the user's own process, because the objects they touch live there.
+"""Finds tasks that must run in the user's own process, because the objects they touch live there.
 
 A task that writes into an array, or into an in-memory store, of the user would write into a copy if it ran
 anywhere else, and nobody would notice that the data are lost.

@@ -1,4 +1,4 @@
-"""Where values are: the plain tuples that travel in messages, which this module and the store take apart.
+"""References to values: the plain tuples that travel in messages, which this module and the store take apart.
 
 * ``(VALUE, value)``: a scalar, as it is;
 * ``(PICKLE, data)``: small, pickled, in the message itself;

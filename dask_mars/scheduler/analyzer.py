@@ -1,4 +1,4 @@
-"""Where each chunk stands in its graph: how deep, what waits for it, and how much comes after it.
+"""Analyses graphs: how deep each chunk stands, what waits for it, and how much comes after it.
 
 Pure, and linear in the graph: every input of every chunk is looked at twice.
 """

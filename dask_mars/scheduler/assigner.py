@@ -1,4 +1,4 @@
-"""Which worker computes the chunks that a graph begins with: Mars's heuristic, between balance and transfer.
+"""Assigns workers to the chunks that a graph begins with: Mars's heuristic, between balance and transfer.
 
 Where the others run follows from where their inputs are. So chunks that meet again soon should begin at the same
 worker, while each worker should have about as much to begin with as its slots are worth: take the workers in turn,

@@ -1,4 +1,4 @@
-"""Where in an arena a block may stand: pure bookkeeping of offsets and sizes, no memory."""
+"""Allocates blocks of an arena: pure bookkeeping of offsets and sizes, no memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the bytes of spilled values are compressed and checked, by what is installed."""
+"""Compresses the bytes of spilled values, and checks them, by what is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a signal finds a task: in the user's code, and whether that may be left there."""
+"""Tells whether a signal finds a task in the user's code, and may end it there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker process begins and ends."""
+"""Starts a worker process, and ends it."""
 
 from __future__ import annotations
 

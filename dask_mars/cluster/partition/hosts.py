@@ -1,4 +1,4 @@
-"""Which host computes which chunks of a graph.
+"""Gives the chunks of a graph to hosts.
 
 Within a host any worker will do, but between hosts data travel. Chunks whose inputs lie at hosts follow these. All
 others are divided into parts whose chunks meet again soon, and parts go to hosts by consistent hashing: so the

@@ -1,4 +1,4 @@
-"""Where the nodes of a graph go: in rows by depth, each above the middle of its inputs."""
+"""Places the nodes of a graph in rows by depth, each above the middle of its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduling policy decides, and the simplest one: the graph's own order, and any worker."""
+"""The interface of scheduling policies, and the simplest one: the graph's own order, and any worker."""
 
 from __future__ import annotations
 
