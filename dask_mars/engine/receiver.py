@@ -13,7 +13,7 @@ from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
 from dask_mars.protocol import messages
 from dask_mars.protocol.messages import for_engine
-from dask_mars.protocol.object_ref import ObjectRef, is_stored, needed_bytes
+from dask_mars.protocol.object_ref import ObjectRef, is_map_output, is_stored, needed_bytes
 from dask_mars.scheduler.events import ChunkFailed, ChunksFinished, ChunksRestored, ChunksReturned, Event
 
 logger = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class Receiver:
         run = self._runs[number]
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
+        map_outputs: list[int] = []
         durations, stored_bytes = run.measurements.durations_s, run.measurements.stored_bytes
         for chunk, ref, duration_s in zip(chunks, refs, durations_s, strict=True):
             run.refs[chunk] = ref
@@ -88,11 +89,15 @@ class Receiver:
                 self._blocks.incref_object(ref)
                 sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
                 fresh[chunk] = self._blocks.stored_bytes - before
+                if is_map_output(ref):
+                    map_outputs.append(chunk)
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, refs) if run.values_wanted else {}
             run.inbox.put(client_messages.Done(chunks, handle.process.pid, values))
-        return ChunksFinished(handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s)
+        return ChunksFinished(
+            handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s, map_outputs
+        )
 
     def _copies(self, chunks: list[int], refs: list[ObjectRef]) -> dict[int, Any]:
         """Copy values for observers, before they may be freed."""

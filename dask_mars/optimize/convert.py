@@ -7,6 +7,7 @@ cycles and of missing keys, and the dense ids all come from the same pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from dask._task_spec import Alias, DataNode, TaskRef
@@ -16,6 +17,7 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler
 from dask_mars.optimize.layers import LazyLayer, Record
 from dask_mars.optimize.programs import Program
+from dask_mars.optimize.shuffle import Shuffles, may_be_there
 
 _MISSING = object()
 
@@ -35,6 +37,8 @@ class Converter:
         As `Compiler` takes it.
     asked_for : collection of key, optional
         As `LazyLayers` takes it.
+    keep_file_shuffles : bool, optional
+        Leave shuffles through files as they are, see `Shuffles`.
     """
 
     def __init__(
@@ -44,11 +48,13 @@ class Converter:
         resolve_missing: Callable[[Key], Any] | None = None,
         split_locked_stores: bool = False,
         asked_for: Collection[Key] = (),
+        keep_file_shuffles: bool = False,
     ) -> None:
         self._dsk = dsk
         self._resolve_missing = resolve_missing
         self._compiler = Compiler(dsk, layers, split_locked_stores, asked_for)
         self._graph = ChunkGraph(operands=self._compiler.operands)
+        self._shuffles = Shuffles() if may_be_there() and not keep_file_shuffles else None
 
     def convert(self, wanted: Sequence[Key]) -> ChunkGraph:
         """Walk from the wanted keys.
@@ -138,8 +144,15 @@ class Converter:
             return DataNode(key, node)
         program = compiler.program_of(key, node)
         if isinstance(program, Program):
+            if self._shuffles is not None:
+                program = self._shuffles.replace(program, self._program_of)
             return Record(compiler.operand_of(key, program), tuple(program.literals), program.input_keys)
         return program
+
+    def _program_of(self, key: Key) -> Program | None:
+        node = self._dsk.get(key)
+        program = None if node is None else self._compiler.program_of(key, node)
+        return program if isinstance(program, Program) else None
 
     def _other_node(self, key: Key, wanted_by: Iterable[Key]) -> Any:
         for scope in (self._compiler.extra, self._compiler.layers.materialised):
@@ -166,13 +179,17 @@ def convert(
     layers: Iterable[LazyLayer] = (),
     resolve_missing: Callable[[Key], Any] | None = None,
     split_locked_stores: bool = False,
+    keep_file_shuffles: bool = False,
 ) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
     layers, wanted = list(layers), list(wanted)
-    converter = Converter(dsk, layers, resolve_missing, split_locked_stores)
+    make = partial(
+        Converter, dsk, layers, resolve_missing, split_locked_stores, keep_file_shuffles=keep_file_shuffles
+    )
+    converter = make()
     graph = converter.convert(wanted)
     # An array with empty chunks has more blocks than its layer. Dask knows those that somebody asks for, also in
     # tasks that may as well have a tuple there.
     if asked_for := converter.beyond():
-        return Converter(dsk, layers, resolve_missing, split_locked_stores, asked_for).convert(wanted)
+        return make(asked_for=asked_for).convert(wanted)
     return graph

@@ -33,6 +33,7 @@ class PrepareOptions(NamedTuple):
     fold_from: int | None = None
     resolve_missing: Callable[[Key], Any] | None = None
     select_unmergeable: SelectUnmergeable | None = None
+    keep_file_shuffles: bool = False
 
 
 def prepare(
@@ -42,6 +43,7 @@ def prepare(
     fold_from: int | None = None,
     resolve_missing: Callable[[Key], Any] | None = None,
     select_unmergeable: SelectUnmergeable | None = None,
+    keep_file_shuffles: bool = False,
     cache: Mapping[Key, Any] | None = None,
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
@@ -63,6 +65,8 @@ def prepare(
         Returns what stands for a key that the graph refers to and does not have, None if that is not known.
     select_unmergeable : callable, optional
         Says which chunks are to be neither composed nor folded. What stores under a lock is then apart, too.
+    keep_file_shuffles : bool, optional
+        Leave shuffles through files as Dask makes them. Else they go through the store.
     cache : mapping, optional
         Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
         run, as those whose values are known are to be found.
@@ -75,8 +79,9 @@ def prepare(
         As `convert`.
     """
     with gc_control.paused():
-        prepare_options = PrepareOptions(fold_from, resolve_missing, select_unmergeable)
+        prepare_options = PrepareOptions(fold_from, resolve_missing, select_unmergeable, keep_file_shuffles)
         if cache or transform_tasks is not None:
+            prepare_options = prepare_options._replace(keep_file_shuffles=True)
             return _graph_of_tasks(dsk, list(wanted), prepare_options, cache, transform_tasks)
         return _prepare(dsk, list(wanted), composed, prepare_options)
 
@@ -113,6 +118,7 @@ def _graph_of_tasks(
         wanted,
         resolve_missing=prepare_options.resolve_missing,
         split_locked_stores=prepare_options.select_unmergeable is not None,
+        keep_file_shuffles=prepare_options.keep_file_shuffles,
     )
     annotate(graph, annotations)
     graph.declared = with_reads(graph, declarations(dsk, tasks))
@@ -127,13 +133,14 @@ def _graph_of_layers(
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    fold_from, resolve_missing, select_unmergeable = prepare_options
-    graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, select_unmergeable is not None)
+    fold_from, resolve_missing, select_unmergeable, file_shuffles = prepare_options
+    split = select_unmergeable is not None
+    graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles)
     alone = () if select_unmergeable is None else select_unmergeable(graph)
     if select_unmergeable and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
         # Dask may have put together what is to stay apart.
         symbolic = symbolic_graph(dsk, fuse_layers=False) or symbolic
-        graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split_locked_stores=True)
+        graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, True, file_shuffles)
         alone = select_unmergeable(graph)
     annotate(graph, symbolic.annotations)
     graph.declared = with_reads(graph, declarations(dsk))

@@ -5,6 +5,7 @@
 * ``(SMALL, dtype, shape, order, writeable, data)``: a small NumPy array, in the message itself; a NumPy scalar if
   its shape is None. ``writeable`` is None of an array of the user's that is read-only elsewhere;
 * ``(ARRAY, blocks, dtype, shape, strides, position, writeable)``: one NumPy array in an arena;
+* ``(MAP_OUTPUT, blocks, dtype, shape, strides, position, writeable)``: a map output, as the array of its bytes;
 * ``(OBJECT, blocks, header, parts)``: a pickle whose buffers lie in arenas; ``parts`` lists (block, position,
   size) of each, and ``header`` is the pickle itself, or None where it is the last part;
 * ``(SPILLED, (), file, ref)``: on disk; the file has a part for each of the blocks that the other reference names.
@@ -23,7 +24,9 @@ import numpy as np
 
 from dask_mars.protocol.pickling import loads
 
-VALUE, PICKLE, SMALL, ARRAY, OBJECT, SPILLED = range(6)
+VALUE, PICKLE, SMALL, ARRAY, MAP_OUTPUT, OBJECT, SPILLED = range(7)
+#: What has the reference of an array.
+ARRAYS = (ARRAY, MAP_OUTPUT)
 
 #: (arena, offset, size in bytes) of an allocation.
 Block = tuple[int, int, int]
@@ -78,6 +81,12 @@ def is_spilled(ref: ObjectRef) -> bool:
     return found
 
 
+def is_map_output(ref: ObjectRef) -> bool:
+    """Say whether a value is a map output, whose readers take parts of it, in memory or on disk."""
+    found: bool = memory_ref(ref)[0] == MAP_OUTPUT
+    return found
+
+
 def is_pickled(ref: ObjectRef) -> bool:
     """Say whether a value lies in arenas as a pickle."""
     found: bool = ref[0] == OBJECT
@@ -109,7 +118,7 @@ def is_writeable_array(ref: ObjectRef) -> bool | None:
 
 def extents(ref: ObjectRef) -> list[tuple[int, int]]:
     """Return what a value needs of each of its blocks: from which byte of the block to which."""
-    if ref[0] == ARRAY:
+    if ref[0] in ARRAYS:
         _, ((_, _, block_bytes),), dtype, shape, strides, position, _ = ref
         item_bytes = np.dtype(dtype).itemsize
         if math.prod(shape) * item_bytes == block_bytes and 0 not in strides:
@@ -128,7 +137,7 @@ def extents(ref: ObjectRef) -> list[tuple[int, int]]:
 def needed_bytes(ref: ObjectRef) -> int:
     """Return how many bytes a value takes that is not in blocks which others need as well."""
     size = sum([high - low for low, high in extents(ref)])
-    return min(size, size_of(ref)) if ref[0] == ARRAY else size
+    return min(size, size_of(ref)) if ref[0] in ARRAYS else size
 
 
 def spilled_file(ref: ObjectRef) -> SpilledFile:
@@ -139,8 +148,8 @@ def spilled_file(ref: ObjectRef) -> SpilledFile:
 
 
 def value_from_blocks(ref: ObjectRef, blocks: Sequence[Any]) -> Any:
-    """Return a value, given the memory of each of the blocks that its reference names."""
-    if ref[0] == ARRAY:
+    """Return a value, of a map output its bytes, given the memory of the blocks that the reference names."""
+    if ref[0] in ARRAYS:
         _, _, dtype, shape, strides, position, _ = ref
         return np.ndarray(shape, dtype, buffer=blocks[0], offset=position, strides=strides)
     header, views = pickle_of(ref, blocks)
@@ -163,7 +172,7 @@ def size_of(ref: ObjectRef) -> int:
         return len(ref[-1])
     if kind == SPILLED:
         return size_of(ref[3])
-    if kind == ARRAY:
+    if kind in ARRAYS:
         return math.prod(ref[3]) * np.dtype(ref[2]).itemsize
     return sum(size for _, _, size in ref[3])
 
@@ -176,9 +185,9 @@ def relocated(ref: ObjectRef, own: int, moved: dict[int, tuple[int, int, int]]) 
         copy, copied, first = moved.get(offset, (offset, size, 0)) if arena == own else (offset, size, 0)
         blocks.append((arena, copy, copied))
         shifts.append(first)
-    if ref[0] == ARRAY:
+    if ref[0] in ARRAYS:
         *_, dtype, shape, strides, position, writeable = ref
-        return (ARRAY, tuple(blocks), dtype, shape, strides, position - shifts[0], writeable)
+        return (ref[0], tuple(blocks), dtype, shape, strides, position - shifts[0], writeable)
     _, _, header, parts = ref
     return (
         OBJECT,

@@ -461,7 +461,8 @@ class Dispatcher:
         memory, graph = self.memory, blocked.graph
         missing = memory.missing_bytes(blocked.required_bytes)
         if missing:
-            self._spill(missing, set() if graph is None else set(graph.objects_of(graph.inputs(blocked.number))))
+            inputs = () if graph is None else graph.objects_of(graph.inputs(blocked.number))
+            self._spill(missing, {found for found in inputs if not found.is_map_output})
         if memory.spilling_bytes or self.reservations:
             return None
         if any(other.in_hand_count or other.results_pending for other in self._graphs.values()):

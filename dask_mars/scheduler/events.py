@@ -88,7 +88,8 @@ class ChunksFinished:
     """A worker computed chunks; `durations_s` are in the order of `chunks`.
 
     `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
-    there before: a slice is a view of what it was cut from. `peaks` has the bytes of shared memory that operands
+    there before: a slice is a view of what it was cut from. Of them `map_outputs` are read in parts, also from
+    disk, and never put back into memory. `peaks` has the bytes of shared memory that operands
     took while they ran, of those of which that is news. `steps_s` says of each chunk when it was begun, its inputs
     were loaded and its value was computed, on the clock of `time.perf_counter`; empty unless a listener wants it.
     """
@@ -101,6 +102,7 @@ class ChunksFinished:
     fresh: Mapping[int, int] = field(default_factory=dict)
     peaks: Mapping[int, int] = field(default_factory=dict)
     steps_s: Sequence[tuple[float, float, float]] = ()
+    map_outputs: Sequence[int] = ()
 
 
 @dataclass(slots=True)

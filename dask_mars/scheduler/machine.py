@@ -261,7 +261,7 @@ class Machine:
         if event.worker != CLIENT:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
         if event.sizes:
-            self._objects.add(graph, event.sizes)
+            self._objects.add(graph, event.sizes, event.map_outputs)
         if graph.offers is not None:
             graph.makers.update(dict.fromkeys(event.chunks, event.worker))
         if self.memory.is_limited and (event.sizes or event.worker != CLIENT):

@@ -26,7 +26,7 @@ class Reader(Protocol):
 
     @property
     def on_disk(self) -> dict[int, int]:
-        """The bytes of those that are on disk; the ledger keeps it up to date."""
+        """The bytes of those that are on disk and are read back whole; the ledger keeps it up to date."""
 
     def next_use(self, chunk: int) -> float:
         """Return when it reads a chunk next, as a key of its order; infinite for never."""
@@ -41,6 +41,8 @@ class StoredObject:
         The graph and the chunk that made it.
     size_bytes : int
         What it takes in memory.
+    is_map_output : bool, optional
+        Whether it is read in parts, from disk too, and never put back into memory.
 
     Attributes
     ----------
@@ -60,6 +62,7 @@ class StoredObject:
 
     __slots__ = (
         "id",
+        "is_map_output",
         "is_on_disk",
         "is_persisted",
         "is_read_ahead",
@@ -69,8 +72,9 @@ class StoredObject:
         "size_bytes",
     )
 
-    def __init__(self, id: ObjectId, size_bytes: int) -> None:
+    def __init__(self, id: ObjectId, size_bytes: int, is_map_output: bool = False) -> None:
         self.id = id
+        self.is_map_output = is_map_output
         self.size_bytes = size_bytes
         self.is_on_disk = False
         self.is_spilling = False
@@ -108,12 +112,12 @@ class Objects:
         """Return an object, None if it was forgotten or never was."""
         return self._objects.get(id)
 
-    def add(self, reader: Reader, sizes: Mapping[int, int]) -> None:
-        """Note that chunks of a graph have become objects of so many bytes."""
+    def add(self, reader: Reader, sizes: Mapping[int, int], map_outputs: Collection[int] = ()) -> None:
+        """Note that chunks of a graph have become objects of so many bytes, some of them map outputs."""
         objects, number = self._objects, reader.number
         for chunk, size_bytes in sizes.items():
             id = number, chunk
-            objects[id] = reader.objects[chunk] = found = StoredObject(id, size_bytes)
+            objects[id] = reader.objects[chunk] = found = StoredObject(id, size_bytes, chunk in map_outputs)
             found.readers.append((reader, chunk))
 
     def persist(self, id: ObjectId, size_bytes: int = 0) -> None:
@@ -167,6 +171,9 @@ class Objects:
     def moved_to_disk(self, found: StoredObject) -> None:
         """Note that an object is read from disk from now on."""
         found.is_on_disk = True
+        if found.is_map_output:
+            # Who reads it takes a part of it, into memory of its own.
+            return
         for reader, chunk in found.readers:
             reader.on_disk[chunk] = found.size_bytes
 
@@ -199,7 +206,7 @@ class Objects:
             assert not (found.is_on_disk and found.is_spilling), "what is on disk is being written"
             for reader, chunk in found.readers:
                 assert reader.objects[chunk] is found
-                assert (chunk in reader.on_disk) == found.is_on_disk
+                assert (chunk in reader.on_disk) == (found.is_on_disk and not found.is_map_output)
 
 
 __all__ = ["ObjectId", "Objects", "Reader", "StoredObject"]

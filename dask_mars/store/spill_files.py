@@ -69,7 +69,7 @@ class SpillFiles:
         #: this is a lot; when it makes writers wait for the disk, compression begins to pay.
         self.disk_bytes_per_s = _DISK_BYTES_PER_S
 
-    def write(self, name: str, buffers: Sequence[Any]) -> SpilledFile:
+    def write(self, name: str, buffers: Sequence[Any], compress: bool = True) -> SpilledFile:
         """Write buffers to a new file.
 
         Parameters
@@ -78,6 +78,8 @@ class SpillFiles:
             Of the file; if there is one already it is replaced when the new one is whole.
         buffers : sequence of buffer
             Contiguous in any order; written where they lie, without a copy, unless they are compressed.
+        compress : bool, optional
+            Compress them where it is worth it.
 
         Raises
         ------
@@ -90,7 +92,7 @@ class SpillFiles:
         path = self.path / name
         partial = self.path / f".{os.getpid()}.{next(self._serial)}.{name}{_PARTIAL}"
         try:
-            file = self._write(partial, path, views)
+            file = self._write(partial, path, views, self._codec if compress else None)
             partial.rename(path)
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -139,6 +141,18 @@ class SpillFiles:
             raise _lost(file, f"its checksum is {found:x} instead of {file.checksum:x}")
         return views
 
+    def open(self, file: SpilledFile) -> SpilledBytes:
+        """Return the bytes of a file that was written without compression, to read some of them.
+
+        Raises
+        ------
+        SpilledValueLost
+            The file is gone, is another user's, or has another size.
+        SpillDiskFailed
+            It cannot be opened.
+        """
+        return SpilledBytes(file)
+
     def read_ahead(self, file: SpilledFile) -> None:
         """Have the system begin to read a file that will be read soon. Where it cannot, nothing is lost."""
         if not hasattr(os, "posix_fadvise"):
@@ -157,8 +171,7 @@ class SpillFiles:
         except OSError as error:
             raise SpillDiskFailed(*_facts(file.path, file.size_bytes, error)) from error
 
-    def _write(self, partial: Path, path: Path, views: list[memoryview]) -> SpilledFile:
-        codec = self._codec
+    def _write(self, partial: Path, path: Path, views: list[memoryview], codec: Codec | None) -> SpilledFile:
         if codec and not worthwhile(views, codec, self.disk_bytes_per_s):
             codec = None
         blocks: list[int] = []
@@ -190,12 +203,7 @@ class SpillFiles:
 
     def _read(self, descriptor: int, file: SpilledFile, views: list[memoryview]) -> int:
         """Fill memory from a file and return the checksum of what was read."""
-        found = os.fstat(descriptor)
-        # A checksum can be made to match, and values are pickles, which do whatever whoever wrote them likes.
-        if found.st_uid != file.owner:
-            raise _lost(file, f"it belongs to the user {found.st_uid} instead of {file.owner}")
-        if found.st_size != file.size_bytes:
-            raise _lost(file, f"it has {found.st_size:,} bytes instead of {file.size_bytes:,}")
+        _check_file(descriptor, file)
         checksum = self._new_checksum()
         if file.compression:
             self._read_blocks(descriptor, file, views, checksum)
@@ -221,6 +229,49 @@ class SpillFiles:
             except Exception as error:
                 # The checksum would say the same at the end.
                 raise _lost(file, f"it cannot be decompressed: {error}") from error
+
+
+class SpilledBytes:
+    """The bytes of a file, to read some of them; see `SpillFiles.open`."""
+
+    def __init__(self, file: SpilledFile) -> None:
+        self._file = file
+        try:
+            self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+            _check_file(self._descriptor, file)
+        except FileNotFoundError as error:
+            raise _lost(file, "the file is gone") from error
+        except OSError as error:
+            raise SpillDiskFailed(*_facts(file.path, file.size_bytes, error)) from error
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):
+            os.close(self._descriptor)
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return the bytes from one position to another, in memory of their own.
+
+        Raises
+        ------
+        SpilledValueLost
+            The file ends before them.
+        SpillDiskFailed
+            They cannot be read.
+        """
+        view = data = memoryview(bytearray(stop - start))
+        try:
+            while view:
+                count = os.preadv(self._descriptor, [view], start)
+                if not count:
+                    raise _lost(self._file, "it has become shorter")
+                view, start = view[count:], start + count
+        except OSError as error:
+            raise SpillDiskFailed(*_facts(self._file.path, len(data), error)) from error
+        return data
+
+    def reject(self, reason: str) -> SpilledValueLost:
+        """Return the exception for bytes that are not what was written."""
+        return _lost(self._file, reason)
 
 
 class SpillDirectory(SpillFiles):
@@ -252,11 +303,11 @@ class SpillDirectory(SpillFiles):
         super().__init__(path, codec)
         self._closed = False
 
-    def write(self, name: str, buffers: Sequence[Any]) -> SpilledFile:
+    def write(self, name: str, buffers: Sequence[Any], compress: bool = True) -> SpilledFile:
         """Write buffers to a new file, as `SpillFiles.write`; once the directory is being closed that fails."""
         if self._closed:
             raise SpillDiskFailed(str(self.path / name), 0, -1, "the directory is closed")
-        return super().write(name, buffers)
+        return super().write(name, buffers, compress)
 
     def close(self) -> None:
         """Remove the directory and all that is in it; whoever writes meanwhile fails."""
@@ -361,6 +412,16 @@ def _after(batch: list[memoryview], done: int) -> list[memoryview]:
 def _write_error(path: Path, requested_bytes: int, error: OSError) -> SpillDiskFull | SpillDiskFailed:
     kind = SpillDiskFull if error.errno in _FULL else SpillDiskFailed
     return kind(*_facts(str(path), requested_bytes, error))
+
+
+def _check_file(descriptor: int, file: SpilledFile) -> None:
+    """Raise an exception if a file is not the one that was written, by what the system knows of it."""
+    found = os.fstat(descriptor)
+    # A checksum can be made to match, and values are pickles, which do whatever whoever wrote them likes.
+    if found.st_uid != file.owner:
+        raise _lost(file, f"it belongs to the user {found.st_uid} instead of {file.owner}")
+    if found.st_size != file.size_bytes:
+        raise _lost(file, f"it has {found.st_size:,} bytes instead of {file.size_bytes:,}")
 
 
 def _lost(file: SpilledFile, reason: str) -> SpilledValueLost:

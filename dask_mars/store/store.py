@@ -18,6 +18,8 @@ import numpy as np
 from dask_mars.errors import StoreFull
 from dask_mars.protocol.object_ref import (
     ARRAY,
+    ARRAYS,
+    MAP_OUTPUT,
     OBJECT,
     PICKLE,
     SMALL,
@@ -37,6 +39,7 @@ from dask_mars.protocol.pickling import dumps, frozen, loads
 from dask_mars.store.allocator import Allocator
 from dask_mars.store.arena import Arena, Bytes
 from dask_mars.store.in_place_sealing import InPlaceSealing
+from dask_mars.store.map_output import MapOutput, with_checksums
 from dask_mars.store.spill_files import SpillFiles
 
 if TYPE_CHECKING:
@@ -118,6 +121,8 @@ class Store:
             if value.nbytes > self.inline_bytes:
                 return self._seal_array(value, inputs, in_place)
             return self._seal_small(value, freeze)
+        if kind is MapOutput and value.data is not None and value.data.nbytes > self.inline_bytes:
+            return (MAP_OUTPUT, *self._seal_array(value.data, inputs, in_place)[1:])
         if (
             isinstance(value, np.generic)
             and type(dtype := _portable(value.dtype)) is str
@@ -340,7 +345,8 @@ class Store:
             return _load_small(*ref[1:])
         if kind == SPILLED:
             return _load_spilled(ref)
-        return value_from_blocks(ref, self._bases(ref, owners))
+        value = value_from_blocks(ref, self._bases(ref, owners))
+        return MapOutput(value) if kind == MAP_OUTPUT else value
 
     def _bases(self, ref: ObjectRef, owners: list[tuple[Block, Bytes]] | None) -> list[Bytes]:
         """Return the memory of each block of a value."""
@@ -375,6 +381,8 @@ class Store:
             return _owning(self.load(ref))
         if kind == SPILLED:
             return _load_spilled(ref)
+        if kind == MAP_OUTPUT:
+            return MapOutput(self.load(ref).data.copy())
         if kind == ARRAY:
             view = self.load(ref)
             copy = _copy_as_it_lies(view)
@@ -414,8 +422,10 @@ class Store:
         SpillError
             The disk is full or fails.
         """
-        if ref[0] == ARRAY:
+        if ref[0] in ARRAYS:
             views, there = self._needed_of_array(ref)
+            if ref[0] == MAP_OUTPUT:
+                views = with_checksums(views[0])
         else:
             views = []
             lows = []
@@ -424,7 +434,7 @@ class Store:
                 lows.append(low)
             kind, blocks, header, parts = ref
             there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
-        return (SPILLED, (), files.write(name, views), there)
+        return (SPILLED, (), files.write(name, views, compress=ref[0] != MAP_OUTPUT), there)
 
     def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
         """Return the memory that an array needs, and the reference to it were that its block."""
@@ -517,6 +527,9 @@ _UNUSED_COUNT = _unused_count()
 def _load_spilled(ref: ObjectRef) -> Any:
     """Read a value from disk into private, writable memory."""
     original = ref[3]
+    if original[0] == MAP_OUTPUT:
+        file = spilled_file(ref)
+        return MapOutput(None, SpillFiles(Path(file.path).parent).open(file))
     value = value_from_blocks(original, _read_back(ref))
     if original[0] == ARRAY:
         value.flags.writeable = original[6]

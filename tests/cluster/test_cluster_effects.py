@@ -29,7 +29,7 @@ from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.optimize.prepare import prepare
+from dask_mars.optimize.prepare import PrepareOptions, prepare
 from studies.graphs import handed_over
 from tests.cluster.test_cluster import nothing_is_left, pids
 from tests.conftest import cluster_of_agents, eventually
@@ -56,7 +56,8 @@ def get(client: Client) -> Get:
 
 def cluster_graph(*collections: Any) -> ChunkGraph:
     finder = RequirementsFinder()
-    graph = prepare(*handed_over(*collections), fold_from=2, select_unmergeable=finder.select_unmergeable)
+    options = PrepareOptions(2, None, finder.select_unmergeable, keep_file_shuffles=True)
+    graph = prepare(*handed_over(*collections), **options._asdict())
     # What was found before chunks were merged is what would be found now.
     assert finder.of(graph) == find_requirements(graph)
     return graph

@@ -1,0 +1,161 @@
+"""Shuffles through the store, in place of those that Dask makes through files.
+
+Without a cluster Dask has each partition of a dataframe, or of a bag, append to files what it has for the others,
+and each new partition read its files when all have done so. Here a map operand leaves one map output in the store,
+of which each reducer reads its part: M + R operands that may be tried again, counted and spilled like all others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dask_mars.graph.chunks import Key
+from dask_mars.optimize.programs import Program
+from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
+
+#: Returns the program of a key, None if there is none.
+ProgramOf = Callable[[Key], Program | None]
+
+
+class _Kind(NamedTuple):
+    """One of Dask's two shuffles through files.
+
+    Attributes
+    ----------
+    partition, barrier, collect : callable
+        Its functions: what appends, what waits, what reads.
+    map, reduce : callable
+        Ours.
+    partition_files, collect_files, collect_barrier : int
+        Which of their arguments are the files and the barrier.
+    """
+
+    partition: Callable[..., Any]
+    barrier: Callable[..., Any]
+    collect: Callable[..., Any]
+    map: Callable[..., Any]
+    reduce: Callable[..., Any]
+    partition_files: int
+    collect_files: int
+    collect_barrier: int
+
+
+class Shuffles:
+    """Finds the steps of shuffles through files in programs, and puts ours in their place."""
+
+    def __init__(self) -> None:
+        self._by_function = {function: kind for kind in _kinds() for function in (kind.partition, kind.collect)}
+        #: The keys of maps, by that of the files; None where it is no shuffle as we know it.
+        self._maps: dict[Key, list[Key] | None] = {}
+
+    def replace(self, program: Program, program_of: ProgramOf) -> Program:
+        """Return a program, with our steps where it has those of a shuffle through files.
+
+        Parameters
+        ----------
+        program : Program
+            The program.
+        program_of : callable
+            Returns the program of a key, None if there is none.
+        """
+        by_function = self._by_function
+        if not any(function in by_function for function in program.functions if _is_plain(function)):
+            return program
+        replaced = Program()
+        codes_of: list[int] = []
+
+        def code_of(code: int) -> int:
+            if code < 0:
+                return replaced.literal(program.literals[~code])
+            return codes_of[code >> 1] if code & 1 else replaced.input(program.input_keys[code >> 1])
+
+        for function, (_, codes, keywords) in zip(program.functions, program.steps, strict=True):
+            kind = by_function.get(function) if _is_plain(function) and not keywords else None
+            step = None if kind is None else self._step(kind, function, program, codes, program_of)
+            if step is None:
+                codes_of.append(replaced.step(function, tuple(map(code_of, codes)), keywords))
+            else:
+                ours, kept, maps = step
+                arguments = [*map(code_of, kept), *map(replaced.input, maps)]
+                codes_of.append(replaced.step(ours, tuple(arguments)))
+        return replaced
+
+    def _step(
+        self,
+        kind: _Kind,
+        function: Callable[..., Any],
+        program: Program,
+        codes: tuple[int, ...],
+        program_of: ProgramOf,
+    ) -> tuple[Callable[..., Any], list[int], list[Key]] | None:
+        """Return our function, which of a step's arguments it gets, and which maps besides; None for no change."""
+        if function is kind.partition:
+            files = _input_key(program, codes, kind.partition_files)
+            if self._maps.get(files) is None:
+                return None
+            return kind.map, _without(codes, kind.partition_files), []
+        files = _input_key(program, codes, kind.collect_files)
+        barrier = _input_key(program, codes, kind.collect_barrier)
+        if files is None or barrier is None:
+            return None
+        if files not in self._maps:
+            self._maps[files] = _maps_behind(kind, files, barrier, program_of)
+        maps = self._maps[files]
+        if maps is None:
+            return None
+        return kind.reduce, _without(codes, kind.collect_files, kind.collect_barrier), maps
+
+
+def _kinds() -> list[_Kind]:
+    """Return the kinds of shuffles that there can be: what has not been imported has made none."""
+    found = []
+    frames: Any = sys.modules.get("dask.dataframe.dask_expr._shuffle")
+    if frames is not None:
+        append = frames.DiskShuffle._shuffle_group
+        found.append(_Kind(append, frames.barrier, frames.collect, map_frame, reduce_frame, 3, 0, 3))
+    bags: Any = sys.modules.get("dask.bag.core")
+    if bags is not None:
+        barrier = bags.chunk.barrier
+        found.append(_Kind(bags.partition, barrier, bags.collect, map_bag, reduce_bag, 3, 2, 3))
+    return found
+
+
+def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -> list[Key] | None:
+    """Return what a barrier waits for, if all of it appends to the files and nothing else does more."""
+    waits = program_of(barrier)
+    if waits is None or kind.barrier not in [function for function in waits.functions if _is_plain(function)]:
+        return None
+    for key in waits.input_keys:
+        appends = program_of(key)
+        if appends is None or not any(
+            function is kind.partition and _input_key(appends, codes, kind.partition_files) == files
+            for function, (_, codes, _) in zip(appends.functions, appends.steps, strict=True)
+        ):
+            return None
+    return list(waits.input_keys)
+
+
+def may_be_there() -> bool:
+    """Say whether there can be a shuffle through files: then the library that writes them is imported."""
+    return "partd" in sys.modules
+
+
+def _is_plain(function: Any) -> bool:
+    return type(function) is type(_is_plain)
+
+
+def _input_key(program: Program, codes: tuple[int, ...], place: int) -> Key | None:
+    """Return the key of an argument, None if it is no input."""
+    if place >= len(codes):
+        return None
+    code = codes[place]
+    return program.input_keys[code >> 1] if code >= 0 and not code & 1 else None
+
+
+def _without(codes: tuple[int, ...], *places: int) -> list[int]:
+    return [code for place, code in enumerate(codes) if place not in places]
+
+
+__all__ = ["Shuffles", "may_be_there"]

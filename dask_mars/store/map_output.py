@@ -1,0 +1,218 @@
+"""Map outputs: what one map operand of a shuffle leaves for all reducers, each of which reads its part.
+
+A map output is one array of bytes: a table that says where each reducer's part is, and the parts, each a pickle
+with its buffers behind it. In the store it lies like any array. It is not read back from disk as a whole: whoever
+needs a part reads the table and that part, each with a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from dask_mars.protocol.pickling import dumps, loads
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_ALIGNMENT = 64
+_WORD = np.dtype(np.int64)
+#: In the table's head: how many parts there are, and the checksum of the table.
+_HEAD = 2
+#: Of each part: its reducer, where it begins and ends, and its checksum. In memory there are no checksums.
+_ROWS = 4
+
+
+class Source(Protocol):
+    """Bytes that are read in pieces."""
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return some of the bytes."""
+
+    def reject(self, reason: str) -> Exception:
+        """Return the exception for bytes that are not what was written."""
+
+
+class MapOutput:
+    """The parts of several reducers.
+
+    Parameters
+    ----------
+    data : numpy.ndarray
+        All of its bytes, as `pack` has laid them out.
+    source : Source, optional
+        Where to read them instead; what comes from there is checked.
+    """
+
+    __slots__ = ("_source", "_table", "data")
+
+    def __init__(self, data: Bytes | None, source: Source | None = None) -> None:
+        self.data = data
+        self._source: Source = source if data is None and source is not None else _Memory(data)
+        self._table: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MapOutput, (self.data if self.data is not None else self._all(),)
+
+    def __repr__(self) -> str:
+        return f"<MapOutput of {self._rows().shape[1]} parts>"
+
+    @property
+    def reducers(self) -> list[int]:
+        """The reducers that there is something for."""
+        return [int(reducer) for reducer in self._rows()[0]]
+
+    def part(self, reducer: int) -> list[Any]:
+        """Return what there is for a reducer: a list of one value, or an empty one.
+
+        Raises
+        ------
+        SpilledValueLost
+            The file is gone or is not what was written.
+        """
+        rows = self._rows()
+        place = int(np.searchsorted(rows[0], reducer))
+        if place == rows.shape[1] or rows[0, place] != reducer:
+            return []
+        _, start, stop, checksum = map(int, rows[:, place])
+        part = self._source.read(start, stop)
+        if self.data is None and zlib.crc32(part) != checksum:
+            raise self._source.reject(f"the checksum of the part for reducer {reducer} is another")
+        return [_unpack_part(part)]
+
+    def _rows(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if self._table is None:
+            word = _WORD.itemsize
+            count, checksum = np.frombuffer(self._source.read(0, _HEAD * word), _WORD)
+            table = self._source.read(_HEAD * word, (_HEAD + _ROWS * int(count)) * word)
+            if self.data is None and zlib.crc32(table) != checksum:
+                raise self._source.reject("the checksum of its table is another")
+            self._table = np.frombuffer(table, _WORD).reshape(_ROWS, int(count))
+        return self._table
+
+    def _all(self) -> Bytes:
+        rows = self._rows()
+        end = int(rows[2].max(initial=(_HEAD + rows.size) * _WORD.itemsize))
+        return np.frombuffer(self._source.read(0, end), np.uint8)
+
+
+def pack(parts: Iterable[tuple[int, Any]], count: int, expected_bytes: int = 0) -> MapOutput:
+    """Make a map output.
+
+    Parameters
+    ----------
+    parts : iterable of (int, object)
+        What there is for each reducer, by ascending number of the reducer. A value is pickled before the next one
+        is asked for.
+    count : int
+        How many parts there are at most.
+    expected_bytes : int, optional
+        What they are thought to take together.
+    """
+    word = _WORD.itemsize
+    table_end = (_HEAD + _ROWS * count) * word
+    writer = _Writer(table_end + expected_bytes, table_end)
+    rows = [(reducer, *writer.add(value), 0) for reducer, value in parts]
+    # Rows that are not needed stay empty behind the table.
+    table = np.array(rows, _WORD).reshape(-1, _ROWS).T.copy()
+    data = writer.finish()
+    data[_HEAD * word : _HEAD * word + table.nbytes] = np.frombuffer(table, np.uint8)
+    data[: _HEAD * word] = np.array([len(rows), 0], _WORD).view(np.uint8)
+    return MapOutput(data)
+
+
+def with_checksums(data: Bytes) -> list[Bytes]:
+    """Return the bytes of a map output as they go to disk, in pieces: with checksums."""
+    rows = MapOutput(data)._rows().copy()
+    for row in rows.T:
+        row[3] = zlib.crc32(data[row[1] : row[2]].data)
+    head = np.array([rows.shape[1], zlib.crc32(rows.data)], _WORD)
+    start = np.concatenate([head, rows.ravel()]).view(np.uint8)
+    return [start, data[start.size :]]
+
+
+class _Writer:
+    """Lays parts out one behind another in memory that grows."""
+
+    def __init__(self, expected_bytes: int, start: int) -> None:
+        # What is built by NumPy in an arena need not be copied there.
+        self._data: Bytes = np.empty(max(expected_bytes, start), np.uint8)
+        self._data[:start] = 0
+        self._end = start
+
+    def add(self, value: Any) -> tuple[int, int]:
+        """Add a part; return where it begins and ends."""
+        buffers: list[memoryview] = []
+
+        def out_of_band(buffer: pickle.PickleBuffer) -> bool:
+            try:
+                raw = buffer.raw()
+            except BufferError:
+                return True
+            if raw.nbytes < _ALIGNMENT:
+                return True
+            buffers.append(raw)
+            return False
+
+        pieces = [memoryview(dumps(value, out_of_band)), *buffers]
+        sizes = np.array([len(pieces), *[piece.nbytes for piece in pieces]], _WORD)
+        start = self._aligned(self._end)
+        self._end = start
+        for piece in (sizes.data.cast("B"), *pieces):
+            self._write(piece)
+        return start, self._end
+
+    @staticmethod
+    def _aligned(position: int) -> int:
+        return -(-position // _ALIGNMENT) * _ALIGNMENT
+
+    def _write(self, piece: memoryview) -> None:
+        start = self._aligned(self._end)
+        end = start + piece.nbytes
+        if end > self._data.size:
+            self._resize(max(end, self._data.size * 3 // 2))
+        self._data[self._end : start] = 0
+        self._data[start:end] = np.frombuffer(piece, np.uint8)
+        self._end = end
+
+    def _resize(self, size_bytes: int) -> None:
+        self._data.resize(size_bytes, refcheck=False)
+
+    def finish(self) -> Bytes:
+        """Return the memory, without what was not needed."""
+        self._resize(self._end)
+        return self._data
+
+
+def _unpack_part(part: memoryview) -> Any:
+    """Return the value of a part; its buffers are not copied."""
+    word = _WORD.itemsize
+    count = int(np.frombuffer(part[:word], _WORD)[0])
+    sizes = np.frombuffer(part[word : (1 + count) * word], _WORD)
+    position = (1 + count) * word
+    pieces = []
+    for size in map(int, sizes):
+        position = _Writer._aligned(position)
+        pieces.append(part[position : position + size])
+        position += size
+    return loads(pieces[0], buffers=pieces[1:])
+
+
+class _Memory:
+    """Bytes in memory."""
+
+    def __init__(self, data: Bytes | None) -> None:
+        assert data is not None
+        self._view = data.data
+
+    def read(self, start: int, stop: int) -> memoryview:
+        return self._view[start:stop]
+
+    def reject(self, reason: str) -> Exception:
+        return pickle.UnpicklingError(f"a map output is not what was written: {reason}")
+
+
+__all__ = ["MapOutput", "Source", "pack", "with_checksums"]

@@ -1,0 +1,126 @@
+"""Operands of shuffles: a map groups what one partition has by reducers, a reducer puts its parts together."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dask_mars.store.map_output import MapOutput, pack
+
+#: What a part takes besides its data, about.
+_PART_BYTES = 2048
+#: Up to how many rows a part has few.
+_FEW_ROWS = 2000
+
+
+def map_frame(frame: Any, column: Any, reducers: Collection[int]) -> MapOutput:
+    """Group the rows of a dataframe's partition by a column that says the reducer of each.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The partition.
+    column : str
+        The column's name.
+    reducers : collection of int
+        Those that are computed: rows of others are left out.
+    """
+    codes = frame[column].to_numpy()
+    pandas = sys.modules.get("pandas")
+    if pandas is None or type(frame) is not pandas.DataFrame or codes.dtype.kind not in "iuf":
+        groups = frame.groupby(column)
+        wanted = sorted(set(groups.groups).intersection(reducers))
+        return pack(((reducer, groups.get_group(reducer)) for reducer in wanted), len(wanted))
+    numbers = sorted(reducers)
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    starts = np.searchsorted(codes, numbers, "left").tolist()
+    stops = np.searchsorted(codes, numbers, "right").tolist()
+    # The index of a part is no range any more.
+    row_bytes = int(frame.memory_usage(index=False).sum()) + 8 * frame.index.nlevels * len(frame)
+    size_bytes = row_bytes + _PART_BYTES * len(numbers)
+    # To take each part by itself saves a copy of all, and takes longer for each.
+    grouped = frame.take(order) if len(frame) < _FEW_ROWS * len(numbers) else None
+
+    def parts() -> Iterator[tuple[int, Any]]:
+        for reducer, start, stop in zip(numbers, starts, stops, strict=True):
+            if start < stop:
+                yield reducer, frame.take(order[start:stop]) if grouped is None else grouped.iloc[start:stop]
+
+    return pack(parts(), len(numbers), size_bytes)
+
+
+def reduce_frame(reducer: int, meta: Any, *outputs: MapOutput) -> Any:
+    """Return one partition of the shuffled dataframe: the rows for a reducer, in the order of the partitions.
+
+    Parameters
+    ----------
+    reducer : int
+        Its number.
+    meta : pandas.DataFrame
+        What it is where there are no rows.
+    *outputs : MapOutput
+        Of all maps.
+    """
+    from dask.dataframe.dispatch import concat
+
+    parts = [part for output in outputs for part in output.part(reducer)]
+    if not parts:
+        return meta
+    frame = concat(parts) if len(parts) > 1 else parts[0].copy()
+    return frame if len(frame) else meta
+
+
+def map_bag(
+    grouper: Callable[[Any], Any],
+    sequence: Iterable[Any],
+    reducer_count: int,
+    size: int,
+) -> MapOutput:
+    """Group the items of a bag's partition by the reducer of what a function says of each.
+
+    Parameters
+    ----------
+    grouper : callable
+        Returns what an item is grouped by.
+    sequence : iterable
+        The items.
+    reducer_count : int
+        How many reducers there are.
+    size : int
+        So many items are grouped at a time.
+    """
+    from dask.bag.core import groupby, partition_all
+    from dask.tokenize import tokenize
+
+    found: defaultdict[int, list[Any]] = defaultdict(list)
+    for block in partition_all(size, sequence):
+        for key, items in groupby(grouper, block).items():
+            # As Dask does it, so that partitions have the same groups.
+            found[abs(int(tokenize(key), 16)) % reducer_count].extend(items)
+    return pack(((reducer, found.pop(reducer)) for reducer in sorted(found)), len(found))
+
+
+def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput) -> list[tuple[Any, list[Any]]]:
+    """Return the groups of one reducer, as pairs of what they are grouped by and their items.
+
+    Parameters
+    ----------
+    grouper : callable
+        Returns what an item is grouped by.
+    reducer : int
+        Its number.
+    *outputs : MapOutput
+        Of all maps.
+    """
+    from dask.bag.core import groupby
+
+    items = [item for output in outputs for part in output.part(reducer) for item in part]
+    return list(groupby(grouper, items).items())
+
+
+__all__ = ["map_bag", "map_frame", "reduce_bag", "reduce_frame"]

@@ -1,0 +1,277 @@
+"""Shuffles of dataframes and bags through the store: results, kills, and less memory than data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import dask.bag as db
+import numpy as np
+import pytest
+from dask.callbacks import Callback
+from machines import CheckedMachine
+from tasks import die_first, notes
+
+from dask_mars import Runtime
+from dask_mars.diagnostics import Listener, add_listener, remove_listener
+from dask_mars.optimize.prepare import prepare
+from dask_mars.scheduler.events import ChunksFinished, ChunksRestored, MemoryMeasured, ObjectSpilled, Run, Spill
+from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
+from studies.graphs import handed_over
+
+pd = pytest.importorskip("pandas")
+dd = pytest.importorskip("dask.dataframe")
+
+MIB = 1 << 20
+ROWS = 600
+
+
+def frame() -> Any:
+    """Return a dataframe with columns of many kinds."""
+    rng = np.random.default_rng(1)
+    letters = rng.choice(list("abcdefg"), ROWS)
+    return pd.DataFrame(
+        {
+            "key": rng.integers(0, 40, ROWS),
+            "x": rng.random(ROWS),
+            "small": rng.integers(0, 9, ROWS).astype("i1"),
+            "text": letters,
+            "object": pd.Series([(letter, number) for number, letter in enumerate(letters)], dtype=object),
+            "category": pd.Categorical(letters),
+            "moment": pd.date_range("2020", periods=ROWS, freq="h"),
+            "zoned": pd.date_range("2020", periods=ROWS, freq="h", tz="Europe/Berlin"),
+            "maybe": pd.array(np.where(rng.random(ROWS) > 0.5, 1, 2), dtype="Int64"),
+            "nan": np.where(rng.random(ROWS) > 0.7, np.nan, 1.5),
+        },
+        index=pd.Index(rng.permutation(ROWS), name="row"),
+    )
+
+
+def operands_of(collection: Any, **options: Any) -> list[str]:
+    graph = prepare(*handed_over(collection), **options)
+    return [graph.operands[operand].name for operand in graph.operand_of if operand >= 0]
+
+
+def sorted_by_all(found: Any) -> Any:
+    if found.ndim == 1:
+        return found.sort_index()
+    plain = [name for name in found.columns if found[name].dtype != object]
+    return found.sort_values(plain)
+
+
+# -- the graph ------------------------------------------------------------------------------------------------
+
+
+def test_there_are_as_many_operands_as_partitions_before_and_after():
+    names = operands_of(dd.from_pandas(frame(), npartitions=5).shuffle("key", npartitions=7))
+    assert sum("map_frame" in name for name in names) == 5
+    assert sum("reduce_frame" in name for name in names) == 7
+    assert not any("barrier" in name or "partd" in name for name in names)
+
+
+def test_bags_too():
+    names = operands_of(db.from_sequence(range(20), npartitions=4).groupby(lambda item: item % 3, npartitions=2))
+    assert names.count("map_bag") == 4
+    assert sum("reduce_bag" in name for name in names) == 2
+
+
+def test_the_users_choice_stays():
+    shuffled = dd.from_pandas(frame(), npartitions=5).shuffle("key", shuffle_method="tasks")
+    assert any("shuffle_group" in name for name in operands_of(shuffled))
+    on_files = operands_of(dd.from_pandas(frame(), npartitions=5).shuffle("key"), keep_file_shuffles=True)
+    assert sum("collect" in name for name in on_files) == 5
+
+
+def test_several_in_one_graph():
+    left = dd.from_pandas(frame(), npartitions=4)
+    right = dd.from_pandas(frame()[["key", "x"]].rename(columns={"x": "y"}), npartitions=3)
+    names = operands_of(left.merge(right, on="key").shuffle("small"))
+    assert sum("map_frame" in name for name in names) > 7
+    assert not any("collect" in name or "_shuffle_group" in name for name in names)
+
+
+# -- results --------------------------------------------------------------------------------------------------
+
+SHUFFLES: dict[str, Callable[[Any], Any]] = {
+    "shuffle": lambda frame: frame.shuffle("key"),
+    "fewer": lambda frame: frame.shuffle("key", npartitions=2),
+    "more": lambda frame: frame.shuffle("key", npartitions=11),
+    "by text": lambda frame: frame.shuffle("text"),
+    "by several": lambda frame: frame.shuffle(["small", "category"]),
+    "by index": lambda frame: frame.shuffle(on_index=True),
+    "set_index": lambda frame: frame.set_index("x"),
+    "set_index of moments": lambda frame: frame.set_index("moment", npartitions=3),
+    "sort_values": lambda frame: frame.sort_values("text"),
+    "apply": lambda frame: frame.groupby("key").apply(
+        lambda group: group.x.max(), include_groups=False, meta=("x", "f8")
+    ),
+    "merge": lambda frame: frame.merge(
+        frame[["key", "x"]].rename(columns={"x": "other"}), on="key", broadcast=False, shuffle_method="disk"
+    ),
+    "some partitions": lambda frame: frame.shuffle("key", npartitions=6).partitions[[1, 4]],
+    "a column": lambda frame: frame.shuffle("key").x,
+    "twice": lambda frame: frame.shuffle("key").shuffle("small"),
+    "nothing left": lambda frame: frame[frame.x < 0].shuffle("key"),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_results_are_those_of_threads(get, name):
+    collection = SHUFFLES[name](dd.from_pandas(frame(), npartitions=5, sort=False))
+    expected, found = collection.compute(scheduler="threads"), collection.compute(scheduler=get)
+    assert type(found) is type(expected)
+    if found.ndim == 2:
+        pd.testing.assert_series_equal(found.dtypes, expected.dtypes)
+    pd.testing.assert_index_equal(found.index[:0], expected.index[:0])
+    found, expected = sorted_by_all(found), sorted_by_all(expected)
+    if name == "merge":
+        # Rows are numbered in the order in which they come.
+        found, expected = found.reset_index(drop=True), expected.reset_index(drop=True)
+    (pd.testing.assert_frame_equal if found.ndim == 2 else pd.testing.assert_series_equal)(found, expected)
+
+
+def test_partitions_are_those_of_threads(get):
+    collection = dd.from_pandas(frame(), npartitions=4, sort=False).shuffle("key", npartitions=6)
+    expected = dask.compute(*collection.to_delayed(), scheduler="threads")
+    for found, theirs in zip(dask.compute(*collection.to_delayed(), scheduler=get), expected, strict=True):
+        pd.testing.assert_frame_equal(sorted_by_all(found), sorted_by_all(theirs))
+
+
+def test_rows_come_in_the_order_of_the_partitions(get):
+    collection = dd.from_pandas(frame().reset_index(drop=True), npartitions=5).shuffle("key", npartitions=3)
+    for part in dask.compute(*collection.to_delayed(), scheduler=get):
+        assert part.index.is_monotonic_increasing
+
+
+def test_groups_of_bags_are_those_of_threads(get):
+    bag = db.from_sequence(range(300), npartitions=5).map(lambda item: (item, str(item)))
+    groups = bag.groupby(lambda pair: pair[0] % 7, npartitions=4)
+    found = groups.compute(scheduler=get)
+    assert {key: [number for number, _ in items] for key, items in found} == {
+        key: list(range(key, 300, 7)) for key in range(7)
+    }
+    assert sorted(key for key, _ in found) == sorted(key for key, _ in groups.compute(scheduler="threads"))
+
+
+def test_callbacks_see_a_whole_computation(get):
+    seen: dict[str, int] = {}
+
+    class Count(Callback):
+        def _start_state(self, dsk: Any, state: Any) -> None:
+            seen["before"] = sum(len(state[kind]) for kind in ("ready", "waiting"))
+
+        def _posttask(self, *_: Any) -> None:
+            seen["done"] = seen.get("done", 0) + 1
+
+        def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+            seen["after"] = sum(len(state[kind]) for kind in ("ready", "waiting", "running"))
+
+    with Count():
+        dd.from_pandas(frame(), npartitions=3).shuffle("key").compute(scheduler=get)
+    assert seen["done"] >= seen["before"] > 0
+    assert seen["after"] == 0
+
+
+# -- kinds of parts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["i1", "u2", "f8", "Int64", object])
+def test_rows_go_by_a_column_of_any_kind(kind):
+    numbered = pd.DataFrame({"to": pd.array([3, 1, 3, 0, 7], dtype=kind), "x": range(5)})
+    output = map_frame(numbered, "to", range(4))
+    assert output.reducers == [0, 1, 3]
+    assert [reduce_frame(reducer, None, output) for reducer in (2,)] == [None]
+    assert reduce_frame(3, None, output, output).x.tolist() == [0, 2, 0, 2]
+
+
+def test_rows_without_a_reducer_are_left_out():
+    output = map_frame(pd.DataFrame({"to": [1.0, np.nan, 0.5, 2.0]}), "to", [2, 1])
+    assert output.reducers == [1, 2]
+    assert [len(output.part(reducer)[0]) for reducer in (1, 2)] == [1, 1]
+
+
+def test_large_parts_are_those_of_small_ones():
+    rng = np.random.default_rng(0)
+    large = pd.DataFrame({"to": rng.integers(0, 3, 20_000), "x": rng.random(20_000)})
+    for reducer in range(3):
+        found = reduce_frame(reducer, None, map_frame(large, "to", range(3)))
+        pd.testing.assert_frame_equal(found, large[large.to == reducer])
+
+
+def test_items_keep_their_types():
+    output = map_bag(lambda item: item[0], [(1, "a"), (2, None), (1, {"b"})], 1, 2)
+    assert dict(reduce_bag(lambda item: item[0], 0, output)) == {1: [(1, "a"), (1, {"b"})], 2: [(2, None)]}
+
+
+# -- trouble --------------------------------------------------------------------------------------------------
+
+
+def test_a_shuffle_survives_the_death_of_workers(tmp_path):
+    def grouper(item: int) -> int:
+        if item == 5:
+            die_first(tmp_path / "deaths", 1, item)
+        return item % 2
+
+    bag = db.from_sequence(range(8), npartitions=2)
+    with Runtime(num_workers=2) as runtime:
+        groups = dict(bag.groupby(grouper).compute(scheduler=runtime.get))
+    assert {key: sorted(items) for key, items in groups.items()} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+    # The one that died, the map that was tried again, and the reducer.
+    assert len(notes(tmp_path / "deaths")) == 3
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def on_event(self, engine: Any, event: Any) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def made(number: int, rows: int) -> Any:
+    rng = np.random.default_rng(number)
+    return pd.DataFrame({"key": rng.integers(0, 1000, rows), "x": rng.random(rows), "y": rng.random(rows)})
+
+
+def test_more_than_the_store_holds(tmp_path):
+    rows = MIB // 24
+    collection = dd.from_map(made, range(24), rows=rows, meta=made(0, 1)).shuffle("key")
+    sums = collection.map_partitions(lambda part: part[["x", "y"]].sum().to_frame().T, meta={"x": "f8", "y": "f8"})
+    listener = Heard()
+    limits = {"dask-mars.spill-directory": str(tmp_path), "dask-mars.store-limit": 8 * MIB}
+    with dask.config.set(limits), Runtime(num_workers=2, memory_limit="1 GiB") as runtime:
+        add_listener(listener)
+        try:
+            found = sums.compute(scheduler=runtime.get)
+        finally:
+            remove_listener(listener)
+        engine = runtime.engine()
+        engine._machine.validate()
+        assert not engine._blocks._files
+    expected = sum(made(number, rows)[["x", "y"]].sum() for number in range(24))
+    np.testing.assert_allclose(found.sum(), expected)
+    maps = {chunk for event in listener.of(ChunksFinished) for chunk in event.map_outputs}
+    assert len(maps) == 24
+    assert len({event.object for event in listener.of(ObjectSpilled)}) > 12
+    restored = {chunk for event in listener.of(ChunksRestored) for chunk in event.chunks}
+    assert not restored & maps
+
+
+def test_what_is_read_in_parts_is_never_restored():
+    machine = CheckedMachine(store_limit=100, memory_limit=1000)
+    seen = machine.submit((), (), (0, 1), (0, 1), outputs=[2, 3], run_ahead=False)
+    for chunk in (0, 1):
+        machine.post(MemoryMeasured(60, 100))
+        seen += machine.post(ChunksFinished(0, 1, [chunk], [1.0], {chunk: 60}, {chunk: 60}, map_outputs=[chunk]))
+        seen += machine.post(ObjectSpilled((1, chunk), 60))
+    # Both are on disk, of more bytes than the store holds, and the reducers run.
+    for chunk in (2, 3):
+        seen += machine.post(ChunksFinished(0, 1, [chunk], [1.0]))
+    assert [each.objects for each in seen if isinstance(each, Spill)] == [[(1, 0)], [(1, 1)]]
+    runs = [each for each in seen if isinstance(each, Run)]
+    assert [chunk for run in runs for chunk in run.chunks] == [0, 1, 2, 3]
+    assert not any(run.restores for run in runs)
