@@ -11,7 +11,6 @@ from dask._task_spec import Task
 from dask_mars import config
 from dask_mars.cluster.computation import ClusterComputation
 from dask_mars.cluster.marks import MARK
-from dask_mars.cluster.partition.hosts import place_in_collection
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import allowed_by
 from dask_mars.cluster.scheduler_plugin import SubtaskAnnotation
@@ -91,7 +90,6 @@ class TaskAnnotations:
             computation=self._name,
             subtask=number,
             chunks=len(self._subtasks[number].chunks) if computes else 0,
-            place=place_in_collection(graph.keys[first]),
             priority=(-highest, position),
             bound=where.bound,
         )

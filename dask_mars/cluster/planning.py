@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from distributed import Client, Future
 from distributed.comm import get_address_host
@@ -16,7 +17,7 @@ from dask_mars.cluster.marks import IDENTITY, MARK
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
 from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
 from dask_mars.cluster.requirements import Requirements
-from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources, names_in_hashes
+from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Restriction
@@ -178,6 +179,27 @@ def cut_for(
     return Cut(cut(plan, placed, slots, sizes=sizes, kinds=kinds), sizes)
 
 
+def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands for agents in hashes: the same when one leaves and joins again, as far as that can be.
+
+    Parameters
+    ----------
+    agents : mapping
+        Address to the name that Dask knows a worker by.
+
+    Returns
+    -------
+    dict
+        By address: the name that the user has given, or the host; where several share that, the address.
+    """
+    names = {
+        address: get_address_host(address) if name in (address, None) else str(name)
+        for address, name in agents.items()
+    }
+    shared = Counter(names.values())
+    return {address: name if shared[name] == 1 else address for address, name in names.items()}
+
+
 def _allowed(
     graph: ChunkGraph, hosts: Sequence[AgentInfo], requirements: Requirements, shuffles: Shuffles
 ) -> dict[int, list[int]]:
@@ -229,4 +251,13 @@ def allowed_by(restriction: Restriction, hosts: Sequence[AgentInfo]) -> list[int
     return numbers or list(everywhere)
 
 
-__all__ = ["AgentInfo", "Cut", "allowed_by", "cut_for", "find_agents", "find_replicas", "futures_of"]
+__all__ = [
+    "AgentInfo",
+    "Cut",
+    "allowed_by",
+    "cut_for",
+    "find_agents",
+    "find_replicas",
+    "futures_of",
+    "names_in_hashes",
+]

@@ -6,25 +6,27 @@ to whoever has least to do, workers included that are none of ours.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import SchedulerPlugin, Status
-from distributed.comm import get_address_host
 
 from dask_mars.cluster.marks import MARK
-from dask_mars.cluster.partition.hashing import score
+from dask_mars.cluster.partition.placement import HostState, choose_host
+from dask_mars.scheduler.assigner import GraphProgress, assign
+from dask_mars.scheduler.events import GraphPlan
 
 if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.scheduler import TaskState
 
+logger = logging.getLogger(__name__)
+
 #: States of agents that take no work.
 LEAVING = frozenset({Status.closing_gracefully, Status.closing, Status.closed, Status.failed, Status.paused})
-#: A host has at most so many times its share of a computation's subtasks that follow no data.
-_CROWDED = 1.25
 
 
 class SubtaskAnnotation(NamedTuple):
@@ -38,8 +40,6 @@ class SubtaskAnnotation(NamedTuple):
         Its number in that.
     chunks : int
         Chunks that it computes; 0 for a task that takes its result apart.
-    place : str
-        What its host is found by, if it follows no data.
     priority : tuple of float
         That of the user, negative, and its place in the graph's order: smaller comes first.
     bound : bool
@@ -49,7 +49,6 @@ class SubtaskAnnotation(NamedTuple):
     computation: str
     subtask: int
     chunks: int
-    place: str
     priority: tuple[float, float]
     bound: bool
 
@@ -57,9 +56,11 @@ class SubtaskAnnotation(NamedTuple):
 class Placement(SchedulerPlugin):  # type: ignore[misc]
     """Sees to it that subtasks go where they are meant to go, and in which order.
 
-    A subtask begins at the host that the client has planned, as long as that is there. If it is not, one that
-    reads nothing goes where the hash of its place sends it, and any other to an agent that has its inputs. What
-    waits in an agent's queue may be stolen by another agent that has nothing to do, as Dask's scheduler decides.
+    A subtask begins at the host that the client has planned, as long as that is there; unless its inputs turn out
+    to be elsewhere, by their real sizes, or that host to be short of memory or long in work. When agents come and
+    go, the assigner divides what is left that reads nothing; any other goes to an agent that has its inputs. What
+    waits in an agent's queue may be stolen by another agent that has nothing to do, as
+    Dask's scheduler decides.
 
     Parameters
     ----------
@@ -75,10 +76,10 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         #: Addresses of all agents. Subtasks in queues have this very set as that of their workers, which so comes
         #: to hold agents that join later.
         self._agents: set[str] = set()
-        self._names: dict[str, str] = {}
-        #: Subtasks without inputs, by computation and the address that they were sent to.
-        self._sent: Counter[tuple[str, str]] = Counter()
-        self._sent_to: dict[Any, str] = {}
+        #: By computation, the agents among which the assigner has divided what was left, and what it has said.
+        self._assigned: dict[str, tuple[frozenset[str], dict[Any, str]]] = {}
+        #: How many subtasks of each computation there are.
+        self._counts: defaultdict[str, int] = defaultdict(int)
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
 
@@ -89,10 +90,10 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if MARK not in scheduler.workers[worker].extra:
             return
         self._agents.add(worker)
-        self._name_agents()
         for task, plan in self._unbound():
             if task.state == "processing":
-                self._offer(task, plan, worker)
+                if self._assignment(plan.computation).get(task.key) == worker:
+                    self._offer(task, worker)
             elif task.state in ("waiting", "no-worker") and not self._is_planned(task):
                 self._place(task, plan)
         self._resume()
@@ -102,7 +103,6 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if worker not in self._agents:
             return
         self._agents.discard(worker)
-        self._name_agents()
         for task, plan in self._unbound():
             if task.worker_restrictions == {worker}:
                 self._place(task, plan)
@@ -118,24 +118,30 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 continue
             task = scheduler.tasks[key]
             plan = self._plans[key] = SubtaskAnnotation(*[facts[name] for name in SubtaskAnnotation._fields])
+            self._counts[plan.computation] += 1
             task.priority = plan.priority[0], task.priority[1], plan.priority[1]
             if plan.bound:
                 continue
             task.loose_restrictions = False
-            if self._is_planned(task):
-                (address,) = task.worker_restrictions
-                self._note(task, plan, address)
-            else:
+            if not self._is_planned(task):
                 self._place(task, plan)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Let agents steal what is in the queue of another, and find a place for what is to be computed again."""
+        """Let agents steal what is in the queue of another, and find places for what is to be computed now."""
+        if finish == "memory" and self._plans:
+            # What waited for it alone is given to a worker right after this.
+            for task in self._scheduler.tasks[key].dependents:
+                if not task.waiting_on and task.state == "waiting" and self._is_placed_by_us(task):
+                    self._follow_inputs(task)
         plan = self._plans.get(key)
         if plan is None:
             return
         if finish == "forgotten":
             del self._plans[key]
-            self._forget(key, plan)
+            self._counts[plan.computation] -= 1
+            if not self._counts[plan.computation]:
+                del self._counts[plan.computation]
+                self._assigned.pop(plan.computation, None)
         elif not plan.bound:
             task = self._scheduler.tasks[key]
             if finish == "processing":
@@ -148,11 +154,6 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 self._scheduler.loop.add_callback(self._resume)
 
     # -- places -----------------------------------------------------------------------------------------------
-
-    def _name_agents(self) -> None:
-        workers = self._scheduler.workers
-        there = self._agents & workers.keys()
-        self._names = names_in_hashes({address: workers[address].name for address in there})
 
     def _unbound(self) -> list[tuple[TaskState, SubtaskAnnotation]]:
         """Return the subtasks whose places are ours to find."""
@@ -186,9 +187,105 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if task.dependencies:
             task.worker_restrictions = self._agents
             return
-        address = self._owner(plan, there)
-        task.worker_restrictions = {address}
-        self._note(task, plan, address)
+        task.worker_restrictions = {self._assignment(plan.computation, task.key).get(task.key, there[0])}
+
+    def _is_placed_by_us(self, task: TaskState) -> bool:
+        plan = self._plans.get(task.key)
+        return plan is not None and not plan.bound and self._is_planned(task)
+
+    def _follow_inputs(self, task: TaskState) -> None:
+        """Give a subtask whose inputs are all there to another host than the planned one if that is better."""
+        (planned,) = task.worker_restrictions
+        needed = (task.resource_restrictions or {}).items()
+        workers = self._scheduler.workers
+        held: defaultdict[str, int] = defaultdict(int)
+        total = 0
+        for source in task.dependencies:
+            size_bytes = source.get_nbytes()
+            total += size_bytes
+            for worker in source.who_has:
+                held[worker.address] += size_bytes
+        hosts = {}
+        for address in self._there():
+            worker = workers[address]
+            if not has_resources(worker.resources, needed):
+                continue
+            limit = worker.memory_limit
+            free = max(limit - int(worker.metrics.get("memory", 0)), 0) if limit else None
+            hosts[address] = HostState(held[address], worker.occupancy / max(worker.nthreads, 1), free)
+        if planned not in hosts or len(hosts) < 2:
+            return
+        chosen = choose_host(planned, hosts, total, self._scheduler.bandwidth)
+        if chosen != planned:
+            logger.info(
+                "%s goes to %s, which has %d of the %d bytes that it reads, and not to %s, which has %d",
+                task.key,
+                chosen,
+                hosts[chosen].held_bytes,
+                total,
+                planned,
+                hosts[planned].held_bytes,
+            )
+            task.worker_restrictions = {chosen}
+
+    def _assignment(self, computation: str, key: Any = None) -> dict[Any, str]:
+        """Return where the assigner sends what a computation has left that waits for nothing.
+
+        It is asked again when other agents are there, or when it has said nothing of a subtask.
+        """
+        there = frozenset(self._there())
+        agents, assigned = self._assigned.get(computation, (None, {}))
+        if agents != there or (key is not None and key not in assigned):
+            assigned = self._assign(computation, sorted(there)) if there else {}
+            self._assigned[computation] = there, assigned
+        return assigned
+
+    def _assign(self, computation: str, agents: list[str]) -> dict[Any, str]:
+        """Divide what a computation has left among agents."""
+        workers = self._scheduler.workers
+        numbers = {address: number for number, address in enumerate(agents)}
+        tasks = self._in_order(computation)
+        ids = {task.key: number for number, task in enumerate(tasks)}
+        inputs = [tuple([ids[source.key] for source in task.dependencies if source.key in ids]) for task in tasks]
+        finished, in_hand, replicas = [], {}, {}
+        begun: defaultdict[str, int] = defaultdict(int)
+        for number, task in enumerate(tasks):
+            if task.state == "memory":
+                finished.append(number)
+                held = {numbers[at.address]: task.get_nbytes() for at in task.who_has if at.address in numbers}
+                replicas[number] = held
+            elif task.state == "processing" and task.processing_on.address in numbers:
+                address = task.processing_on.address
+                # Those of its queue that come first have begun, or are about to.
+                if task.dependencies or begun[address] < workers[address].nthreads:
+                    in_hand[number] = numbers[address]
+                begun[address] += 1
+        bound = frozenset(number for number, task in enumerate(tasks) if self._plans[task.key].bound)
+        plan = GraphPlan(inputs=inputs, outputs=[], operand_of=[0] * len(tasks), in_client=bound)
+        slots = {number: max(workers[address].nthreads, 1) for number, address in enumerate(agents)}
+        found = assign(plan, slots, progress=GraphProgress(finished, in_hand, replicas))
+        return {tasks[number].key: agents[host] for number, host in found.items()}
+
+    def _in_order(self, computation: str) -> list[TaskState]:
+        """Return the subtasks of a computation, in the order of their priorities, each behind its inputs."""
+        tasks = self._scheduler.tasks
+        members = [
+            tasks[key] for key, plan in self._plans.items() if plan.computation == computation and key in tasks
+        ]
+        members.sort(key=lambda task: task.priority)
+        keys = {task.key for task in members}
+        waiting = {task.key: sum(source.key in keys for source in task.dependencies) for task in members}
+        queue = deque(task for task in members if not waiting[task.key])
+        found = []
+        while queue:
+            task = queue.popleft()
+            found.append(task)
+            for follower in sorted(task.dependents, key=lambda task: task.priority):
+                if follower.key in waiting:
+                    waiting[follower.key] -= 1
+                    if not waiting[follower.key]:
+                        queue.append(follower)
+        return found
 
     def _resume(self) -> None:
         """Have Dask begin subtasks that it had found nobody for: it looks again only when a worker comes."""
@@ -199,75 +296,17 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if found:
             scheduler.transitions(dict.fromkeys(found, "processing"), stimulus_id=f"dask-mars-resume-{time()}")
 
-    def _owner(self, plan: SubtaskAnnotation, there: Collection[str]) -> str:
-        """Return the host that a subtask's place belongs to, among those that do not have enough already."""
-        free = [address for address in there if not self._is_crowded(plan, address, there)]
-        return max(free or there, key=lambda address: (self._score(plan, address), address))
-
-    def _score(self, plan: SubtaskAnnotation, address: str) -> float:
-        return score(plan.place, self._names[address], self._scheduler.workers[address].nthreads)
-
-    def _is_crowded(self, plan: SubtaskAnnotation, address: str, there: Collection[str]) -> bool:
-        workers = self._scheduler.workers
-        slots = sum([workers[other].nthreads for other in there])
-        count = sum([self._sent[plan.computation, other] for other in there]) + 1
-        fair = _CROWDED * count * workers[address].nthreads / slots
-        return bool(self._sent[plan.computation, address] >= fair)
-
-    def _offer(self, task: TaskState, plan: SubtaskAnnotation, newcomer: str) -> None:
-        """Move a subtask to an agent that has just come, if its place belongs to that and it has not begun."""
+    def _offer(self, task: TaskState, newcomer: str) -> None:
+        """Move a subtask to an agent that has just come, if it has not begun: the agent that has it is asked."""
         stealing = self._scheduler.extensions.get("stealing")
         present = task.processing_on
-        if stealing is None or task.dependencies or present is None or present.address not in self._names:
-            return
-        # Of all others it is known that they want it less.
-        if self._score(plan, newcomer) <= self._score(plan, present.address):
-            return
-        if not self._is_crowded(plan, newcomer, self._names):
-            # The agent that has it is asked, and keeps it if it has begun.
+        if stealing is not None and not task.dependencies and present is not None:
             stealing.move_task_request(task, present, self._scheduler.workers[newcomer])
-            self._note(task, plan, newcomer)
-
-    def _note(self, task: TaskState, plan: SubtaskAnnotation, address: str) -> None:
-        """Count a subtask without inputs where it was sent to."""
-        if not task.dependencies:
-            self._forget(task.key, plan)
-            self._sent_to[task.key] = address
-            self._sent[plan.computation, address] += 1
-
-    def _forget(self, key: Any, plan: SubtaskAnnotation) -> None:
-        """Count a subtask no more."""
-        address = self._sent_to.pop(key, None)
-        if address is not None:
-            self._sent[plan.computation, address] -= 1
-            if not self._sent[plan.computation, address]:
-                del self._sent[plan.computation, address]
 
 
 def has_resources(resources: Mapping[str, float], needed: Iterable[tuple[str, float]]) -> bool:
     """Say whether there is so much of each resource that is needed."""
     return all(resources.get(name, 0) >= amount for name, amount in needed)
-
-
-def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:
-    """Return what stands for agents in hashes: the same when one leaves and joins again, as far as that can be.
-
-    Parameters
-    ----------
-    agents : mapping
-        Address to the name that Dask knows a worker by.
-
-    Returns
-    -------
-    dict
-        By address: the name that the user has given, or the host; where several share that, the address.
-    """
-    names = {
-        address: get_address_host(address) if name in (address, None) else str(name)
-        for address, name in agents.items()
-    }
-    shared = Counter(names.values())
-    return {address: name if shared[name] == 1 else address for address, name in names.items()}
 
 
 def install(scheduler: Scheduler) -> None:
@@ -276,4 +315,4 @@ def install(scheduler: Scheduler) -> None:
         scheduler.add_plugin(Placement(scheduler), name=Placement.name)
 
 
-__all__ = ["LEAVING", "Placement", "SubtaskAnnotation", "has_resources", "install", "names_in_hashes"]
+__all__ = ["LEAVING", "Placement", "SubtaskAnnotation", "has_resources", "install"]

@@ -28,7 +28,7 @@ from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
 import dask_mars
-from dask_mars.cluster import backend, planning, requirements, submission
+from dask_mars.cluster import backend, planning, requirements, scheduler_plugin, submission
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.annotations import positions
 from dask_mars.cluster.computation import ClusterComputation
@@ -151,6 +151,8 @@ def test_what_has_come_from_another_host_does_not_wait_for_its_subtask_in_the_ag
     monkeypatch.setattr(
         planning, "place_on_hosts", lambda plan, *_: [int(bool(sources)) for sources in plan.inputs]
     )
+    # Else it would go to the one that has nothing to do.
+    monkeypatch.setattr(scheduler_plugin, "choose_host", lambda planned, *_: planned)
     agents = [cluster.scheduler.workers[host.address].name for host in find_agents(client)]
     busy, free = cluster.workers[agents[1]], cluster.workers[agents[0]]
     # Nothing else of Dask's is computed there until it ends, and the agent's engine has nothing to do.

@@ -156,9 +156,15 @@ def test_the_user_says_where():
 
 
 def test_bytes_that_nobody_declares_are_a_share_of_what_is_read():
-    declared: dict[int, int | None] = {0: 8000, 1: None, 2: None, 3: 100, 4: None}
-    graph = plan((), (0,), (0,), (1,), (3,), declared_bytes=declared)
-    assert estimate_bytes(graph) == [8000, 4000, 4000, 100, 1024]
+    declared: dict[int, int | None] = {0: 8000, 1: None, 2: None, 3: 100, 4: None, 5: None}
+    graph = plan((), (0,), (0,), (1,), (3,), (), declared_bytes=declared)
+    # The last one reads nothing, and is thought to be as large as others are.
+    assert estimate_bytes(graph) == [8000, 4000, 4000, 100, 100, 4050]
+
+
+def test_chunks_of_which_nothing_is_known_are_alike():
+    for graph in (plan((), (0,), (0, 1)), plan((), (0,), (0, 1), declared_bytes=[None] * 3)):
+        assert len(set(estimate_bytes(graph))) == 1
 
 
 def test_kinds_share_no_subtask():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,12 +11,13 @@ from typing import Any
 import dask
 import pytest
 from dask._task_spec import Task, TaskRef
-from distributed import Worker
-from distributed.utils_test import async_poll_for, gen_cluster
+from distributed import SchedulerPlugin, Worker
+from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.hashing import share_out
-from dask_mars.cluster.scheduler_plugin import Placement, SubtaskAnnotation, names_in_hashes
+from dask_mars.cluster.planning import names_in_hashes
+from dask_mars.cluster.scheduler_plugin import Placement, SubtaskAnnotation
 
 PLUGIN = {"preload": ["dask_mars.scheduler"]}
 #: Workers that say that they are agents; what runs on them does not need an engine.
@@ -60,9 +62,7 @@ def submit(
         "workers": {key: [planned(key)] for key in keys}.__getitem__,
         "allow_other_workers": not bound,
         MARK: {
-            key: SubtaskAnnotation(
-                "computation", 0, 1, str(key), (0.0, float((order or keys).index(key))), bound
-            )._asdict()
+            key: SubtaskAnnotation("computation", 0, 1, (0.0, float((order or keys).index(key))), bound)._asdict()
             for key in keys
         }.__getitem__,
     }
@@ -102,7 +102,7 @@ async def test_subtasks_begin_where_and_when_they_were_planned(client, scheduler
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 3, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
-async def test_what_an_agent_leaves_goes_where_its_hash_sends_it(client, scheduler, a, b, c):
+async def test_what_an_agent_leaves_is_divided_by_the_assigner(client, scheduler, a, b, c):
     async with Worker(scheduler.address, nthreads=8, name="stock") as stock:
         tasks = waiting(12)
         # What follows from them was planned for the same agent.
@@ -121,7 +121,7 @@ async def test_what_an_agent_leaves_goes_where_its_hash_sends_it(client, schedul
         future.release()
     await async_poll_for(lambda: not scheduler.tasks, timeout=10)
     plugin = scheduler.plugins[Placement.name]
-    assert not any([plugin._plans, plugin._sent, plugin._sent_to])
+    assert not any([plugin._plans, plugin._counts, plugin._assigned])
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2, scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)
@@ -181,6 +181,91 @@ async def test_what_was_planned_for_a_lost_agent_runs_where_its_inputs_are(clien
     assert scheduler.tasks["second"].worker_restrictions == {b.address}
     go.set()
     assert await client.gather(list(futures.values())) == ["gone"] * 2
+
+
+def make(size: int) -> bytes:
+    return bytes(size)
+
+
+def joined(sizes: Sequence[int]) -> list[Task]:
+    """Return tasks with results of so many bytes, and one that reads all of them when it may."""
+    made = [Task(f"made-{number}", make, size) for number, size in enumerate(sizes)]
+    return [*made, Task("join", lambda *parts: sum(map(len, parts)), *[TaskRef(task.key) for task in made])]
+
+
+def at(*workers: Any) -> Callable[[Any], str]:
+    """Plan the first tasks for workers in turn, and the one that joins them for the last of these."""
+    return lambda key: workers[-1 if key == "join" else int(key.split("-")[1])].address
+
+
+THREE = {
+    "client": True,
+    "nthreads": [("127.0.0.1", 1)] * 3,
+    "scheduler_kwargs": PLUGIN,
+    "worker_kwargs": AGENTS,
+    "config": {"distributed.scheduler.work-stealing": False},
+}
+
+
+@gen_cluster(**THREE)
+async def test_a_subtask_goes_where_most_bytes_of_its_inputs_are(client, scheduler, a, b, c):
+    with captured_logger("dask_mars.cluster.scheduler_plugin", level=logging.INFO) as log:
+        futures = submit(client, joined([20_000_000, 100, 100]), at(a, b, c))
+        assert await futures["join"] == 20_000_200
+    assert "join" in a.data
+    assert f"join goes to {a.address}, which has 200000" in log.getvalue()
+    assert f"and not to {c.address}" in log.getvalue()
+
+
+@gen_cluster(**THREE)
+async def test_a_few_bytes_are_no_reason_to_leave_the_plan(client, scheduler, a, b, c):
+    futures = submit(client, joined([100_000, 100, 100]), at(a, b, c))
+    assert await futures["join"] == 100_200
+    assert "join" in c.data
+
+
+@gen_cluster(**THREE)
+async def test_a_host_that_is_short_of_memory_gets_no_more(client, scheduler, a, b, c):
+    known = scheduler.workers[c.address]
+    known.memory_limit = 10**9
+    scheduler.add_plugin(ShortOfMemory(scheduler, c.address))
+    futures = submit(client, joined([1_000_000, 1_000_100, 100]), at(a, b, c))
+    assert await futures["join"] == 2_000_200
+    assert "join" in b.data
+
+
+class ShortOfMemory(SchedulerPlugin):
+    """Has an agent report that it has next to no memory left, whenever something happens."""
+
+    def __init__(self, scheduler: Any, address: str) -> None:
+        self.worker = scheduler.workers[address]
+
+    def transition(self, *_: Any, **__: Any) -> None:
+        self.worker.metrics["memory"] = 999_900_000
+
+
+@gen_cluster(**THREE)
+async def test_the_user_has_the_last_word(client, scheduler, a, b, c):
+    futures = submit(client, joined([20_000_000, 100, 100]), at(a, b, c), bound=True)
+    assert await futures["join"] == 20_000_200
+    assert "join" in c.data
+
+
+@gen_cluster(**THREE)
+async def test_neighbours_of_what_is_there_go_to_the_same_agent(client, scheduler, a, b, c):
+    # Pairs are joined; of each pair an agent that stays has one half, and the other was planned for one that goes.
+    pairs = [(Task(f"kept-{n}", wait), Task(f"lost-{n}", wait)) for n in range(2)]
+    joins = [Task(f"join-{n}", wait, TaskRef(f"kept-{n}"), TaskRef(f"lost-{n}")) for n in range(2)]
+    kept_by = {"kept-0": a, "kept-1": b}
+    futures = submit(client, [*pairs[0], *pairs[1], *joins], lambda key: kept_by.get(key, c).address)
+    await async_poll_for(lambda: len(places(scheduler, futures)) == 4, timeout=10)
+    await c.close(executor_wait=False)
+    expected = {"kept-0": a, "lost-0": a, "kept-1": b, "lost-1": b}
+    await async_poll_for(
+        lambda: places(scheduler, futures) == {key: agent.address for key, agent in expected.items()}, timeout=10
+    )
+    go.set()
+    assert await client.gather(list(futures.values())) == ["gone"] * 6
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], scheduler_kwargs=PLUGIN, worker_kwargs=AGENTS)

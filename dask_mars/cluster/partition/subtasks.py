@@ -27,8 +27,9 @@ SUBTASKS_PER_SLOT = 4
 #: matter where no time is the limit.
 _CHUNK_S = 0.0005
 BYTES_PER_S = 1e9
-#: What is taken for the size of a chunk of which nothing is declared.
-_UNKNOWN_BYTES = 1024
+#: What is taken for the size of each chunk of a graph of which nothing is declared: so much travels in a message,
+#: and next to no time is lost where it does. Subtasks go by real sizes once these are known.
+_UNKNOWN_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +178,16 @@ def estimate_bytes(plan: GraphPlan) -> list[int]:
     """Return what each chunk is declared to take.
 
     Where nothing is said, as of the pieces that a rechunk makes, it is what a chunk reads, divided among all that
-    read the same; a small number if that is not known either.
+    read the same. Of one that reads nothing it is what others of the graph are declared to take in the mean. Where
+    nothing is declared all are alike.
     """
-    declared = plan.declared_bytes
-    if declared is None:
-        return [_UNKNOWN_BYTES] * len(plan.inputs)
-    readers = [0] * len(plan.inputs)
+    count = len(plan.inputs)
+    declared: Sequence[int | None] = [None] * count if plan.declared_bytes is None else plan.declared_bytes
+    known = [size for size in map(declared.__getitem__, range(count)) if size is not None]
+    if not known:
+        return [_UNKNOWN_BYTES] * count
+    usual = sum(known) // len(known)
+    readers = [0] * count
     for inputs in plan.inputs:
         for source in inputs:
             readers[source] += 1
@@ -190,7 +195,7 @@ def estimate_bytes(plan: GraphPlan) -> list[int]:
     for chunk, inputs in enumerate(plan.inputs):
         size = declared[chunk]
         if size is None:
-            size = max(sum([found[source] // readers[source] for source in inputs]), _UNKNOWN_BYTES)
+            size = sum([found[source] // readers[source] for source in inputs]) if inputs else usual
         found.append(size)
     return found
 
