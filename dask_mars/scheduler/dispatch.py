@@ -144,6 +144,8 @@ class Dispatcher:
         # Mean duration in seconds of (graph, operand).
         self._estimates: dict[tuple[int, int], float] = {}
         self.blocked: Blocked | None = None
+        #: Whether something had to wait for memory while there are map outputs in it.
+        self._is_short = False
 
     def dispatch(self) -> Refuse | None:
         """Hand out what can be; return what can never be."""
@@ -152,12 +154,16 @@ class Dispatcher:
         for graph in self._graphs.values():
             if objects := graph.read_ahead(min(len(self.workers), self._parameters.read_ahead_limit)):
                 self._emit(ReadAhead(objects))
+        refusal = None
         if self.blocked is not None:
-            return self._make_room_for(self.blocked)
-        if self.memory.is_limited and (missing := self.memory.missing_bytes(0)):
+            self._is_short = True
+            refusal = self._make_room_for(self.blocked)
+        elif self.memory.is_limited and (missing := self.memory.missing_bytes(0)):
             # Results were larger than was thought.
             self._spill(missing, set())
-        return None
+        if self._is_short:
+            self._spill_ahead()
+        return refusal
 
     # -- hands ------------------------------------------------------------------------------------------------
 
@@ -453,7 +459,18 @@ class Dispatcher:
 
     def _spill(self, missing_bytes: int, excluded: set[StoredObject]) -> None:
         """Have objects written to disk, but for those that are needed now."""
-        if chosen := self.memory.choose_to_spill(self.objects, missing_bytes, excluded | self.pinned()):
+        candidates = self.objects.spill_candidates()
+        if chosen := self.memory.choose_to_spill(candidates, missing_bytes, excluded | self.pinned()):
+            self._emit(Spill(chosen))
+
+    def _spill_ahead(self) -> None:
+        """Have map outputs written to disk while others compute: they are never put back into memory."""
+        candidates = self.objects.map_outputs()
+        if not candidates:
+            self._is_short = False
+            return
+        missing = self.memory.missing_ahead_bytes()
+        if missing and (chosen := self.memory.choose_to_spill(candidates, missing, self.pinned())):
             self._emit(Spill(chosen))
 
     def _make_room_for(self, blocked: Blocked) -> Refuse | None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from dask_mars.scheduler.objects import ObjectId, Objects, StoredObject
+from dask_mars.scheduler.objects import ObjectId, StoredObject
 
 #: Of the limit: what is made free at least when something has to go to disk, so that it is not chunk by chunk.
 _SHARE = 1 / 16
+#: Of the limit: what is kept free of map outputs once something had to wait for memory. They are written while
+#: others compute, and leave room for reducers: while one runs, all map outputs have to stay where they are.
+_SHARE_AHEAD = 1 / 4
 #: What stands for the graph where it is not a chunk that bytes are reserved for.
 RESERVATION = -1
 
@@ -76,15 +79,19 @@ class Memory:
         wanted = self.stored_bytes + self.reserved_bytes + required_bytes - self.limit_bytes - self.spilling_bytes
         return max(wanted, int(self.limit_bytes * _SHARE)) if wanted > 0 else 0
 
+    def missing_ahead_bytes(self) -> int:
+        """Return how many bytes of map outputs have to leave memory before something waits for that."""
+        return self.missing_bytes(int(self.limit_bytes * _SHARE_AHEAD))
+
     def choose_to_spill(
-        self, objects: Objects, missing_bytes: int, excluded: Collection[StoredObject]
+        self, objects: Iterable[StoredObject], missing_bytes: int, excluded: Collection[StoredObject]
     ) -> list[ObjectId]:
-        """Choose what goes to disk: those objects whose next use is furthest ahead.
+        """Choose what goes to disk.
 
         Parameters
         ----------
-        objects : Objects
-            All objects.
+        objects : iterable of StoredObject
+            Those that may go, the first ones first.
         missing_bytes : int
             How many bytes are to leave memory.
         excluded : collection of StoredObject
@@ -98,9 +105,11 @@ class Memory:
         if not self.can_spill:
             return []
         chosen: list[ObjectId] = []
-        for found in objects.spill_candidates(excluded):
+        for found in objects:
             if missing_bytes <= 0:
                 break
+            if found in excluded:
+                continue
             found.is_spilling = True
             self.spilling_bytes += found.size_bytes
             missing_bytes -= found.size_bytes

@@ -107,6 +107,8 @@ class Objects:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectId, StoredObject] = {}
+        #: Map outputs that were in memory when they were last looked at.
+        self._map_outputs: dict[ObjectId, StoredObject] = {}
 
     def get(self, id: ObjectId) -> StoredObject | None:
         """Return an object, None if it was forgotten or never was."""
@@ -119,6 +121,8 @@ class Objects:
             id = number, chunk
             objects[id] = reader.objects[chunk] = found = StoredObject(id, size_bytes, chunk in map_outputs)
             found.readers.append((reader, chunk))
+            if found.is_map_output:
+                self._map_outputs[id] = found
 
     def persist(self, id: ObjectId, size_bytes: int = 0) -> None:
         """Note that the user refers to an object; one that is not known takes so many bytes."""
@@ -184,19 +188,23 @@ class Objects:
         for reader, chunk in found.readers:
             del reader.on_disk[chunk]
 
-    def spill_candidates(self, excluded: Collection[StoredObject]) -> Iterator[StoredObject]:
-        """Return what could go to disk, but for some: what is read furthest ahead comes first."""
+    def spill_candidates(self) -> Iterator[StoredObject]:
+        """Return what could go to disk: what is read furthest ahead comes first."""
         found = [
-            (-candidate.next_use(), id)
-            for id, candidate in self._objects.items()
-            if candidate.can_be_spilled and candidate not in excluded
+            (-candidate.next_use(), id) for id, candidate in self._objects.items() if candidate.can_be_spilled
         ]
         found.sort()
         return (self._objects[id] for _, id in found)
 
+    def map_outputs(self) -> list[StoredObject]:
+        """Return the map outputs that could go to disk, the oldest first."""
+        self._map_outputs = {id: found for id, found in self._map_outputs.items() if found.can_be_spilled}
+        return list(self._map_outputs.values())
+
     def _forget_unused(self, found: StoredObject) -> None:
         if not found.is_persisted and not found.readers:
             del self._objects[found.id]
+            self._map_outputs.pop(found.id, None)
 
     def validate(self) -> None:
         """Check every invariant; raise AssertionError where one does not hold."""

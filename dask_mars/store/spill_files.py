@@ -69,7 +69,7 @@ class SpillFiles:
         #: this is a lot; when it makes writers wait for the disk, compression begins to pay.
         self.disk_bytes_per_s = _DISK_BYTES_PER_S
 
-    def write(self, name: str, buffers: Sequence[Any], compress: bool = True) -> SpilledFile:
+    def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
         """Write buffers to a new file.
 
         Parameters
@@ -78,8 +78,9 @@ class SpillFiles:
             Of the file; if there is one already it is replaced when the new one is whole.
         buffers : sequence of buffer
             Contiguous in any order; written where they lie, without a copy, unless they are compressed.
-        compress : bool, optional
-            Compress them where it is worth it.
+        in_parts : bool, optional
+            They are read in parts, by `open`, and have checksums of their own: nothing is compressed, and there is
+            no checksum of the whole.
 
         Raises
         ------
@@ -92,7 +93,7 @@ class SpillFiles:
         path = self.path / name
         partial = self.path / f".{os.getpid()}.{next(self._serial)}.{name}{_PARTIAL}"
         try:
-            file = self._write(partial, path, views, self._codec if compress else None)
+            file = self._write(partial, path, views, in_parts)
             partial.rename(path)
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -142,7 +143,7 @@ class SpillFiles:
         return views
 
     def open(self, file: SpilledFile) -> SpilledBytes:
-        """Return the bytes of a file that was written without compression, to read some of them.
+        """Return the bytes of a file that was written to be read in parts.
 
         Raises
         ------
@@ -171,8 +172,9 @@ class SpillFiles:
         except OSError as error:
             raise SpillDiskFailed(*_facts(file.path, file.size_bytes, error)) from error
 
-    def _write(self, partial: Path, path: Path, views: list[memoryview], codec: Codec | None) -> SpilledFile:
-        if codec and not worthwhile(views, codec, self.disk_bytes_per_s):
+    def _write(self, partial: Path, path: Path, views: list[memoryview], in_parts: bool) -> SpilledFile:
+        codec = self._codec
+        if codec and (in_parts or not worthwhile(views, codec, self.disk_bytes_per_s)):
             codec = None
         blocks: list[int] = []
         checksum = self._new_checksum()
@@ -183,7 +185,8 @@ class SpillFiles:
             owner = os.fstat(descriptor).st_uid
             for batch in _batches(compressed(views, codec, blocks) if codec else views):
                 for piece in batch:
-                    checksum.update(piece)
+                    if not in_parts:
+                        checksum.update(piece)
                     size += len(piece)
                 started_s = time.perf_counter()
                 _write_all(descriptor, batch)
@@ -303,11 +306,11 @@ class SpillDirectory(SpillFiles):
         super().__init__(path, codec)
         self._closed = False
 
-    def write(self, name: str, buffers: Sequence[Any], compress: bool = True) -> SpilledFile:
+    def write(self, name: str, buffers: Sequence[Any], in_parts: bool = False) -> SpilledFile:
         """Write buffers to a new file, as `SpillFiles.write`; once the directory is being closed that fails."""
         if self._closed:
             raise SpillDiskFailed(str(self.path / name), 0, -1, "the directory is closed")
-        return super().write(name, buffers, compress)
+        return super().write(name, buffers, in_parts)
 
     def close(self) -> None:
         """Remove the directory and all that is in it; whoever writes meanwhile fails."""

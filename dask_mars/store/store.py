@@ -434,7 +434,7 @@ class Store:
                 lows.append(low)
             kind, blocks, header, parts = ref
             there = kind, blocks, header, tuple([(number, at - lows[number], size) for number, at, size in parts])
-        return (SPILLED, (), files.write(name, views, compress=ref[0] != MAP_OUTPUT), there)
+        return (SPILLED, (), files.write(name, views, in_parts=ref[0] == MAP_OUTPUT), there)
 
     def _needed_of_array(self, ref: ObjectRef) -> tuple[list[Bytes], ObjectRef]:
         """Return the memory that an array needs, and the reference to it were that its block."""

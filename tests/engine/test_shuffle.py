@@ -275,3 +275,22 @@ def test_what_is_read_in_parts_is_never_restored():
     runs = [each for each in seen if isinstance(each, Run)]
     assert [chunk for run in runs for chunk in run.chunks] == [0, 1, 2, 3]
     assert not any(run.restores for run in runs)
+
+
+def test_map_outputs_leave_room_before_reducers_need_it():
+    machine = CheckedMachine(store_limit=1000, memory_limit=1000)
+    machine.submit(*[()] * 8, tuple(range(8)), outputs=[8], run_ahead=False)
+    spilled: list[Any] = []
+
+    def post(event: Any) -> None:
+        for instruction in machine.post(event):
+            for id in instruction.objects if isinstance(instruction, Spill) else ():
+                spilled.append(id)
+                post(ObjectSpilled(id, 200))
+
+    for chunk in range(8):
+        machine.post(MemoryMeasured(200 * (chunk + 1 - len(spilled)), 1000))
+        post(ChunksFinished(0, 1, [chunk], [1.0], {chunk: 200}, {chunk: 200}, map_outputs=[chunk]))
+    # The first one that did not fit has had others written; from then on a quarter is kept free.
+    assert 200 * (8 - len(spilled)) <= 750
+    assert len(spilled) == len(set(spilled)) < 8

@@ -518,11 +518,11 @@ def test_what_is_needed_last_leaves_first():
     first, second = Group(1, {0: 7, 1: 4, 2: math.inf}), Group(2, {3: 9, 4: 5})
     for group in (first, second):
         objects.add(group, dict.fromkeys(group.next_uses, 10))
-    assert memory.choose_to_spill(objects, 25, {first.objects[0]}) == [(1, 2), (2, 3), (2, 4)]
+    assert memory.choose_to_spill(objects.spill_candidates(), 25, {first.objects[0]}) == [(1, 2), (2, 3), (2, 4)]
     assert memory.spilling_bytes == 30
-    assert memory.choose_to_spill(objects, 5, set()) == [(1, 0)]
-    assert memory.choose_to_spill(objects, 100, set()) == [(1, 1)]
-    assert memory.choose_to_spill(objects, 100, set()) == []
+    assert memory.choose_to_spill(objects.spill_candidates(), 5, set()) == [(1, 0)]
+    assert memory.choose_to_spill(objects.spill_candidates(), 100, set()) == [(1, 1)]
+    assert memory.choose_to_spill(objects.spill_candidates(), 100, set()) == []
 
 
 def test_results_that_only_the_user_waits_for_leave_before_others():
@@ -541,7 +541,7 @@ def test_a_chunk_that_is_needed_meanwhile_stays():
     host.submit(graph_plan)
     host.finish(0, 1, [0])
     machine = host.machine
-    machine._out.append(Spill(machine.memory.choose_to_spill(machine._objects, 30, set())))
+    machine._out.append(Spill(machine.memory.choose_to_spill(machine._objects.spill_candidates(), 30, set())))
     host.post(TimePassed())
     host.finish(0, 1, [1])
     assert host.hands[0] == [(1, 2)]
@@ -661,7 +661,7 @@ def test_results_that_are_being_written_when_the_user_takes_them_stay():
     assert host.on_disk
     host.run()
     assert host.finished == {1}
-    host.writing += host.machine.memory.choose_to_spill(host.machine._objects, 1000, set())
+    host.writing += host.machine.memory.choose_to_spill(host.machine._objects.spill_candidates(), 1000, set())
     assert host.writing
     kept = dict(host.stored)
     while host.writing:

@@ -112,14 +112,14 @@ def test_chunks_that_no_graph_reads_go_first_and_then_those_needed_last():
     machine = persisting((40, 40, 40), limit=1000)
     objects = {0: (MAKER, 0), 1: (MAKER, 1)}
     machine.post(GraphSubmitted(USER, plan((), (), (), (1, 2), (0, 3), data=[0, 1], objects=objects)))
-    chosen = machine.machine.memory.choose_to_spill(machine.machine._objects, 41, set())
+    chosen = machine.machine.memory.choose_to_spill(machine.machine._objects.spill_candidates(), 41, set())
     assert chosen == [(MAKER, 2), (MAKER, 0)]
 
 
 def test_what_is_being_read_stays_and_the_reader_hears_of_what_does_not():
     machine = persisting((40, 40), limit=100)
     assert machine.post(reading((0,), (1,), count=2)) == [Run(0, USER, [2])]
-    assert len(machine.machine.memory.choose_to_spill(machine.machine._objects, 80, set())) == 2
+    assert len(machine.machine.memory.choose_to_spill(machine.machine._objects.spill_candidates(), 80, set())) == 2
     assert machine.post(ObjectSpilled((MAKER, 0), 40)) == []
     assert machine.post(ObjectSpilled((MAKER, 1), 40)) == [
         UseSpilled((MAKER, 1), [(USER, 1)]),
