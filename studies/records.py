@@ -22,7 +22,6 @@ import numpy as np
 from dask.base import tokenize
 
 from benchmarks import options
-from benchmarks.functions import noop
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.report import markdown_table, plain_console
 from dask_mars.graph.chunks import Chunk, ChunkGraph, Operand, Step
@@ -298,24 +297,6 @@ def keys() -> list[list[Form]]:
     return [forms]
 
 
-def logic_keys() -> list[list[Form]]:
-    """Compare a logic key for each chunk with one for their operand."""
-    steps = (Step(0, (0, 1), ()), Step(1, (2,), ()))
-
-    def operand() -> Operand:
-        return Operand("add-noop", (operator.add, noop), steps, 1, 1)
-
-    def shared() -> list[int]:
-        one = operand()
-        return [one.logic_key for _ in _NUMBERS]
-
-    forms = [
-        Form("made for each chunk", lambda: [operand().logic_key for _ in _NUMBERS], count=CHUNKS),
-        Form("made for the operand", shared, count=CHUNKS),
-    ]
-    return [forms]
-
-
 #: Every comparison, by its title: groups of forms that do the same.
 COMPARISONS: dict[str, Callable[[], list[list[Form]]]] = {
     "Making the record of a chunk": constructions,
@@ -323,7 +304,6 @@ COMPARISONS: dict[str, Callable[[], list[list[Form]]]] = {
     f"Sending {CHUNKS:,} chunks of one operand": messages,
     "Getting an id": ids,
     f"Naming the {CHUNKS:,} chunks of an operand": keys,
-    f"Logic keys of the {CHUNKS:,} chunks of an operand": logic_keys,
 }
 
 

@@ -12,13 +12,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dask_mars.graph.functions import describe, hash_of
+from dask_mars.graph.functions import function_id_of, path_of
 
 #: A Dask key: a str, bytes, int, float or a (nested) tuple of them.
 Key = Hashable
 
 #: Operand number of a chunk whose value is known before anything runs.
 DATA = -1
+
+#: Stands for an op id that nobody has asked for. None is one.
+_UNASKED = -1
 
 
 class Step(NamedTuple):
@@ -58,7 +61,7 @@ class Operand:
         True if it must run in the user's own process.
     """
 
-    __slots__ = ("_logic_key", "_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
+    __slots__ = ("_op_id", "_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
 
     def __init__(
         self,
@@ -76,24 +79,15 @@ class Operand:
         self.literal_count = literal_count
         self.in_client = in_client
         self._plan: list[_PlannedStep] | None = None
-        self._logic_key: int | None = None
+        self._op_id: int | None = _UNASKED
 
     @property
-    def logic_key(self) -> int:
-        """A hash of the program, made when first asked for; operands that do the same have it in all processes.
-
-        It tells kinds of operands apart, and is no proof: functions without a path may look alike from outside,
-        and all that it knows of literals is their number.
-        """
-        if self._logic_key is None:
-            program = (
-                [_describe(function) for function in self.functions],
-                [tuple(step) for step in self.steps],
-                self.input_count,
-                self.literal_count,
-            )
-            self._logic_key = hash_of(repr(program))
-        return self._logic_key
+    def op_id(self) -> int | None:
+        """Op id of the function that makes the chunk's value: the hash of its path; None if it has no path."""
+        if self._op_id == _UNASKED:
+            path = path_of(self.functions[self.steps[-1].function])
+            self._op_id = None if path is None else function_id_of(path)
+        return self._op_id
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Operand, (
@@ -178,14 +172,6 @@ def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_Planned
         (operand.functions[step.function], step.slots, step.keywords, tuple(dead[number]))
         for number, step in enumerate(operand.steps)
     ]
-
-
-def _describe(function: Callable[..., Any]) -> str:
-    if isinstance(function, Subprogram):
-        return f"program {function.operand.logic_key}"
-    if isinstance(function, Constant):
-        return f"held {describe(function.value)}"
-    return describe(function)
 
 
 class Subprogram:
@@ -279,7 +265,7 @@ class Chunk:
         Dask's key: the name of the layer, hashed once for all of its chunks, and the chunk's index. It is all the
         identity that a chunk has.
     op_id : int or None
-        The logic key of its operand, None if its value is known before anything runs.
+        As `Operand.op_id`; None if its value is known before anything runs.
     op_args : tuple
         The literals that its operand is given.
     inputs : tuple
@@ -361,7 +347,7 @@ class ChunkGraph:
         number = self.operand_of[chunk]
         return Chunk(
             key,
-            None if number == DATA else self.operands[number].logic_key,
+            None if number == DATA else self.operands[number].op_id,
             self.literals[chunk],
             tuple([self.keys[source] for source in self.inputs[chunk]]),
             _index(key),

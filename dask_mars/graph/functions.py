@@ -10,8 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import mmh3
@@ -26,13 +25,8 @@ _NAMED_BY_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
 _HOMES_OF_UFUNCS = ("numpy", "scipy.special")
 
 
-def hash_of(text: str) -> int:
-    """Return 32 bits without a sign, the same in every process (Python's own hash of a string is not)."""
-    return int(mmh3.hash(text, signed=False))
-
-
 def function_id_of(path: str) -> int:
-    """Return the op id of a path.
+    """Return the op id of a path: 32 bits without a sign, the same in every process.
 
     Parameters
     ----------
@@ -44,7 +38,7 @@ def function_id_of(path: str) -> int:
     >>> function_id_of("mars.tensor.random.core:TensorRandomOperand")
     574610788
     """
-    return hash_of(path.replace(":", "."))
+    return int(mmh3.hash(path.replace(":", "."), signed=False))
 
 
 def path_of(function: Callable[..., Any]) -> str | None:
@@ -75,29 +69,6 @@ def path_of(function: Callable[..., Any]) -> str | None:
         if found is function and module != "__main__" and not _is_pickled_by_value(module):
             return f"{module}:{name}"
     return None
-
-
-def describe(function: Callable[..., Any]) -> str:
-    """Return text that tells callables apart by what they do, as far as can be seen from outside.
-
-    Examples
-    --------
-    >>> from functools import partial
-    >>> from operator import add
-    >>> describe(partial(add, 1))
-    'functools:partial(_operator:add, 1)'
-    """
-    path = path_of(function)
-    if path is not None:
-        return path
-    kind = type(function)
-    if isinstance(function, partial):
-        given = "".join([f", {len(function.args)}", *[f", {name}" for name in sorted(function.keywords)]])
-        return f"{kind.__module__}:{kind.__qualname__}({describe(function.func)}{given})"
-    code = getattr(function, "__code__", None)
-    made_of = f" {mmh3.hash(code.co_code)} {code.co_names}" if isinstance(code, CodeType) else ""
-    name = getattr(function, "__qualname__", "")
-    return f"{kind.__module__}:{kind.__qualname__} {getattr(function, '__module__', '')}:{name}{made_of}"
 
 
 def _names(function: Any) -> Iterable[tuple[str, str]]:

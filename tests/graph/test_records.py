@@ -6,20 +6,20 @@ import io
 import math
 import operator
 import pickle
-import subprocess
-import sys
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
 import dask
 import dask.array as da
+import mmh3
 import numpy as np
 import pytest
 from dask.diagnostics import ProgressBar
 from symbolic import values_of
 
 from dask_mars.client import backend
-from dask_mars.graph.chunks import Chunk, ChunkGraph, Constant, Declared, Operand, Step, Subprogram
+from dask_mars.graph.chunks import Chunk, ChunkGraph, Declared, Operand, Step, Subprogram
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
@@ -61,7 +61,7 @@ def test_chunk_is_what_the_columns_say_of_it():
     assert chunk.index == (2, 1)
     assert chunk.shape == (6, 11)
     assert chunk.dtype == np.dtype("f4")
-    assert chunk.op_id == graph.operands[graph.operand_of[number]].logic_key
+    assert chunk.op_id == graph.operands[graph.operand_of[number]].op_id
     assert chunk.op_args == graph.literals[number]
     assert chunk.inputs == ()
     last = graph.chunk(graph.outputs[0])
@@ -91,80 +91,22 @@ def test_chunk_survives_pickling_without_the_names_of_its_attributes():
     assert b"op_args" not in payload
 
 
-# -- logic keys -----------------------------------------------------------------------------------------------
+# -- op ids ---------------------------------------------------------------------------------------------------
 
 
-def operand_of(*functions: Any, literals: int = 0) -> Operand:
-    steps = tuple(Step(number, (number,), ()) for number in range(len(functions)))
-    return Operand("any", functions, steps, 1, literals)
+def operand_of(*functions: Any) -> Operand:
+    return Operand("any", functions, tuple(Step(number, (number,), ()) for number in range(len(functions))), 1, 0)
 
 
-def test_operands_that_do_the_same_have_one_logic_key():
-    assert operand_of(abs, np.sin).logic_key == operand_of(abs, np.sin).logic_key
-    assert 0 <= operand_of(abs).logic_key < 2**32
+def test_op_id_is_the_hash_of_the_path_of_what_makes_the_value():
+    operand = operand_of(abs, OrderedDict.move_to_end)
+    assert operand.op_id == mmh3.hash("collections.OrderedDict.move_to_end", signed=False)
+    assert operand.op_id == operand_of(OrderedDict.move_to_end).op_id != operand_of(abs).op_id
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        operand_of(np.sin, abs),
-        operand_of(abs),
-        operand_of(abs, np.sin, literals=1),
-        operand_of(abs, np.cos),
-        operand_of(abs, partial(np.sin, dtype="f4")),
-        operand_of(abs, lambda value: value + 1),
-        operand_of(abs, Subprogram(operand_of(np.sin), ())),
-        operand_of(abs, Constant(np.sin)),
-    ],
-    ids=range(8),
-)
-def test_operands_that_differ_have_different_logic_keys(other):
-    assert other.logic_key != operand_of(abs, np.sin).logic_key
-
-
-def test_functions_without_a_path_are_told_apart_by_their_code():
-    keys = {
-        operand_of(function).logic_key
-        for function in (
-            lambda value: value + 1,
-            lambda value: value * 2,
-            partial(operator.add, 1),
-            partial(operator.mul, 1),
-            operator.itemgetter(1),
-            Subprogram(operand_of(abs), ()),
-            Subprogram(operand_of(np.sin), ()),
-        )
-    }
-    assert len(keys) == 7
-
-
-def test_logic_key_is_the_same_in_every_process():
-    program = (
-        "import operator; from dask_mars.graph.chunks import Operand, Step; "
-        "print(Operand('add', (operator.add,), (Step(0, (0, 1), ()),), 1, 1).logic_key)"
-    )
-    expected = Operand("add", (operator.add,), (Step(0, (0, 1), ()),), 1, 1).logic_key
-    for seed in ("1", "2"):
-        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
-        found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
-        assert int(found.stdout) == expected
-
-
-def test_logic_key_is_made_once_for_each_operand(monkeypatch):
-    graph = prepared(da.ones(100, chunks=1) + 1)
-    monkeypatch.setattr("dask_mars.graph.chunks.hash_of", hashed := Counted())
-    for chunk in range(len(graph)):
-        graph.chunk(chunk)
-    assert hashed.calls == len(graph.operands)
-
-
-class Counted:
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, text: str) -> int:
-        self.calls += 1
-        return self.calls
+@pytest.mark.parametrize("function", [lambda value: value, partial(abs), Subprogram(operand_of(abs), ())])
+def test_what_has_no_path_has_no_op_id(function):
+    assert operand_of(abs, function).op_id is None
 
 
 # -- what is declared -----------------------------------------------------------------------------------------
