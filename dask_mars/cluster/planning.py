@@ -134,6 +134,7 @@ def cut_for(
     replica_bytes: Mapping[int, Mapping[int, int]],
     requirements: Requirements,
     shuffles: Shuffles,
+    task: int = 0,
 ) -> Cut:
     """Cut a graph into subtasks for hosts.
 
@@ -151,6 +152,8 @@ def cut_for(
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
+    task : int, optional
+        Number of the computation, in the ids of its subtasks.
 
     Raises
     ------
@@ -176,7 +179,7 @@ def cut_for(
     sizes = estimate_bytes(plan)
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, replica_bytes, sizes)
-    return Cut(cut(plan, placed, slots, sizes=sizes, kinds=kinds), sizes)
+    return Cut(cut(plan, placed, slots, task, sizes=sizes, kinds=kinds), sizes)
 
 
 def names_in_hashes(agents: Mapping[str, Any]) -> dict[str, str]:

@@ -32,6 +32,7 @@ from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import barrier_task, find_shuffles
 from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.scheduler.events import CLIENT
 
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
@@ -82,6 +83,8 @@ def run_on_cluster(
     """
     retries = int(config.get("retries") if retries is None else retries)
     name = uuid.uuid4().hex
+    # Four bytes tell computations apart for those who read ids; keys have the whole name besides.
+    number = int(name[:8], 16) % GRAPH_LIMIT
     shuffles = find_shuffles(graph, requirements.threads, name)
     user_futures = futures_of(client, graph)
     computation = ClusterComputation(client, graph, hosts, name, retries, requirements, shuffles, user_futures)
@@ -89,7 +92,7 @@ def run_on_cluster(
     unsendable = packer.unsendable()
     replica_bytes = find_replicas(client, user_futures, hosts)
     while True:
-        found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles)
+        found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, number)
         try:
             submission = _Submission(computation, packer, found, persist, observer)
         except Unsendable as error:
@@ -284,7 +287,8 @@ class _Submission:
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
-        task = Task((f"mars-subtask-{self._name}", number), *call) if spec is None else barrier_task(spec, *call)
+        own_key = f"mars-subtask-{self._name}", subtask.id.hex()
+        task = Task(own_key, *call) if spec is None else barrier_task(spec, *call)
         key = self._own_keys[number] = task.key
         tasks[key] = task, number
         for place_of_group, group in enumerate(output_groups):

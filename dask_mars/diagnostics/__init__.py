@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from dask_mars.diagnostics.event_log import EventLog
 from dask_mars.engine.listeners import EngineView, Listener, listeners
+from dask_mars.graph.ids import SubtaskId, decode_subtask_id
 
 if TYPE_CHECKING:
     from dask_mars.diagnostics.progress import Progress
 
-__all__ = ["EngineView", "EventLog", "Listener", "Progress", "add_listener", "remove_listener"]
+__all__ = [
+    "EngineView",
+    "EventLog",
+    "Listener",
+    "Progress",
+    "SubtaskId",
+    "add_listener",
+    "decode_subtask_id",
+    "remove_listener",
+]
 
 add_listener = listeners.add
 remove_listener = listeners.remove

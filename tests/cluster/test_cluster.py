@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask._task_spec import TaskRef
-from distributed import Client, Security, futures_of, wait
+from distributed import Client, SchedulerPlugin, Security, futures_of, wait
 from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
@@ -38,6 +38,7 @@ from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import Shuffles
 from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer
+from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.errors import NoAgents, NoHostAllowed
 from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
@@ -675,3 +676,24 @@ def listed(array: np.ndarray[Any, Any]) -> list[Any]:
 
 def nested() -> int:
     return int(da.ones(10, chunks=5).sum().compute())
+
+
+def test_keys_of_subtasks_have_their_ids(cluster, get):
+    seen = set()
+
+    class Note(SchedulerPlugin):
+        def transition(self, key: Any, *_: Any, **__: Any) -> None:
+            if isinstance(key, tuple) and str(key[0]).startswith("mars-subtask-"):
+                seen.add(key)
+
+    cluster.scheduler.add_plugin(Note(), name="note")
+    try:
+        x = da.ones((40, 40), chunks=10)
+        assert (x + x.T).sum().compute(scheduler=get) == 3200
+    finally:
+        cluster.scheduler.remove_plugin("note")
+    ids = [decode_subtask_id(bytes.fromhex(key[1])) for key in seen]
+    assert len({found.graph for found in ids}) == 1
+    assert {found.number for found in ids} == set(range(len(ids)))
+    (name,) = {key[0] for key in seen}
+    assert ids[0].graph == int(name.removeprefix("mars-subtask-")[:8], 16)
