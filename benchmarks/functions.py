@@ -6,7 +6,7 @@ importing ``dask.array`` while its cold start is timed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,22 @@ def counting(count: int, start: int) -> NDArray[np.float64]:
     import numpy as np
 
     return np.arange(start, start + count, dtype=np.float64)
+
+
+def table(number: int, rows: int) -> Any:
+    """Return a dataframe of random keys and seven columns of random numbers."""
+    import numpy as np
+    import pandas as pd
+
+    rng = np.random.default_rng(number)
+    return pd.DataFrame({"key": rng.integers(0, 1 << 20, rows), **{f"x{n}": rng.random(rows) for n in range(7)}})
+
+
+def column_total(frame: Any) -> Any:
+    """Return the sum of a column of a dataframe, as a dataframe."""
+    import pandas as pd
+
+    return pd.DataFrame({"total": [frame["x0"].sum()]})
 
 
 def total(block: NDArray[np.float64]) -> float:

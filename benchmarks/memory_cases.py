@@ -5,6 +5,7 @@ Sizes follow from the limit of memory, so that a smoke test walks the same paths
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import dask
 import dask.array
 
-from benchmarks.functions import add, angles, counting, norm, total
+from benchmarks.functions import add, angles, column_total, counting, norm, table, total
 from benchmarks.peers import Get
 from benchmarks.workloads import near
 
@@ -138,6 +139,30 @@ def _persisted_bounds(limit_bytes: int) -> tuple[float, float]:
     return near(length / 2, 10 * math.sqrt(length / 12))
 
 
+# -- a dataframe that is shuffled ---------------------------------------------------------------------------------
+
+_PARTITIONS = 80
+_COLUMNS = 8
+
+
+def _rows(limit_bytes: int) -> int:
+    """Return the rows of a partition: 80 of them take two and a half times the limit."""
+    return max(8, limit_bytes * 5 // (2 * _PARTITIONS) // (_COLUMNS * _ITEM_BYTES))
+
+
+def _shuffle(get: Get, limit_bytes: int, seed: int) -> float:
+    frames: Any = importlib.import_module("dask.dataframe")
+    numbers = range(seed, seed + _PARTITIONS)
+    frame = frames.from_map(table, numbers, rows=_rows(limit_bytes), meta=table(0, 1), enforce_metadata=False)
+    totals = frame.shuffle("key").map_partitions(column_total, meta={"total": "f8"})
+    return float(totals.compute(scheduler=get)["total"].sum())
+
+
+def _shuffle_bounds(limit_bytes: int) -> tuple[float, float]:
+    length = _PARTITIONS * _rows(limit_bytes)
+    return near(length / 2, 10 * math.sqrt(length / 12))
+
+
 #: Every case by name, in the order of the report.
 CASES: dict[str, Case] = {
     case.name: case
@@ -147,5 +172,6 @@ CASES: dict[str, Case] = {
         Case("rechunk", "rows to columns, 2 times the limit, then sums", _rechunk, _rechunk_bounds),
         Case("tree", "a tree that adds leaves of 4 times the limit", _tree, _tree_bounds),
         Case("persisted", "1.5 times the limit, persisted and summed twice", _persisted, _persisted_bounds),
+        Case("shuffle", "a dataframe of 2.5 times the limit, shuffled by a column", _shuffle, _shuffle_bounds),
     )
 }
