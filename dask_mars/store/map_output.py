@@ -77,11 +77,14 @@ class MapOutput:
         place = int(np.searchsorted(rows[0], reducer))
         if place == rows.shape[1] or rows[0, place] != reducer:
             return []
-        _, start, stop, checksum = map(int, rows[:, place])
+        return [_unpack_part(self._part_bytes(place))]
+
+    def _part_bytes(self, place: int) -> memoryview:
+        reducer, start, stop, checksum = map(int, self._rows()[:, place])
         part = self._source.read(start, stop)
         if self.data is None and zlib.crc32(part) != checksum:
             raise self._source.reject(f"the checksum of the part for reducer {reducer} is another")
-        return [_unpack_part(part)]
+        return part
 
     def _rows(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         if self._table is None:
@@ -95,6 +98,9 @@ class MapOutput:
 
     def _all(self) -> Bytes:
         rows = self._rows()
+        for place in range(rows.shape[1]):
+            # In memory nobody checks them any more.
+            self._part_bytes(place)
         end = int(rows[2].max(initial=(_HEAD + rows.size) * _WORD.itemsize))
         return np.frombuffer(self._source.read(0, end), np.uint8)
 

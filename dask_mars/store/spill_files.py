@@ -261,6 +261,8 @@ class SpilledBytes:
         SpillDiskFailed
             They cannot be read.
         """
+        if stop > self._file.size_bytes:
+            raise _lost(self._file, f"it says that it has {stop:,} bytes")
         view = data = memoryview(bytearray(stop - start))
         try:
             while view:

@@ -119,6 +119,24 @@ def test_a_table_that_is_not_what_was_written(stores, spilled):
         stores[1].load(spilled).part(1)
 
 
+def test_a_table_that_says_it_is_larger_than_the_file(stores, spilled):
+    path = Path(spilled_file(spilled).path)
+    data = bytearray(path.read_bytes())
+    data[:8] = (1 << 50).to_bytes(8, "little")
+    path.write_bytes(data)
+    with pytest.raises(SpilledValueLost, match="says that it has"):
+        stores[1].load(spilled).part(1)
+
+
+def test_what_goes_elsewhere_as_a_whole_is_checked(stores, spilled):
+    path = Path(spilled_file(spilled).path)
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SpilledValueLost, match="reducer 4"):
+        pickle.dumps(stores[1].load(spilled))
+
+
 @pytest.mark.parametrize("harm", ["gone", "cut", "cut later"])
 def test_a_file_that_is_not_there(stores, spilled, harm):
     path = Path(spilled_file(spilled).path)
