@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import dask
+
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.programs import Program
 from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame
@@ -138,8 +140,11 @@ def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -
 
 
 def may_be_there() -> bool:
-    """Say whether there can be a shuffle through files: then the library that writes them is imported."""
-    return "partd" in sys.modules
+    """Say whether there can be a shuffle through files that is to be replaced.
+
+    Then the library that writes the files is imported. Whoever says how to compress them wants files.
+    """
+    return "partd" in sys.modules and dask.config.get("dataframe.shuffle.compression", None) is None
 
 
 def _is_plain(function: Any) -> bool:

@@ -83,6 +83,12 @@ def test_the_users_choice_stays():
     assert sum("collect" in name for name in on_files) == 5
 
 
+def test_whoever_says_how_to_compress_files_gets_files():
+    with dask.config.set({"dataframe.shuffle.compression": "Snappy"}):
+        names = operands_of(dd.from_pandas(frame(), npartitions=3).shuffle("key"))
+    assert sum("collect" in name for name in names) == 3
+
+
 def test_several_in_one_graph():
     left = dd.from_pandas(frame(), npartitions=4)
     right = dd.from_pandas(frame()[["key", "x"]].rename(columns={"x": "y"}), npartitions=3)
