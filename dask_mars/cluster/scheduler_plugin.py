@@ -59,8 +59,7 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
     A subtask begins at the host that the client has planned, as long as that is there; unless its inputs turn out
     to be elsewhere, by their real sizes, or that host to be short of memory or long in work. When agents come and
     go, the assigner divides what is left that reads nothing; any other goes to an agent that has its inputs. What
-    waits in an agent's queue may be stolen by another agent that has nothing to do, as
-    Dask's scheduler decides.
+    waits in an agent's queue may be stolen by another agent that has nothing to do, as Dask's scheduler decides.
 
     Parameters
     ----------
