@@ -57,9 +57,7 @@ class ClusterBackend(GraphBackend):
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
         slots = sum([host.slots for host in self._hosts])
-        return PrepareOptions(
-            fold_from(slots), self._future, self._requirements.select_unmergeable, keep_file_shuffles=True
-        )
+        return PrepareOptions(fold_from(slots), self._future, self._requirements.select_unmergeable)
 
     def _future(self, key: Key) -> Future | None:
         # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.

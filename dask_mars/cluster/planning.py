@@ -13,6 +13,7 @@ from distributed.core import Status
 
 from dask_mars import config
 from dask_mars.cluster.admission import workers_of
+from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.marks import IDENTITY, MARK
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts
 from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
@@ -134,6 +135,7 @@ def cut_for(
     replica_bytes: Mapping[int, Mapping[int, int]],
     requirements: Requirements,
     shuffles: Shuffles,
+    selections: Selections,
     task: int = 0,
 ) -> Cut:
     """Cut a graph into subtasks for hosts.
@@ -141,7 +143,7 @@ def cut_for(
     Parameters
     ----------
     graph : ChunkGraph
-        The graph.
+        The graph. Reducers of shuffles read what their hosts need from here on.
     hosts : sequence of AgentInfo
         At least one. Subtasks know them by their place in it.
     unsendable : collection of int
@@ -152,6 +154,8 @@ def cut_for(
         Of the graph's chunks.
     shuffles : Shuffles
         Those of the graph.
+    selections : Selections
+        Those of the graph, whose inputs are changed.
     task : int, optional
         Number of the computation, in the ids of its subtasks.
 
@@ -175,10 +179,12 @@ def cut_for(
     by_address = names_in_hashes({host.address: host.name for host in hosts})
     known = Hosts(slots, {number: by_address[host.address] for number, host in enumerate(hosts)})
     allowed = _allowed(graph, hosts, requirements, shuffles)
+    allowed.update({chunk: [host] for chunk, host in selections.host_of.items()})
     kinds = _kinds(graph, requirements, in_client)
     sizes = estimate_bytes(plan)
     key_of = graph.keys.__getitem__
     placed = place_on_hosts(plan, known, key_of, config.get("assignment"), allowed, replica_bytes, sizes)
+    selections.route(graph, placed)
     return Cut(cut(plan, placed, slots, task, sizes=sizes, kinds=kinds), sizes)
 
 

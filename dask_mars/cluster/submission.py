@@ -24,6 +24,7 @@ from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.annotations import TaskAnnotations
 from dask_mars.cluster.computation import ClusterComputation, DaskKey
 from dask_mars.cluster.local_tasks import LocalTasks
+from dask_mars.cluster.map_outputs import with_selections
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, futures_of
@@ -85,6 +86,10 @@ def run_on_cluster(
     name = uuid.uuid4().hex
     # Four bytes tell computations apart for those who read ids; keys have the whole name besides.
     number = int(name[:8], 16) % GRAPH_LIMIT
+    fixed = graph.restrictions.keys() | graph.in_client | graph.chunks_for_client()
+    given_outputs = graph.outputs
+    graph, selections, new = with_selections(graph, [host.slots for host in hosts], fixed)
+    requirements = requirements.renumbered(new)
     shuffles = find_shuffles(graph, requirements.threads, name)
     user_futures = futures_of(client, graph)
     computation = ClusterComputation(client, graph, hosts, name, retries, requirements, shuffles, user_futures)
@@ -92,13 +97,14 @@ def run_on_cluster(
     unsendable = packer.unsendable()
     replica_bytes = find_replicas(client, user_futures, hosts)
     while True:
-        found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, number)
+        found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, selections, number)
         try:
             submission = _Submission(computation, packer, found, persist, observer)
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
         else:
-            return submission.results()
+            values = submission.results()
+            return {chunk: values[new[chunk]] for chunk in given_outputs}
 
 
 class _Submission:

@@ -51,7 +51,7 @@ from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import ControlPage, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.protocol.messages import Exit, Start, Trim
-from dask_mars.protocol.object_ref import ObjectRef, is_stored, needed_bytes, size_of
+from dask_mars.protocol.object_ref import ObjectRef, is_map_output, is_stored, needed_bytes, size_of
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunkFailed,
@@ -307,7 +307,8 @@ class Engine:
             for ref in refs:
                 self._blocks.decref_object(ref)
             if stored:
-                self._handle(ObjectsPut({(number, position): needed_bytes(refs[position]) for position in stored}))
+                sizes = {(number, position): needed_bytes(refs[position]) for position in stored}
+                self._handle(ObjectsPut(sizes, [id for id in sizes if is_map_output(refs[id[1]])]))
             found = dict(zip(stored, persisted, strict=True))
             return [found.get(position, value) for position, value in enumerate(values)]
 

@@ -5,7 +5,7 @@ Both carry batches: a message a chunk would cost more than the chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dask_mars.scheduler.objects import ObjectId
@@ -171,9 +171,13 @@ class ResultsPersisted:
 
 @dataclass(slots=True)
 class ObjectsPut:
-    """Objects of so many bytes have come into the store from elsewhere, and stay until `ObjectsReleased`."""
+    """Objects of so many bytes have come into the store from elsewhere, and stay until `ObjectsReleased`.
+
+    Of them `map_outputs` are read in parts, also from disk.
+    """
 
     sizes: Mapping[ObjectId, int]
+    map_outputs: Collection[ObjectId] = ()
 
 
 @dataclass(slots=True)

@@ -394,7 +394,7 @@ class Machine:
 
     def _objects_put(self, event: ObjectsPut, now_s: float) -> None:
         for id, size_bytes in event.sizes.items():
-            self._objects.persist(id, size_bytes)
+            self._objects.persist(id, size_bytes, id in event.map_outputs)
 
     def _objects_released(self, event: ObjectsReleased, now_s: float) -> None:
         if released := [id for id in event.objects if self._objects.release(id)]:

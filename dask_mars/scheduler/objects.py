@@ -124,11 +124,13 @@ class Objects:
             if found.is_map_output:
                 self._map_outputs[id] = found
 
-    def persist(self, id: ObjectId, size_bytes: int = 0) -> None:
-        """Note that the user refers to an object; one that is not known takes so many bytes."""
+    def persist(self, id: ObjectId, size_bytes: int = 0, is_map_output: bool = False) -> None:
+        """Note that the user refers to an object; of one that is not known, what it takes and is."""
         found = self._objects.get(id)
         if found is None:
-            found = self._objects[id] = StoredObject(id, size_bytes)
+            found = self._objects[id] = StoredObject(id, size_bytes, is_map_output)
+            if is_map_output:
+                self._map_outputs[id] = found
         found.is_persisted = True
 
     def release(self, id: ObjectId) -> bool:

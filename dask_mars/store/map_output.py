@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +60,9 @@ class MapOutput:
     def __repr__(self) -> str:
         return f"<MapOutput of {self._rows().shape[1]} parts>"
 
+    def __sizeof__(self) -> int:
+        return 0 if self.data is None else self.data.nbytes
+
     @property
     def reducers(self) -> list[int]:
         """The reducers that there is something for."""
@@ -78,6 +81,22 @@ class MapOutput:
         if place == rows.shape[1] or rows[0, place] != reducer:
             return []
         return [_unpack_part(self._part_bytes(place))]
+
+    def select(self, reducers: Collection[int]) -> MapOutput:
+        """Return a map output of its own for some of the reducers.
+
+        Raises
+        ------
+        SpilledValueLost
+            The file is gone or is not what was written.
+        """
+        wanted = set(reducers)
+        places = [place for place, reducer in enumerate(self.reducers) if reducer in wanted]
+        parts = [(self._rows()[0, place], self._part_bytes(place)) for place in places]
+        writer = _Writer(len(parts), sum([part.nbytes + _ALIGNMENT for _, part in parts]))
+        for reducer, part in parts:
+            writer.copy(int(reducer), part)
+        return MapOutput(writer.finish())
 
     def _part_bytes(self, place: int) -> memoryview:
         reducer, start, stop, checksum = map(int, self._rows()[:, place])
@@ -118,16 +137,10 @@ def pack(parts: Iterable[tuple[int, Any]], count: int, expected_bytes: int = 0) 
     expected_bytes : int, optional
         What they are thought to take together.
     """
-    word = _WORD.itemsize
-    table_end = (_HEAD + _ROWS * count) * word
-    writer = _Writer(table_end + expected_bytes, table_end)
-    rows = [(reducer, *writer.add(value), 0) for reducer, value in parts]
-    # Rows that are not needed stay empty behind the table.
-    table = np.array(rows, _WORD).reshape(-1, _ROWS).T.copy()
-    data = writer.finish()
-    data[_HEAD * word : _HEAD * word + table.nbytes] = np.frombuffer(table, np.uint8)
-    data[: _HEAD * word] = np.array([len(rows), 0], _WORD).view(np.uint8)
-    return MapOutput(data)
+    writer = _Writer(count, expected_bytes)
+    for reducer, value in parts:
+        writer.add(reducer, value)
+    return MapOutput(writer.finish())
 
 
 def with_checksums(data: Bytes) -> list[Bytes]:
@@ -141,16 +154,26 @@ def with_checksums(data: Bytes) -> list[Bytes]:
 
 
 class _Writer:
-    """Lays parts out one behind another in memory that grows."""
+    """Lays parts out one behind another in memory that grows, and a table of them in front.
 
-    def __init__(self, expected_bytes: int, start: int) -> None:
+    Parameters
+    ----------
+    count : int
+        How many parts there are at most.
+    expected_bytes : int
+        What they are thought to take together.
+    """
+
+    def __init__(self, count: int, expected_bytes: int) -> None:
+        table_end = (_HEAD + _ROWS * count) * _WORD.itemsize
         # What is built by NumPy in an arena need not be copied there.
-        self._data: Bytes = np.empty(max(expected_bytes, start), np.uint8)
-        self._data[:start] = 0
-        self._end = start
+        self._data: Bytes = np.empty(table_end + expected_bytes, np.uint8)
+        self._data[:table_end] = 0
+        self._end = table_end
+        self._table: list[tuple[int, int, int, int]] = []
 
-    def add(self, value: Any) -> tuple[int, int]:
-        """Add a part; return where it begins and ends."""
+    def add(self, reducer: int, value: Any) -> None:
+        """Add the part of a reducer."""
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -169,7 +192,13 @@ class _Writer:
         self._end = start
         for piece in (sizes.data.cast("B"), *pieces):
             self._write(piece)
-        return start, self._end
+        self._table.append((reducer, start, self._end, 0))
+
+    def copy(self, reducer: int, part: memoryview) -> None:
+        """Add the part of a reducer as another map output has it."""
+        start = self._aligned(self._end)
+        self._write(part)
+        self._table.append((reducer, start, self._end, 0))
 
     @staticmethod
     def _aligned(position: int) -> int:
@@ -190,6 +219,10 @@ class _Writer:
     def finish(self) -> Bytes:
         """Return the memory, without what was not needed."""
         self._resize(self._end)
+        # Rows that are not needed stay empty behind the table.
+        table = np.array(self._table, _WORD).reshape(-1, _ROWS).T.ravel()
+        head = np.concatenate([np.array([len(self._table), 0], _WORD), table]).view(np.uint8)
+        self._data[: head.size] = head
         return self._data
 
 

@@ -123,4 +123,9 @@ def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput)
     return list(groupby(grouper, items).items())
 
 
-__all__ = ["map_bag", "map_frame", "reduce_bag", "reduce_frame"]
+def select(output: MapOutput, reducers: Collection[int]) -> MapOutput:
+    """Return what a map output has for some of the reducers, which are at another host."""
+    return output.select(reducers)
+
+
+__all__ = ["map_bag", "map_frame", "reduce_bag", "reduce_frame", "select"]

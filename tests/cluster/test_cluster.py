@@ -32,6 +32,7 @@ from dask_mars.cluster import backend, planning, requirements, scheduler_plugin,
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.annotations import positions
 from dask_mars.cluster.computation import ClusterComputation
+from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_agents
 from dask_mars.cluster.requirements import Requirements
@@ -563,8 +564,8 @@ def test_hosts_are_assigned_as_the_configuration_says() -> None:
     found = set()
     for traversal in ("breadth-first", "depth-first"):
         with dask.config.set({"dask-mars.assignment": traversal}):
-            found_cut = cut_for(graph, hosts, (), {}, Requirements(), Shuffles())
-            assert found_cut == cut_for(graph, hosts, (), {}, Requirements(), Shuffles())
+            found_cut = cut_for(graph, hosts, (), {}, Requirements(), Shuffles(), Selections())
+            assert found_cut == cut_for(graph, hosts, (), {}, Requirements(), Shuffles(), Selections())
         found.add(tuple((subtask.host, tuple(subtask.chunks)) for subtask in found_cut.subtasks))
     assert len(found) == 2
 

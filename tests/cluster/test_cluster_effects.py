@@ -54,9 +54,16 @@ def get(client: Client) -> Get:
     return dask_mars.get
 
 
+@pytest.fixture
+def through_files() -> Iterator[None]:
+    """Have shuffles go through files: whoever says how to compress them wants files."""
+    with dask.config.set({"dataframe.shuffle.compression": "BZ2"}):
+        yield
+
+
 def cluster_graph(*collections: Any) -> ChunkGraph:
     finder = RequirementsFinder()
-    options = PrepareOptions(2, None, finder.select_unmergeable, keep_file_shuffles=True)
+    options = PrepareOptions(2, None, finder.select_unmergeable)
     graph = prepare(*handed_over(*collections), **options._asdict())
     # What was found before chunks were merged is what would be found now.
     assert finder.of(graph) == find_requirements(graph)
@@ -295,6 +302,7 @@ def shuffled(folder: Path, action: Callable[..., Any], *arguments: Any) -> Any:
     return db.from_sequence(range(8), npartitions=2).groupby(grouper, shuffle="disk")
 
 
+@pytest.mark.usefixtures("through_files")
 def test_a_shuffle_by_files_stays_on_one_host(get, cluster, tmp_path):
     pairs = shuffled(tmp_path, note).map(lambda pair: (pair[0], sorted(pair[1]), pid_of()))
     graph = cluster_graph(pairs)
@@ -305,11 +313,13 @@ def test_a_shuffle_by_files_stays_on_one_host(get, cluster, tmp_path):
     assert any(own.issuperset(group[2] for group in groups) for own in pids(cluster))
 
 
+@pytest.mark.usefixtures("through_files")
 def test_a_shuffle_by_files_of_dataframes(get):
     ours = frame().shuffle("a", shuffle_method="disk").compute(scheduler=get)
     pd.testing.assert_frame_equal(ours.sort_values("k"), frame().compute(scheduler="sync"))
 
 
+@pytest.mark.usefixtures("through_files")
 def test_a_worker_process_that_dies_while_it_appends_fails_the_computation(get, tmp_path):
     with pytest.raises(Exception, match="would be there twice"):
         shuffled(tmp_path, die_first, 1).compute(scheduler=get)
@@ -317,6 +327,7 @@ def test_a_worker_process_that_dies_while_it_appends_fails_the_computation(get, 
 
 
 @pytest.mark.parametrize("how", ["argument", "annotation"])
+@pytest.mark.usefixtures("through_files")
 def test_appending_is_not_tried_again(get, tmp_path, how):
     bag = shuffled(tmp_path, fail_first, 1)
     given = {"retries": 3}
@@ -326,6 +337,7 @@ def test_appending_is_not_tried_again(get, tmp_path, how):
     assert len(notes(tmp_path / "begun")) == 1
 
 
+@pytest.mark.usefixtures("through_files")
 def test_appending_is_not_tried_again_in_the_users_process_either(get, tmp_path):
     unpicklable = threading.Lock()
 
@@ -339,6 +351,7 @@ def test_appending_is_not_tried_again_in_the_users_process_either(get, tmp_path)
     assert len(notes(tmp_path / "begun")) == 1
 
 
+@pytest.mark.usefixtures("through_files")
 def test_files_written_in_the_users_process_are_read_there(get):
     unpicklable = threading.Lock()
 
@@ -392,6 +405,7 @@ def lost_in_the_middle(tmp_path: Path, make: Callable[[], Any]) -> Any:
     return results[0]
 
 
+@pytest.mark.usefixtures("through_files")
 def test_an_agent_that_is_lost_while_it_appends_fails_the_computation(tmp_path):
     error = lost_in_the_middle(tmp_path, lambda: shuffled(tmp_path, linger, tmp_path / "end"))
     assert isinstance(error, (BegunBefore, FilesLost))
@@ -414,6 +428,7 @@ def test_what_has_appended_is_not_made_again_when_its_result_is_lost(tmp_path, m
     assert notes(tmp_path / "table") == ["row"]
 
 
+@pytest.mark.usefixtures("through_files")
 def test_a_shuffle_by_files_can_be_kept(client, tmp_path):
     kept = shuffled(tmp_path, note).persist(scheduler=dask_mars.get)
     groups = dict(kept.compute(scheduler=dask_mars.get))
@@ -425,6 +440,79 @@ def test_what_does_not_append_is_computed_again(tmp_path):
 
     assert lost_in_the_middle(tmp_path, lambda: task) == 1
     assert len(notes(tmp_path / "begun")) == 2
+
+
+# -- shuffles through the store -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def through_store(cluster: Any) -> Iterator[Callable[..., Any]]:
+    """Return what computes where Dask knows of no cluster, and shuffles through files without us."""
+    with Client(cluster, set_as_default=False) as client:
+        yield lambda collection, **options: collection.compute(scheduler=dask_mars.get, client=client, **options)
+    assert eventually(lambda: nothing_is_left(cluster), 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["shuffle", "merge", "apply", "set_index", "sum after it", "twice", "fewer", "more"]
+)
+def test_shuffles_through_the_store(through_store, name):
+    same_frames(through_store(shuffles("disk")[name]), shuffles_by_tasks(name))
+
+
+def test_groups_of_bags(through_store, tmp_path):
+    groups = through_store(shuffled(tmp_path, note))
+    assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+    # Of an item a map and a reducer ask.
+    assert len(notes(tmp_path / "begun")) == 2
+
+
+def test_hosts_get_what_their_reducers_read(through_store, cluster):
+    """Seed 003, shuffle: map outputs stay, and reducers fetch their part."""
+    rows = 60_000
+    numbers = np.arange(rows)
+    big = dd.from_pandas(pd.DataFrame({"a": numbers % 97, "b": numbers * 1.0}), 8)
+    before = moved_bytes(cluster)
+    parts = through_store(big.shuffle("a", npartitions=8, shuffle_method="disk").map_partitions(len))
+    assert sum(parts) == rows
+    # Rows of 24 bytes, and half of them for the other host.
+    assert moved_bytes(cluster) - before < 24 * rows * 0.7
+
+
+def moved_bytes(cluster: Any) -> int:
+    return sum([entry["total"] for agent in cluster.workers.values() for entry in agent.transfer_incoming_log])
+
+
+def test_a_shuffle_through_the_store_survives_the_loss_of_an_agent(tmp_path):
+    def slow(part: pd.DataFrame) -> pd.DataFrame:
+        linger(tmp_path / "begun", tmp_path / "again", 0)
+        return part
+
+    with dask.config.set({"dataframe.shuffle.method": "disk"}):
+        made = frame().map_partitions(slow, meta=frame()._meta).shuffle("a").b.sum()
+        assert lost_in_the_middle(tmp_path, lambda: made) == 7140
+
+
+def test_a_shuffle_of_which_a_worker_process_dies(through_store, tmp_path):
+    def grouper(item: int) -> int:
+        if item == 5:
+            die_first(tmp_path / "begun", 1, item)
+        return item % 2
+
+    groups = through_store(db.from_sequence(range(8), npartitions=2).groupby(grouper, shuffle="disk"))
+    assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
+    assert len(notes(tmp_path / "begun")) == 3
+
+
+def test_reducers_that_only_the_users_process_can_run(through_store):
+    unpicklable = threading.Lock()
+
+    def grouper(item: int) -> int:
+        with unpicklable:
+            return item % 2
+
+    groups = through_store(db.from_sequence(range(8), npartitions=2).groupby(grouper, shuffle="disk"))
+    assert {key: sorted(items) for key, items in groups} == {0: [0, 2, 4, 6], 1: [1, 3, 5, 7]}
 
 
 # -- shuffles between workers ---------------------------------------------------------------------------------
@@ -448,9 +536,15 @@ def shuffles(method: str) -> dict[str, Any]:
     "name", ["shuffle", "merge", "apply", "set_index", "sum after it", "twice", "fewer", "more"]
 )
 def test_shuffles_between_workers(get, name):
-    ours = shuffles("p2p")[name].compute(scheduler=get)
+    same_frames(shuffles("p2p")[name].compute(scheduler=get), shuffles_by_tasks(name))
+
+
+def shuffles_by_tasks(name: str) -> Any:
     with dask.config.set({"dataframe.shuffle.method": "tasks"}):
-        theirs = shuffles("tasks")[name].compute(scheduler="sync")
+        return shuffles("tasks")[name].compute(scheduler="sync")
+
+
+def same_frames(ours: Any, theirs: Any) -> None:
     if isinstance(ours, float):
         assert ours == theirs
         return

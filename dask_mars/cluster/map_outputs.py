@@ -1,0 +1,207 @@
+"""Shuffles through the store on several hosts: each host gets of a map output what its own reducers read.
+
+A *selection* is a chunk with the parts of a map output for the reducers of one host. It is made where the map
+output is, and travels in its place. Reducers at the host of a map output read that itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from dask_mars.cluster.partition.subtasks import NO_HOST
+from dask_mars.graph.chunks import ChunkGraph, Operand, Step
+from dask_mars.worker.shuffle import map_bag, map_frame, reduce_bag, reduce_frame, select
+
+_MAPS = frozenset({map_bag, map_frame})
+#: The functions of reducers, and which of their arguments is the number of the reducer.
+_REDUCES: dict[Callable[..., Any], int] = {reduce_bag: 1, reduce_frame: 0}
+
+
+@dataclass(slots=True)
+class Selections:
+    """The reducers of a graph and what they read.
+
+    Attributes
+    ----------
+    host_of : dict
+        The host that each reducer is for.
+    inputs : dict
+        Of each reducer, its inputs were all map outputs at its host.
+    chunks : dict
+        The selection for a map output and a host.
+    """
+
+    host_of: dict[int, int] = field(default_factory=dict)
+    inputs: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    chunks: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def route(self, graph: ChunkGraph, placed: list[int]) -> None:
+        """Have each reducer read map outputs of its own host, and selections of those of others.
+
+        Parameters
+        ----------
+        graph : ChunkGraph
+            Its inputs are changed.
+        placed : list of int
+            Host of each chunk. Selections that nobody reads go nowhere.
+        """
+        needed = set()
+        for reducer, inputs in self.inputs.items():
+            here, routed = placed[reducer], []
+            for source in inputs:
+                selection = self.chunks.get((source, here))
+                if selection is not None and placed[source] != here:
+                    needed.add(selection)
+                    source = selection
+                routed.append(source)
+            graph.inputs[reducer] = tuple(routed)
+        for selection in self.chunks.values():
+            if selection not in needed:
+                placed[selection] = NO_HOST
+
+
+def with_selections(
+    graph: ChunkGraph, slots: Sequence[int], fixed: Collection[int] = ()
+) -> tuple[ChunkGraph, Selections, Mapping[int, int]]:
+    """Add to a graph a selection for each map output and each host that has reducers of it.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Is not changed.
+    slots : sequence of int
+        How much each host has to compute with: its share of the reducers.
+    fixed : collection of int
+        Reducers that others have placed. They read map outputs themselves.
+
+    Returns
+    -------
+    ChunkGraph
+        The graph, which reads no selection before `Selections.route`.
+    Selections
+        What was added.
+    mapping
+        New number of each chunk.
+    """
+    reads = _reads_of_reducers(graph, fixed)
+    if len(slots) < 2 or not reads:
+        return graph, Selections(), {chunk: chunk for chunk in range(len(graph))}
+    host_of = _hosts_of_reducers(reads, slots)
+    parts: dict[int, dict[int, set[int]]] = {}
+    for chunk, numbers in reads.items():
+        for source, number in numbers.items():
+            parts.setdefault(source, {}).setdefault(host_of[chunk], set()).add(number)
+    found, new, selections = _Rebuilt(graph, parts).result()
+    selections.host_of = {new[chunk]: host for chunk, host in host_of.items()}
+    selections.inputs = {chunk: found.inputs[chunk] for chunk in selections.host_of}
+    return found, selections, new
+
+
+def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, dict[int, int]]:
+    """Return for each reducer the map outputs that it reads a part of, and the number of the part."""
+    maps = {
+        number
+        for number, operand in enumerate(graph.operands)
+        if operand.functions[operand.steps[-1].function] in _MAPS
+    }
+    reduces = {
+        number: steps for number, operand in enumerate(graph.operands) if (steps := _reducing_steps(operand))
+    }
+    reads: dict[int, dict[int, int]] = {}
+    for chunk, operand in enumerate(graph.operand_of) if maps and reduces else ():
+        if operand not in reduces or chunk in fixed:
+            continue
+        numbers: dict[int, int] = {}
+        for place, slots in reduces[operand]:
+            number = graph.literals[chunk][place]
+            for slot in slots:
+                source = graph.inputs[chunk][slot]
+                if graph.operand_of[source] in maps:
+                    # One that is read for two parts is read itself.
+                    numbers[source] = number if numbers.get(source, number) == number else -1
+        reads[chunk] = {source: number for source, number in numbers.items() if number >= 0}
+    return {chunk: numbers for chunk, numbers in reads.items() if numbers}
+
+
+def _reducing_steps(operand: Operand) -> list[tuple[int, list[int]]]:
+    """Return for each step that reduces which literal is its number, and which inputs it reads."""
+    found = []
+    count = operand.input_count
+    for step in operand.steps:
+        place = _REDUCES.get(operand.functions[step.function])
+        if place is not None:
+            literal = step.slots[place] - count
+            if 0 <= literal < operand.literal_count:
+                found.append((literal, [slot for slot in step.slots if slot < count]))
+    return found
+
+
+def _hosts_of_reducers(reads: Mapping[int, Mapping[int, int]], slots: Sequence[int]) -> dict[int, int]:
+    """Divide the reducers of each shuffle among hosts: neighbours together, in proportion to slots."""
+    shuffles: dict[int, list[tuple[int, int]]] = {}
+    for chunk, numbers in reads.items():
+        # A shuffle is known by the first of its map outputs.
+        first = min(numbers)
+        shuffles.setdefault(first, []).append((numbers[first], chunk))
+    ends = list(accumulate(slots))
+    host_of = {}
+    for reducers in shuffles.values():
+        for place, (_, chunk) in enumerate(sorted(reducers)):
+            host_of[chunk] = bisect_right(ends, place * ends[-1] / len(reducers))
+    return host_of
+
+
+class _Rebuilt:
+    """A graph with selections behind their map outputs.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        The graph.
+    parts : mapping
+        Of each map output, the numbers of the parts that each host reads.
+    """
+
+    def __init__(self, graph: ChunkGraph, parts: Mapping[int, Mapping[int, Collection[int]]]) -> None:
+        self._graph = graph
+        self._parts = parts
+
+    def result(self) -> tuple[ChunkGraph, dict[int, int], Selections]:
+        """Return the graph, the new number of each chunk, and the selections."""
+        graph, selections = self._graph, Selections()
+        operand = len(graph.operands)
+        new: dict[int, int] = {}
+        found = ChunkGraph(
+            operands=[*graph.operands, Operand("select", (select,), (Step(0, (0, 1), ()),), 1, 1)],
+            declared=graph.declared,
+        )
+
+        def add(key: Any, operand: int, literals: tuple[Any, ...], inputs: tuple[int, ...]) -> int:
+            found.keys.append(key)
+            found.operand_of.append(operand)
+            found.literals.append(literals)
+            found.inputs.append(inputs)
+            return len(found) - 1
+
+        for chunk, key in enumerate(graph.keys):
+            inputs = tuple([new[source] for source in graph.inputs[chunk]])
+            new[chunk] = add(key, graph.operand_of[chunk], graph.literals[chunk], inputs)
+            for host, numbers in sorted(self._parts.get(chunk, {}).items()):
+                literals = (tuple(sorted(numbers)),)
+                selection = add(("mars-selection", key, host), operand, literals, (new[chunk],))
+                selections.chunks[new[chunk], host] = selection
+        found.values = {new[chunk]: value for chunk, value in graph.values.items()}
+        found.outputs = [new[chunk] for chunk in graph.outputs]
+        found.ids = {key: new[chunk] for key, chunk in graph.ids.items()}
+        found.in_client = {new[chunk] for chunk in graph.in_client}
+        found.retries = {new[chunk]: count for chunk, count in graph.retries.items()}
+        found.priorities = {new[chunk]: priority for chunk, priority in graph.priorities.items()}
+        found.restrictions = {new[chunk]: restriction for chunk, restriction in graph.restrictions.items()}
+        return found, new, selections
+
+
+__all__ = ["Selections", "with_selections"]
