@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
 
+#: What results take in the memory of an agent, and what they may take.
+STORED, STORE_LIMIT = "mars_stored_bytes", "mars_store_limit_bytes"
 #: Under which the overview finds how far subtasks are.
 SUBTASKS = "dask-mars-subtasks"
 
@@ -44,8 +46,8 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
         # Some on disk may be of subtasks that are not done yet, and of no result that Dask knows of.
         "spilled_bytes": {"memory": min(on_disk_bytes, managed_bytes), "disk": on_disk_bytes},
         "mars_chunks_running": sum(running.values()),
-        "mars_stored_bytes": store["stored_bytes"],
-        "mars_store_limit_bytes": store["limit_bytes"],
+        STORED: store["stored_bytes"],
+        STORE_LIMIT: store["limit_bytes"],
         SUBTASKS: [
             (key, computed.get(number, 0), running[number])
             for key, number in list(subtasks.items())
@@ -54,4 +56,4 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
     }
 
 
-__all__ = ["SUBTASKS", "measure"]
+__all__ = ["STORED", "STORE_LIMIT", "SUBTASKS", "measure"]

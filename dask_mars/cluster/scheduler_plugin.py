@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed import SchedulerPlugin, Status
 
 from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.metrics import STORE_LIMIT, STORED
 from dask_mars.cluster.partition.placement import HostState, choose_host
 from dask_mars.scheduler.assigner import GraphProgress, assign
 from dask_mars.scheduler.events import GraphPlan
@@ -209,8 +210,9 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
             worker = workers[address]
             if not has_resources(worker.resources, needed):
                 continue
-            limit = worker.memory_limit
-            free = max(limit - int(worker.metrics.get("memory", 0)), 0) if limit else None
+            # What Dask takes for the limit counts the agent's disk.
+            limit = worker.metrics.get(STORE_LIMIT)
+            free = None if limit is None else max(limit - worker.metrics[STORED], 0)
             hosts[address] = HostState(held[address], worker.occupancy / max(worker.nthreads, 1), free)
         if planned not in hosts or len(hosts) < 2:
             return

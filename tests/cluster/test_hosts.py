@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ import dask_mars
 from tests.array_calls import CALLS, Arrays, assert_close
 from tests.conftest import certificates, environment_for_scripts, eventually, files, shared_hosts
 from tests.namespaces import Host, Network, why_not
-from tests.tasks import notes, pass_on
+from tests.tasks import block_of_unknown_size, notes, pass_on, sum_of_blocks
 
 WHY_NOT = why_not()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
@@ -62,9 +62,19 @@ class Site:
         Where they write.
     security : mapping, optional
         Of `distributed.Security`.
+    options : sequence of str, optional
+        For the scheduler.
+    **env
+        Variables in its environment.
     """
 
-    def __init__(self, directory: Path, security: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        security: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        **env: str,
+    ) -> None:
         self.directory = directory
         self.programs: dict[Host, subprocess.Popen[Any]] = {}
         self._security = security
@@ -72,8 +82,8 @@ class Site:
         self.desk = self.network.host("desk")
         self.scheduler = self.network.host("scheduler")
         self.address = f"{'tls' if security else 'tcp'}://{self.scheduler.address}:8786"
-        command = ["dask", "scheduler", "--no-dashboard", "--protocol", self.address[:3]]
-        self._start(self.scheduler, command + tls_options("scheduler", security))
+        command = ["dask", "scheduler", "--no-dashboard", "--protocol", self.address[:3], *options]
+        self._start(self.scheduler, command + tls_options("scheduler", security), **env)
 
     def __enter__(self) -> Site:
         return self
@@ -91,14 +101,14 @@ class Site:
         with self.desk.entered():
             return Client(self.address, security=security, timeout=LONG_S)
 
-    def agent(self, name: str, *options: str, security: Mapping[str, str] | None = None) -> Host:
-        """Start an agent on a new host."""
+    def agent(self, name: str, *options: str, security: Mapping[str, str] | None = None, **env: str) -> Host:
+        """Start an agent on a new host, with some variables in its environment."""
         host = self.network.host(name)
         folder = self.directory / name
         folder.mkdir()
         command = ["dask_mars.cluster.cli", self.address, "--name", name, "--local-directory", str(folder)]
         command += ["--nworkers=1", "--memory-limit=512MiB", *options]
-        self._start(host, command + tls_options("worker", security or self._security))
+        self._start(host, command + tls_options("worker", security or self._security), **env)
         return host
 
     @contextmanager
@@ -120,12 +130,12 @@ class Site:
         env = environment_for_scripts(str(self.directory))
         return self.desk.popen([sys.executable, "-c", text, self.address, *arguments], env=env)
 
-    def _start(self, host: Host, command: list[str]) -> None:
+    def _start(self, host: Host, command: list[str], **env: str) -> None:
         with (self.directory / f"{host.name}.log").open("wb") as log:
             self.programs[host] = host.popen(
                 [sys.executable, "-m", *command],
                 cwd=self.directory,
-                env=environment_for_scripts(str(self.directory), **SHORT),
+                env=environment_for_scripts(str(self.directory), **SHORT, **env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -252,6 +262,32 @@ def test_hosts_exchange_what_they_have_computed(client, tmp_path):
         # More than a chunk of it, and nobody but the other host had any.
         assert host.traffic()[0] - received > 300 * 300 * 8
         assert host.traffic()[1] - sent > 300 * 300 * 8
+
+
+def test_three_unequal_hosts(tmp_path):
+    """Seed 003, worker selection: by input bytes, then by free resources, as they really are."""
+    verbose = {"DASK_LOGGING__DASK_MARS": "info"}
+    with Site(tmp_path, options=["--preload", "dask_mars.scheduler"], **verbose) as site:
+        site.agent("fast", DESK="fast")
+        site.agent("slow", DESK="slow", SECONDS="0.3")
+        site.agent("small", "--memory-limit=256MiB", DESK="small")
+        with site.client() as client:
+            client.wait_for_workers(3, timeout=LONG_S)
+            count = 48
+            blocks = [dask.delayed(block_of_unknown_size)(number) for number in range(count)]
+            joined = [
+                dask.delayed(sum_of_blocks)(tmp_path, *[blocks[(number + step) % count] for step in (0, 7, 20)])
+                for number in range(count)
+            ]
+            found = dask.compute(joined, scheduler=dask_mars.get)[0]
+            assert found == dask.compute(joined, scheduler="sync")[0]
+        log = site.log(site.scheduler)
+        moves = [line for line in log.splitlines() if " goes to tcp://" in line]
+        assert moves
+        # What was planned for the slow host went to others, which did not have all of its inputs either.
+        computed = notes(tmp_path / "summed")
+        print(*moves, *[(name, computed.count(name)) for name in ("fast", "slow", "small")], sep="\n")
+        assert computed.count("slow") < computed.count("fast")
 
 
 def test_only_servers_of_dask_listen(client):

@@ -226,8 +226,6 @@ async def test_a_few_bytes_are_no_reason_to_leave_the_plan(client, scheduler, a,
 
 @gen_cluster(**THREE)
 async def test_a_host_that_is_short_of_memory_gets_no_more(client, scheduler, a, b, c):
-    known = scheduler.workers[c.address]
-    known.memory_limit = 10**9
     scheduler.add_plugin(ShortOfMemory(scheduler, c.address))
     futures = submit(client, joined([1_000_000, 1_000_100, 100]), at(a, b, c))
     assert await futures["join"] == 2_000_200
@@ -241,7 +239,7 @@ class ShortOfMemory(SchedulerPlugin):
         self.worker = scheduler.workers[address]
 
     def transition(self, *_: Any, **__: Any) -> None:
-        self.worker.metrics["memory"] = 999_900_000
+        self.worker.metrics |= {"mars_store_limit_bytes": 10**9, "mars_stored_bytes": 999_900_000}
 
 
 @gen_cluster(**THREE)

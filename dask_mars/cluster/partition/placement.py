@@ -26,7 +26,7 @@ class HostState(NamedTuple):
     busy_s : float
         Seconds of estimated work that each of its slots has before it.
     free_bytes : int or None
-        Memory that nothing takes; None where that is not known.
+        What its store has room for in memory; None where that is not known.
     """
 
     held_bytes: int
