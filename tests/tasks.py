@@ -35,12 +35,6 @@ def noted(path: str | Path, value: Any) -> Any:
     return value
 
 
-def block_of_unknown_size(number: int) -> Any:
-    """Return an array: every third one has 12 MB, others next to nothing."""
-    time.sleep(float(os.environ.get("SECONDS", "0")))
-    return np.full(1_500_000 if number % 3 == 0 else 10, float(number))
-
-
 def sum_of_blocks(folder: Path, *blocks: Any) -> float:
     """Return a sum, and note on which host."""
     time.sleep(float(os.environ.get("SECONDS", "0")))
