@@ -17,6 +17,7 @@ from distributed import SchedulerPlugin, Status
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import STORE_LIMIT, STORED
 from dask_mars.cluster.partition.placement import HostState, choose_host
+from dask_mars.diagnostics.finish_callback import FINISHED_TOPIC
 from dask_mars.scheduler.assigner import GraphProgress, assign
 from dask_mars.scheduler.events import GraphPlan
 
@@ -80,6 +81,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         self._assigned: dict[str, tuple[frozenset[str], dict[Any, str]]] = {}
         #: How many subtasks of each computation there are.
         self._counts: defaultdict[str, int] = defaultdict(int)
+        #: Subtasks that finish callbacks were told of.
+        self._told: set[Any] = set()
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
 
@@ -136,8 +139,11 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         plan = self._plans.get(key)
         if plan is None:
             return
+        if finish == "memory" and plan.chunks:
+            self._tell(key)
         if finish == "forgotten":
             del self._plans[key]
+            self._told.discard(key)
             self._counts[plan.computation] -= 1
             if not self._counts[plan.computation]:
                 del self._counts[plan.computation]
@@ -152,6 +158,13 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
                 self._place(task, plan)
                 # Not in the middle of Dask's own transitions.
                 self._scheduler.loop.add_callback(self._resume)
+
+    def _tell(self, key: Any) -> None:
+        """Tell finish callbacks of a subtask, once: it may be computed again because its results were lost."""
+        if key not in self._told:
+            self._told.add(key)
+            (worker, *_) = self._scheduler.tasks[key].who_has
+            self._scheduler.log_event(FINISHED_TOPIC, {"key": key, "worker": worker.address})
 
     # -- places -----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dask_mars.diagnostics.event_log import EventLog
+from dask_mars.diagnostics.finish_callback import FinishCallback
 from dask_mars.engine.listeners import EngineView, Listener, listeners
 from dask_mars.graph.ids import SubtaskId, decode_subtask_id
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EngineView",
     "EventLog",
+    "FinishCallback",
     "Listener",
     "Progress",
     "SubtaskId",

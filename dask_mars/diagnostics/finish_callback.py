@@ -1,0 +1,124 @@
+"""Finish callbacks: a function that hears of each chunk when it is computed, once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, listeners
+from dask_mars.graph.chunks import Key
+from dask_mars.scheduler.events import ChunksFinished, ForgetGraph
+
+logger = logging.getLogger(__name__)
+
+#: Under which a cluster's scheduler says that subtasks are computed.
+FINISHED_TOPIC = "dask-mars-finished"
+
+#: Called with a key and where it was computed.
+OnFinish = Callable[[Key, str], Any]
+
+
+class FinishCallback(Listener):
+    """Calls a function once for each chunk that is computed, while the context lasts.
+
+    It does not matter how often a chunk was tried, or on how many workers. Any number of callbacks hear of it, in
+    the user's process, in that of an agent (by ``client.run``), and, given a client, on any host that reaches a
+    cluster's scheduler.
+
+    Parameters
+    ----------
+    function : callable
+        Is given Dask's key of the chunk and the worker's process, as text. With `client` it is given the key of a
+        subtask, whose second part `decode_subtask_id` reads as ``bytes.fromhex(key[1])``, and the agent's address.
+        It is called in the thread of the engine or client, which waits for it. One that raises is not called
+        again.
+    client : distributed.Client, optional
+        Hear of all that is computed on its cluster, for whomever. The scheduler needs the plugin
+        (``dask scheduler --preload dask_mars.scheduler``). Default: what the engines of this process compute.
+
+    Examples
+    --------
+    >>> import dask_mars
+    >>> from operator import add
+    >>> heard = []
+    >>> with FinishCallback(lambda key, worker: heard.append(key)):
+    ...     dask_mars.get({"x": (add, 1, 2), "y": (add, "x", 10)}, ["x", "y"])
+    (3, 13)
+    >>> sorted(heard)
+    ['x', 'y']
+    """
+
+    def __init__(self, function: OnFinish, client: Any = None) -> None:
+        self._function = function
+        self._client = client
+        #: Which chunks of each graph of an engine were told.
+        self._told: dict[tuple[int, int], bytearray] = {}
+
+    def __enter__(self) -> FinishCallback:
+        if self._client is None:
+            listeners.add(self)
+        else:
+            _of_clusters.add(self._client, self._function)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._client is None:
+            listeners.remove(self)
+        else:
+            _of_clusters.remove(self._client, self._function)
+
+    def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
+        """Tell of chunks that are computed."""
+        if isinstance(event, ForgetGraph):
+            self._told.pop((engine.number, event.graph), None)
+        elif isinstance(event, ChunksFinished):
+            run = engine.runs.get(event.graph)
+            if run is None:
+                return
+            told = self._told.setdefault((engine.number, event.graph), bytearray(len(run.graph)))
+            pid = engine.pids().get(event.worker)
+            for chunk in event.chunks:
+                if not told[chunk]:
+                    told[chunk] = 1
+                    self._function(run.graph.keys[chunk], "this process" if pid is None else f"process {pid}")
+
+
+class _OfClusters:
+    """The callbacks for clusters, of which a client takes one for each topic."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._functions: dict[str, tuple[OnFinish, ...]] = {}
+
+    def add(self, client: Any, function: OnFinish) -> None:
+        with self._lock:
+            functions = self._functions[client.id] = (*self._functions.get(client.id, ()), function)
+            if len(functions) == 1:
+                client.subscribe_topic(FINISHED_TOPIC, lambda event: self._tell(client, event[1]))
+
+    def remove(self, client: Any, function: OnFinish) -> None:
+        with self._lock:
+            functions = list(self._functions.get(client.id, ()))
+            if function not in functions:
+                return
+            functions.remove(function)
+            self._functions[client.id] = tuple(functions)
+            if not functions:
+                del self._functions[client.id]
+                if client.status == "running":
+                    client.unsubscribe_topic(FINISHED_TOPIC)
+
+    def _tell(self, client: Any, message: Mapping[str, Any]) -> None:
+        for function in self._functions.get(client.id, ()):
+            try:
+                function(tuple(message["key"]), message["worker"])
+            except Exception:
+                logger.exception("%r raised, and is told nothing more", function)
+                self.remove(client, function)
+
+
+_of_clusters = _OfClusters()
+
+__all__ = ["FINISHED_TOPIC", "FinishCallback"]
