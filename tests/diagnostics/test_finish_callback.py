@@ -70,13 +70,13 @@ class Target:
         self.sizes[str(where[0].start)] = len(value)
 
 
-def test_one_that_raises_is_not_called_again(told, nothing_left_behind):
+def test_one_that_raises_is_not_called_again(get, told, nothing_left_behind):
     def fails(key: Any, worker: str) -> None:
         told.append((key, worker))
         raise ValueError("no")
 
-    with Runtime(1) as runtime, FinishCallback(fails):
-        assert runtime.get({"x": (operator.add, 1, 2), "y": (operator.add, "x", 3)}, "y") == 6
+    with FinishCallback(fails):
+        assert get({"x": (operator.add, 1, 2), "y": (operator.add, "x", 3)}, "y") == 6
     assert len(told) == 1
     assert "told nothing more" in nothing_left_behind.pop()
 
