@@ -2,11 +2,15 @@
 
 The layout is Mars's: task, four bytes; stage, two; subtask, six; each little endian. Such an id is composed, not
 drawn: it needs no registry to be unique and no look-up to be understood.
+
+Within an engine a task is a graph, a stage the depth of a chunk in its graph, and a subtask a chunk. On clusters a
+subtask is a region of a graph.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 #: Bytes of an id.
@@ -87,3 +91,55 @@ def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
     if graph == GRAPH_LIMIT:
         raise ValueError("these bytes stand for no subtask")
     return SubtaskId(graph, stage, low | high << 16)
+
+
+def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
+    """Return of each chunk the longest way to it from a chunk without inputs, in steps; 0 for those themselves.
+
+    Parameters
+    ----------
+    inputs : sequence of sequence of int
+        Inputs of each chunk, which have smaller numbers than the chunk itself.
+
+    Examples
+    --------
+    >>> depths_of([(), (), (0, 1), (0, 2)])
+    [0, 0, 1, 2]
+    """
+    depths = [0] * len(inputs)
+    for chunk, sources in enumerate(inputs):
+        if sources:
+            depths[chunk] = 1 + max([depths[source] for source in sources])
+    return depths
+
+
+class SubtaskIds:
+    """The ids of a graph's chunks. The depths are computed when the first id is asked for, in any thread.
+
+    Parameters
+    ----------
+    graph : int
+        Number of the graph.
+    inputs : sequence of sequence of int
+        Inputs of each chunk, which have smaller numbers than the chunk itself.
+
+    Examples
+    --------
+    >>> decode_subtask_id(SubtaskIds(7, [(), (), (0, 1)])[2])
+    SubtaskId(graph=7, stage=1, number=2)
+    """
+
+    __slots__ = ("_depths", "_graph", "_inputs")
+
+    def __init__(self, graph: int, inputs: Sequence[Sequence[int]]) -> None:
+        self._graph = graph
+        self._inputs = inputs
+        self._depths: list[int] | None = None
+
+    def __getitem__(self, chunk: int) -> bytes:
+        """Return the id of a chunk. Those that are deeper than two bytes can say have the largest stage."""
+        depths = self._depths
+        if depths is None:
+            # Two threads that come here at once find the same.
+            depths = self._depths = depths_of(self._inputs)
+        return subtask_id(self._graph, min(depths[chunk], STAGE_LIMIT - 1), chunk)

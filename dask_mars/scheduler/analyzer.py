@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dask_mars.graph.ids import depths_of
 from dask_mars.scheduler.events import GraphPlan
 
 
@@ -62,12 +63,8 @@ def _declared(plan: GraphPlan) -> Callable[[int], int]:
 
 def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
     """Return `Analysis.depth` and `Analysis.demand` alone."""
-    depth = [0] * len(plan.inputs)
+    depth = depths_of(plan.inputs)
     demand = [-1] * len(plan.inputs)
-    for chunk, inputs in enumerate(plan.inputs):
-        if not inputs:
-            continue
-        depth[chunk] = 1 + max([depth[source] for source in inputs])
     # What comes after a chunk has a greater id, so that its own demand is known when it is passed on.
     for chunk in range(len(plan.inputs) - 1, -1, -1):
         deepest = max(depth[chunk], demand[chunk])

@@ -16,7 +16,9 @@ from dask_mars.graph.ids import (
     STAGE_LIMIT,
     SUBTASK_ID_BYTES,
     SubtaskId,
+    SubtaskIds,
     decode_subtask_id,
+    depths_of,
     subtask_id,
     write_subtask_id,
 )
@@ -72,6 +74,46 @@ def test_number_out_of_range_is_refused(numbers):
 def test_bytes_that_are_no_id_are_refused(data):
     with pytest.raises(ValueError, match="subtask"):
         decode_subtask_id(data)
+
+
+# -- the ids of a graph's chunks ------------------------------------------------------------------------------
+
+
+@st.composite
+def inputs_of_graphs(draw: st.DrawFn) -> list[tuple[int, ...]]:
+    count = draw(st.integers(0, 20))
+    return [
+        tuple(draw(st.lists(st.integers(0, max(chunk - 1, 0)), max_size=min(chunk, 3)))) for chunk in range(count)
+    ]
+
+
+@given(st.integers(0, GRAPH_LIMIT - 1), inputs_of_graphs())
+def test_ids_of_chunks_say_graph_depth_and_number(graph, inputs):
+    ids_of_chunks = SubtaskIds(graph, inputs)
+    stages = []
+    for chunk, sources in enumerate(inputs):
+        said = decode_subtask_id(ids_of_chunks[chunk])
+        assert (said.graph, said.number) == (graph, chunk)
+        assert said.stage == max([stages[source] + 1 for source in sources], default=0)
+        stages.append(said.stage)
+    assert depths_of(inputs) == stages
+
+
+def test_stage_of_what_is_too_deep_is_the_largest():
+    inputs = [(), *[(chunk,) for chunk in range(STAGE_LIMIT)]]
+    ids_of_chunks = SubtaskIds(1, inputs)
+    assert ids_of_chunks[STAGE_LIMIT - 1] == subtask_id(1, STAGE_LIMIT - 1, STAGE_LIMIT - 1)
+    assert ids_of_chunks[STAGE_LIMIT] == subtask_id(1, STAGE_LIMIT - 1, STAGE_LIMIT)
+
+
+def test_depths_are_computed_once_and_not_before_an_id_is_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ids, "depths_of", lambda inputs: asked.append(inputs) or depths_of(inputs))
+    inputs = [(), (0,)]
+    ids_of_chunks = SubtaskIds(1, inputs)
+    assert not asked
+    assert [ids_of_chunks[chunk] for chunk in (1, 0, 1)] == [subtask_id(1, chunk, chunk) for chunk in (1, 0, 1)]
+    assert asked == [inputs]
 
 
 # -- the control page -----------------------------------------------------------------------------------------
