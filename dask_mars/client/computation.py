@@ -322,7 +322,7 @@ class Computation:
         error = message.error
         if isinstance(error, FailureRecord):
             error = unpack_error(error)
-        error.add_note(raised_by(self._graph, message.chunk))
+        error.add_note(raised_by(self._graph, message.chunk, run.subtask_ids[message.chunk]))
         raise error
 
     def _on_stopped(self, run: GraphRun, message: client_messages.Stopped) -> None:

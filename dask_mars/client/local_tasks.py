@@ -28,9 +28,20 @@ def local_literals(graph: ChunkGraph, chunk: int) -> tuple[Any, ...]:
     return tuple([interprocess(literal) for literal in graph.literals[chunk]])
 
 
-def raised_by(graph: ChunkGraph, chunk: int) -> str:
-    """Return the note that an exception gets about where it comes from."""
-    return f"dask_mars: raised by task {graph.keys[chunk]!r} of layer {graph.layer_of(chunk)!r}"
+def raised_by(graph: ChunkGraph, chunk: int, id: bytes | None = None) -> str:
+    """Return the note that an exception gets about where it comes from.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        The graph.
+    chunk : int
+        Which of it.
+    id : bytes, optional
+        The chunk's id, if an engine computes the graph.
+    """
+    named = "" if id is None else f" [{id.hex()}]"
+    return f"dask_mars: raised by task {graph.keys[chunk]!r}{named} of layer {graph.layer_of(chunk)!r}"
 
 
 __all__ = ["local_literals", "raised_by", "run_chunk"]

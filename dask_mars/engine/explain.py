@@ -12,10 +12,11 @@ from dask_mars.engine.graph_run import GraphRun
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
 from dask_mars.scheduler.memory import RESERVATION
+from dask_mars.scheduler.objects import ObjectId
 from dask_mars.scheduler.states import State
 
-#: Longer lists of keys are cut.
-_KEYS_SHOWN = 3
+#: Longer lists of chunks are cut.
+_SHOWN = 3
 _ENDS = {
     State.FINISHED: "is computed",
     State.FREED: "was computed, and its memory is free again",
@@ -55,7 +56,7 @@ def explain(
     reservations: Mapping[int, Hashable] = _NO_RESERVATIONS,
     persisted: int = 0,
 ) -> str:
-    """Say of each graph how far it is and what it waits for.
+    """Say of each graph how far it is and what it waits for. Chunks have their ids in brackets.
 
     Parameters
     ----------
@@ -86,19 +87,17 @@ def explain(
         counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
         lines.append(f"graph {number}: {counts}")
     for worker, pid in pids.items():
-        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in machine.in_hand(worker)]
-        line = f"worker {worker} (process {pid}) has {_listed(in_hand)}"
+        line = f"worker {worker} (process {pid}) has {_listed(runs, machine.in_hand(worker))}"
         if step := steps.get(worker):
-            line += f", and {_DOES[step.name]} {runs[step.graph].graph.keys[step.chunk]!r}"
+            line += f", and {_DOES[step.name]} {runs[step.graph].name_of(step.chunk)}"
         lines.append(line)
     if client_in_hand := machine.in_hand(CLIENT):
-        in_hand = [repr(runs[graph].graph.keys[chunk]) for graph, chunk in client_in_hand]
-        lines.append(f"the user's process has {_listed(in_hand)}")
+        lines.append(f"the user's process has {_listed(runs, client_in_hand)}")
     blocked = machine.blocked
     if blocked is not None:
         graph, chunk, required_bytes = blocked
-        key = reservations[chunk] if graph == RESERVATION else runs[graph].graph.keys[chunk]
-        lines.append(f"{key!r} is next and waits for {format_bytes(required_bytes)} of memory")
+        name = repr(reservations[chunk]) if graph == RESERVATION else runs[graph].name_of(chunk)
+        lines.append(f"{name} is next and waits for {format_bytes(required_bytes)} of memory")
     return "\n".join(lines)
 
 
@@ -109,14 +108,17 @@ def explain_chunk(
     now_s: float,
     steps: Mapping[int, RunningStep] = _NO_STEPS,
 ) -> str:
-    """Say why a chunk is not being computed, and if that is because of another, why that one is not."""
+    """Say why a chunk is not being computed, and if that is because of another, why that one is not.
+
+    Chunks have their ids in brackets.
+    """
     return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps))
 
 
 def _reasons(
     machine: Machine, run: GraphRun, number: int, chunk: int, now_s: float, steps: Mapping[int, RunningStep]
 ) -> Iterator[str]:
-    name = repr(run.graph.keys[chunk])
+    name = run.name_of(chunk)
     state = machine.state_of(number, chunk)
     if state in _ENDS:
         yield f"{name} {_ENDS[state]}"
@@ -153,8 +155,8 @@ def _why_ready(machine: Machine, number: int, chunk: int, now_s: float) -> str:
     return "waits for a worker"
 
 
-def _listed(keys: Sequence[str]) -> str:
-    if not keys:
+def _listed(runs: Mapping[int, GraphRun], chunks: Sequence[ObjectId]) -> str:
+    if not chunks:
         return "nothing"
-    more = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
-    return ", ".join(keys[:_KEYS_SHOWN]) + more
+    more = f" and {len(chunks) - _SHOWN} more" if len(chunks) > _SHOWN else ""
+    return ", ".join([runs[graph].name_of(chunk) for graph, chunk in chunks[:_SHOWN]]) + more

@@ -9,6 +9,7 @@ from typing import Any
 
 from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.graph.ids import SubtaskIds
 from dask_mars.protocol.columns import PackedOperand
 from dask_mars.protocol.object_ref import Block, ObjectRef
 from dask_mars.protocol.pickling import FailureRecord
@@ -112,6 +113,8 @@ class GraphRun:
         Send one chunk a message, because some chunk of a message could not be read.
     measurements : ChunkMeasurements
         What is kept of chunks that have been computed.
+    subtask_ids : SubtaskIds
+        The ids by which people are told of chunks.
     """
 
     number: int
@@ -129,6 +132,7 @@ class GraphRun:
     client_only: set[int] = field(default_factory=set)
     one_by_one: bool = False
     measurements: ChunkMeasurements = field(init=False)
+    subtask_ids: SubtaskIds = field(init=False)
 
     def __post_init__(self) -> None:
         self.refs = [None] * len(self.graph)
@@ -136,3 +140,8 @@ class GraphRun:
         count = len(self.graph)
         durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count
         self.measurements = ChunkMeasurements(self.number, self.graph.keys, durations_s, stored_bytes)
+        self.subtask_ids = SubtaskIds(self.number, self.graph.inputs)
+
+    def name_of(self, chunk: int) -> str:
+        """Return what people are told a chunk is called: its key, and its id in brackets."""
+        return f"{self.graph.keys[chunk]!r} [{self.subtask_ids[chunk].hex()}]"

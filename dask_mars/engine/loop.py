@@ -723,10 +723,11 @@ class Engine:
         if running is not None:
             graph, chunk = running
             run = self._runs[graph]
-            key = repr(run.graph.keys[chunk])
-            logger.info("worker %d %s while it ran %s", number, describe_exit(code), key)
+            if logger.isEnabledFor(logging.INFO):
+                logger.info("worker %d %s while it ran %s", number, describe_exit(code), run.name_of(chunk))
             if run.plan.is_repeatable(chunk):
-                run.errors[chunk] = WorkerDied(key, code, self.settings.allowed_worker_losses + 1)
+                attempts = self.settings.allowed_worker_losses + 1
+                run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, attempts)
         return running
 
     # -- the end ----------------------------------------------------------------------------------------------

@@ -139,10 +139,9 @@ class Receiver:
             # Only alone can a chunk be told from its companions.
             to_client = len(chunks) == 1
             run.one_by_one = True
-        if to_client:
-            logger.debug(
-                "%r runs in the user's process: it is %s between processes", run.graph.keys[chunks[0]], reason
-            )
+        if to_client and logger.isEnabledFor(logging.DEBUG):
+            name = run.name_of(chunks[0])
+            logger.debug("%s runs in the user's process: it is %s between processes", name, reason)
         return ChunksReturned(handle.number, number, chunks, to_client)
 
     def _on_retained(self, handle: WorkerHandle, message: messages.Retained) -> None:

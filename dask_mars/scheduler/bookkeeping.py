@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dask_mars.errors import StateError
+from dask_mars.graph.ids import SubtaskIds
 from dask_mars.scheduler.estimates import Estimates
 from dask_mars.scheduler.events import GraphPlan, Resources
 from dask_mars.scheduler.objects import ObjectId, StoredObject
@@ -306,7 +307,10 @@ class Graph:
         """
         state = self.state
         if not LEGAL[state[chunk] * _STATES + target]:
-            raise StateError(self.number, chunk, State(state[chunk]).name, State(target).name)
+            error = StateError(self.number, chunk, State(state[chunk]).name, State(target).name)
+            id = SubtaskIds(self.number, self.plan.inputs)[chunk]
+            error.add_note(f"dask_mars: the chunk's id is {id.hex()}")
+            raise error
         state[chunk] = target
 
     def dispatch(self, chunk: int) -> Sequence[int]:

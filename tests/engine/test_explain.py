@@ -19,9 +19,10 @@ import dask_mars
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
+from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
 
-NAMES = ["a", "b", "c", "d"]
+NAMES = ["a", "b", "c", "d", "e", "f"]
 
 
 class _Graph:
@@ -43,21 +44,24 @@ def told(checked: CheckedMachine, key: str, *inputs: tuple[int, ...]) -> list[st
 
 
 CHAIN = ((), (0,), (1,))
+#: What chunks are called: their keys and ids. Those that end with their stage are of the chain.
+A, B, D = [f"{NAMES[chunk]!r} [{subtask_id(1, 0, chunk).hex()}]" for chunk in (0, 1, 3)]
+B_1, C_2 = [f"{NAMES[depth]!r} [{subtask_id(1, depth, depth).hex()}]" for depth in (1, 2)]
 
 
 def test_what_runs_is_in_somebodys_hands():
     checked = CheckedMachine()
     checked.submit(*CHAIN)
-    assert told(checked, "a", *CHAIN) == ["'a' is in the hands of worker 0, and next or running"]
+    assert told(checked, "a", *CHAIN) == [f"{A} is in the hands of worker 0, and next or running"]
 
 
 def test_what_waits_leads_to_what_it_waits_for():
     checked = CheckedMachine()
     checked.submit(*CHAIN)
     assert told(checked, "c", *CHAIN) == [
-        "'c' waits for 1 of its 1 inputs",
-        "'b' waits for 1 of its 1 inputs",
-        "'a' is in the hands of worker 0, and next or running",
+        f"{C_2} waits for 1 of its 1 inputs",
+        f"{B_1} waits for 1 of its 1 inputs",
+        f"{A} is in the hands of worker 0, and next or running",
     ]
 
 
@@ -66,15 +70,15 @@ def test_queues_have_positions():
     inputs = ((), (), (), ())
     checked.submit(*inputs)
     checked.finish(0, 0, seconds=1e-6)
-    assert told(checked, "d", *inputs) == ["'d' is in the hands of worker 0, behind 2 others"]
-    assert told(checked, "a", *inputs) == ["'a' is computed"]
+    assert told(checked, "d", *inputs) == [f"{D} is in the hands of worker 0, behind 2 others"]
+    assert told(checked, "a", *inputs) == [f"{A} is computed"]
 
 
 def test_retries_have_a_time():
     checked = CheckedMachine()
     checked.submit((), default_retries=1)
     checked.post(ChunkFailed(0, 1, 0))
-    assert told(checked, "a", ()) == ["'a' is ready and will be tried again in 0.1 s"]
+    assert told(checked, "a", ()) == [f"{A} is ready and will be tried again in 0.1 s"]
 
 
 def test_steps_are_told():
@@ -83,23 +87,23 @@ def test_steps_are_told():
     run = GraphRun(1, _Graph(()), None, 0)
     steps = {0: RunningStep(1, 0, "load")}
     told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps)
-    assert told == "'a' is in the hands of worker 0, which loads the inputs of it"
+    assert told == f"{A} is in the hands of worker 0, which loads the inputs of it"
     everything = explain(checked.machine, {1: run}, {0: 77}, steps=steps)
-    assert "worker 0 (process 77) has 'a', and loads the inputs of 'a'" in everything.splitlines()
+    assert f"worker 0 (process 77) has {A}, and loads the inputs of {A}" in everything.splitlines()
 
 
 def test_without_workers_they_are_waited_for():
     checked = CheckedMachine(workers=0)
     checked.submit(())
-    assert told(checked, "a", ()) == ["'a' is ready and waits for a worker"]
+    assert told(checked, "a", ()) == [f"{A} is ready and waits for a worker"]
 
 
 def test_the_users_process_has_hands_too():
     checked = CheckedMachine()
     checked.submit((), in_client=frozenset({0}))
-    assert told(checked, "a", ()) == ["'a' is in the hands of the user's process"]
+    assert told(checked, "a", ()) == [f"{A} is in the hands of the user's process"]
     run = GraphRun(1, _Graph(()), None, 0)
-    assert "the user's process has 'a'" in explain(checked.machine, {1: run}, {0: 77})
+    assert f"the user's process has {A}" in explain(checked.machine, {1: run}, {0: 77})
 
 
 def test_memory_is_waited_for():
@@ -108,17 +112,28 @@ def test_memory_is_waited_for():
     checked.submit(*inputs, declared_bytes=[60, 60])
     checked.machine._dispatcher.workers[1] = type(checked.machine._dispatcher.workers[0])()
     checked.post(TimePassed())
-    assert told(checked, "b", *inputs) == ["'b' is ready and waits for 60 B of memory"]
+    assert told(checked, "b", *inputs) == [f"{B} is ready and waits for 60 B of memory"]
     run = GraphRun(1, _Graph(*inputs), None, 0)
     text = explain(checked.machine, {1: run}, {0: 77, 1: 78})
     assert text.splitlines() == [
         "2 workers; the store holds 0 B of 100 B, 60 B are reserved for what is in hand, "
         "0 B are being written to disk",
         "graph 1: 1 READY, 1 RUNNING",
-        "worker 0 (process 77) has 'a'",
+        f"worker 0 (process 77) has {A}",
         "worker 1 (process 78) has nothing",
-        "'b' is next and waits for 60 B of memory",
+        f"{B} is next and waits for 60 B of memory",
     ]
+
+
+def test_longer_lists_of_chunks_are_cut():
+    checked = CheckedMachine()
+    inputs = ((),) * len(NAMES)
+    checked.submit(*inputs)
+    checked.finish(0, 0, seconds=1e-6)
+    run = GraphRun(1, _Graph(*inputs), None, 0)
+    *_, line = explain(checked.machine, {1: run}, {0: 77}).splitlines()
+    shown = ", ".join([run.name_of(chunk) for chunk in (1, 2, 3)])
+    assert line == f"worker 0 (process 77) has {shown} and 2 more"
 
 
 def test_a_running_computation_explains_itself(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import logging
 import os
 import pickle
 import random
@@ -34,6 +35,7 @@ from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.diagnostics import decode_subtask_id
 from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
@@ -88,7 +90,32 @@ def test_notes_name_the_task_and_its_layer(get: Get) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         array.sum().compute(scheduler=get, optimize_graph=False)
     notes = "\n".join(caught.value.__notes__)
-    assert re.search(r"task \('exploding', [01]\) of layer 'exploding'", notes)
+    assert re.search(r"task \('exploding', [01]\) \[[0-9a-f]{24}\] of layer 'exploding'", notes)
+
+
+def test_ids_in_notes_say_how_deep_the_task_is(get: Get) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        get({"a": (abs, -1), "b": (abs, "a"), "c": (divmod, "b", 0)}, ["a", "b", "c"])
+    (found,) = re.findall(r"task 'c' \[([0-9a-f]{24})\] of layer 'c'", "\n".join(caught.value.__notes__))
+    said = decode_subtask_id(bytes.fromhex(found))
+    assert (said.stage, said.number) == (2, 2)
+
+
+def test_log_names_what_a_worker_ran_by_its_id(
+    tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="dask_mars")
+    deadly = dask.delayed(die_first)(tmp_path / "deaths", 1, "alive", dask_key_name="deadly")
+    assert deadly.compute(scheduler=runtime.get) == "alive"
+    assert re.search(r"SIGKILL\) while it ran 'deadly' \[[0-9a-f]{24}\]", caplog.text)
+
+
+def test_log_names_what_only_the_users_process_can_run_by_its_id(
+    get: Get, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="dask_mars")
+    dask.delayed(threading.Lock)(dask_key_name="lock").compute(scheduler=get)
+    assert re.search(r"'lock' \[[0-9a-f]{24}\] runs in the user's process: it is client_only", caplog.text)
 
 
 def test_exceptions_of_tasks_in_the_users_process(get: Get) -> None:

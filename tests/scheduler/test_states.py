@@ -11,6 +11,7 @@ import pytest
 from machines import CheckedMachine
 
 from dask_mars.errors import StateError
+from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.states import ENDED, LEGAL, MOVES, State, mermaid
 
 ARCHITECTURE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
@@ -68,6 +69,7 @@ def test_machine_makes_legal_moves_and_refuses_all_others(source, target):
         graph.move(0, target)
     error = caught.value
     assert (error.graph, error.chunk, error.state, error.target) == (1, 0, source.name, target.name)
+    assert error.__notes__ == [f"dask_mars: the chunk's id is {subtask_id(1, 0, 0).hex()}"]
     assert machine.state_of(1, 0) is source
 
 
