@@ -143,10 +143,12 @@ class EventLog(Listener):
         if event.worker == CLIENT:
             for key, chunk, times_s in zip(keys, event.chunks, times, strict=True):
                 size = getattr(run.values[chunk], "nbytes", None)
-                file.note(file.client_chunk, run.number, key, times_s, size if isinstance(size, int) else None)
+                stored = size if isinstance(size, int) else None
+                file.note(file.client_chunk, run.subtask_ids, chunk, key, times_s, stored)
         else:
             refs = [run.refs[chunk] for chunk in event.chunks]
-            file.note(file.worker_chunks, self._pid(file, engine, event.worker), run.number, keys, times, refs)
+            pid = self._pid(file, engine, event.worker)
+            file.note(file.worker_chunks, pid, run.subtask_ids, event.chunks, keys, times, refs)
 
     def _on_failed(self, file: TraceFile, engine: EngineView, event: ChunkFailed, now_s: float) -> None:
         pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)
@@ -166,12 +168,15 @@ class EventLog(Listener):
 
     def _on_spilled(self, file: TraceFile, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s:
-            graph, _ = event.object
+            graph, chunk = event.object
             args: dict[str, Any] = {"graph": graph, "bytes": event.size_bytes, "written": event.written}
             key = engine.key_of(event.object)
             if key is not None:
                 args["chunk"] = str(key)
-            file.note(file.spill, engine.number, event.began_s, event.ended_s, args)
+            run = engine.runs.get(graph)
+            # What is persisted outlives the graph whose depths its id has.
+            ids = None if run is None else run.subtask_ids
+            file.note(file.spill, engine.number, event.began_s, event.ended_s, args, ids, chunk)
 
     def _on_graph_finished(self, file: TraceFile, engine: EngineView, event: FinishGraph, now_s: float) -> None:
         self._end(file, engine, "graph finished", event.graph, now_s)
@@ -221,7 +226,8 @@ def _failure(engine: EngineView, graph: int, chunk: int) -> dict[str, Any]:
     run = engine.runs[graph]
     error = run.errors.get(chunk)
     described = error.summary if isinstance(error, FailureRecord) else f"{type(error).__name__}: {error}"
-    return {"graph": graph, "chunk": str(run.graph.keys[chunk]), "error": described}
+    id = run.subtask_ids[chunk].hex()
+    return {"graph": graph, "id": id, "chunk": str(run.graph.keys[chunk]), "error": described}
 
 
 _configured: dict[str, EventLog] = {}

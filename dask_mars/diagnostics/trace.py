@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
+from dask_mars.graph.ids import decode_subtask_id
+
 #: Where an instant is drawn: in its row, or across all rows.
 ROW, ALL_ROWS = "t", "g"
 
@@ -43,18 +45,20 @@ def chunk_steps(
     layer: str,
     process: int,
     row: int,
-    graph: int,
+    id: bytes,
     chunk: str,
     stored: int | None,
     times_s: tuple[float, float, float, float],
 ) -> list[str]:
     """Return the events of an operand and its steps: begun, inputs loaded, value computed, sealed."""
+    graph = decode_subtask_id(id).graph
     began, loaded, computed, ended = [round(time_s * 1e9) for time_s in times_s]
     where = f'"pid": {process}, "tid": {row}'
     size = "" if stored is None else f', "bytes": {stored}'
     events = [
         f'{{"ph": "X", "cat": "chunk", "name": {quoted(layer)}, {where}, "ts": {began / 1000:.3f}, '
-        f'"dur": {(ended - began) / 1000:.3f}, "args": {{"graph": {graph}, "chunk": {quoted(chunk)}{size}}}}}'
+        f'"dur": {(ended - began) / 1000:.3f}, '
+        f'"args": {{"graph": {graph}, "id": "{id.hex()}", "chunk": {quoted(chunk)}{size}}}}}'
     ]
     for step, start, end in (("load", began, loaded), ("compute", loaded, computed), ("seal", computed, ended)):
         if end > start:

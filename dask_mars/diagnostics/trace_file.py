@@ -12,6 +12,7 @@ from typing import Any
 
 from dask_mars.diagnostics import trace
 from dask_mars.graph.chunks import Key, layer_of
+from dask_mars.graph.ids import SubtaskIds
 from dask_mars.protocol.object_ref import ObjectRef, size_of
 
 logger = logging.getLogger(__name__)
@@ -103,24 +104,27 @@ class TraceFile:
     def worker_chunks(
         self,
         pid: int,
-        graph: int,
+        ids: SubtaskIds,
+        chunks: Sequence[int],
         keys: Sequence[Key],
         times: Sequence[Times],
         refs: Sequence[ObjectRef | None],
     ) -> Iterator[str]:
         """Return the events of operands of a worker."""
         row = self._rows[pid,]
-        for key, times_s, ref in zip(keys, times, refs, strict=True):
+        for chunk, key, times_s, ref in zip(chunks, keys, times, refs, strict=True):
             size = None if ref is None else size_of(ref)
-            yield from trace.chunk_steps(layer_of(key), self.process, row, graph, str(key), size, times_s)
+            yield from trace.chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
 
-    def client_chunk(self, graph: int, key: Key, times_s: Times, size: int | None) -> Iterator[str]:
+    def client_chunk(
+        self, ids: SubtaskIds, chunk: int, key: Key, times_s: Times, size: int | None
+    ) -> Iterator[str]:
         """Return the events of an operand of the user's process, whose threads share rows where they can."""
         lane = next((n for n, until_s in enumerate(self._lanes_s) if until_s <= times_s[0]), len(self._lanes_s))
         self._lanes_s[lane : lane + 1] = [times_s[-1]]
         row, naming = self._row(("user", lane), "user's process" if lane == 0 else f"user's process, {lane + 1}")
         yield from naming
-        yield from trace.chunk_steps(layer_of(key), self.process, row, graph, str(key), size, times_s)
+        yield from trace.chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
 
     def instant(
         self, name: str, engine: int, pid: int | None, time_s: float, args: Mapping[str, Any]
@@ -131,10 +135,20 @@ class TraceFile:
         scope = trace.ALL_ROWS if name == "worker lost" else trace.ROW
         yield trace.instant(name, self.process, row, time_s, scope, args)
 
-    def spill(self, engine: int, began_s: float, ended_s: float, args: Mapping[str, Any]) -> Iterator[str]:
+    def spill(
+        self,
+        engine: int,
+        began_s: float,
+        ended_s: float,
+        args: Mapping[str, Any],
+        ids: SubtaskIds | None,
+        chunk: int,
+    ) -> Iterator[str]:
         """Return the event of a chunk that was written to disk."""
         row, naming = self._row(("disk", engine), "disk")
         yield from naming
+        if ids is not None:
+            args = {**args, "id": ids[chunk].hex()}
         yield trace.complete("spill", "spill", self.process, row, began_s, ended_s, args)
 
     def counters(self, engine: int, time_s: float, values: Mapping[str, int]) -> Iterator[str]:

@@ -21,9 +21,18 @@ from tasks import die_first, large_array, pid_of, wait_for
 
 import dask_mars
 from dask_mars import Runtime, errors
-from dask_mars.diagnostics import EventLog, Listener, add_listener, event_log, remove_listener
+from dask_mars.diagnostics import (
+    EventLog,
+    Listener,
+    add_listener,
+    decode_subtask_id,
+    event_log,
+    remove_listener,
+)
 from dask_mars.diagnostics.trace_file import TraceFile
 from dask_mars.engine.listeners import listeners
+from dask_mars.graph import ids
+from dask_mars.graph.ids import SubtaskIds, depths_of, subtask_id
 from dask_mars.scheduler.events import ChunksFinished
 
 pytestmark = pytest.mark.timeout(60)
@@ -105,6 +114,30 @@ def test_steps_are_within_their_operands_which_do_not_overlap(get: Get, path: Pa
         assert any(within(step, operand) for operand in operands)
 
 
+def test_ids_say_computation_depth_and_number(get: Get, path: Path):
+    graph: dict[Any, Any] = {("x", n): (abs, -n) for n in range(5)}
+    graph |= {("y", n): (add, ("x", n), ("x", n + 1)) for n in range(4)}
+    graph |= {("z", n): (add, ("y", n), ("x", n)) for n in range(4)}
+    with EventLog(path):
+        get(graph, [(layer, n) for layer in "xyz" for n in range(4)])
+    operands = of_kind(events(path), cat="chunk")
+    said = {event["args"]["chunk"]: decode_subtask_id(bytes.fromhex(event["args"]["id"])) for event in operands}
+    assert len(said) == len({id.number for id in said.values()}) == 13
+    assert {(key[2], id.stage) for key, id in said.items()} == {("x", 0), ("y", 1), ("z", 2)}
+    assert {id.graph for id in said.values()} == {event["args"]["graph"] for event in operands}
+
+
+def test_nobody_looks_how_deep_chunks_are_unless_somebody_asks(get: Get, path: Path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(ids, "depths_of", lambda inputs: asked.append(len(inputs)) or depths_of(inputs))
+    graph = {("x", n): (abs, -n) for n in range(5)}
+    get(graph, list(graph))
+    assert asked == []
+    with EventLog(path):
+        get(graph, list(graph))
+    assert asked == [5]
+
+
 def test_counters_and_instants_of_a_graph(get: Get, path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_log, "_COUNT_S", 0.0)
     with EventLog(path):
@@ -128,6 +161,8 @@ def test_a_failing_task(get: Get, path: Path):
     (failed,) = of_kind(log, name="chunk failed")
     assert failed["args"]["chunk"] == "a"
     assert failed["args"]["error"].startswith("ZeroDivisionError")
+    (ended,) = of_kind(log, name="graph failed")
+    assert failed["args"]["id"] == ended["args"]["id"] == subtask_id(failed["args"]["graph"], 0, 0).hex()
     assert row_names(log)[failed["tid"]].startswith("worker")
 
 
@@ -187,6 +222,8 @@ def test_what_goes_to_disk(small: Runtime, path: Path):
         event["args"]["chunk"] for event in of_kind(log, cat="chunk")
     }
     assert {row_names(log)[event["tid"]] for event in spills} == {"disk"}
+    named = {event["args"]["id"]: event["args"]["chunk"] for event in of_kind(log, cat="chunk")}
+    assert all(named[event["args"]["id"]] == event["args"]["chunk"] for event in spills)
     written = max(event["args"]["bytes"] for event in of_kind(log, name="bytes spilled"))
     assert written > 0
 
@@ -194,7 +231,7 @@ def test_what_goes_to_disk(small: Runtime, path: Path):
 def test_tasks_at_the_same_time_in_the_user_s_process_have_rows_of_their_own(path: Path):
     file = TraceFile(path)
     for key, began_s, ended_s in [("a", 1.0, 4.0), ("b", 2.0, 5.0), ("c", 4.0, 6.0), ("d", 3.0, 3.5)]:
-        file.note(file.client_chunk, 1, key, (began_s, began_s, ended_s, ended_s), None)
+        file.note(file.client_chunk, SubtaskIds(1, [()]), 0, key, (began_s, began_s, ended_s, ended_s), None)
     file.close()
     log = events(path)
     rows = {event["name"]: row_names(log)[event["tid"]] for event in of_kind(log, cat="chunk")}
