@@ -88,7 +88,7 @@ class EngineView:
         return {number: handle.process.pid for number, handle in list(self._workers.items())}
 
     def running(self) -> dict[int, SubtaskId | None]:
-        """Return what each worker is in the middle of."""
+        """Return what each worker is in the middle of. Workers know no stage: it is 0."""
         return {number: self._control.running(number) for number in list(self._workers)}
 
 

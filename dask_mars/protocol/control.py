@@ -3,6 +3,9 @@
 The engine reads there what a worker was doing when it died, whether it is in the middle of something, and in which
 step of it. A worker reads there, when it gets a signal, which graph's task it is to leave, and whether it is to
 give back what waits in its queue.
+
+The ids here have stage 0, which says nothing: workers are not told how deep a chunk is in its graph. Graph and
+number are enough to find it; `graph.ids.SubtaskIds` makes the id that people are told.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ class ControlPage:
         self.stop(worker, 0)
 
     def running(self, worker: int) -> SubtaskId | None:
-        """Return the subtask that a worker is in the middle of."""
+        """Return the subtask that a worker is in the middle of, with stage 0."""
         noted = bytes(self.running_id_of(worker))
         # The task's number comes first, and says enough where a write was cut short by the end of the process.
         return None if noted.startswith(NO_SUBTASK[:4]) else decode_subtask_id(noted)
