@@ -24,7 +24,7 @@ from dask.base import tokenize
 from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.report import markdown_table, plain_console
-from dask_mars.graph.chunks import Chunk, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import ChunkGraph, Operand, Step
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import subtask_id, write_subtask_id
 from dask_mars.protocol.columns import (
@@ -139,6 +139,19 @@ class Entity(Serializable):
         super().__init__(data=data)
 
 
+@dataclass(slots=True)
+class FlatChunk:
+    """What our columns say of a chunk, as one record without a dict."""
+
+    key: Any
+    op_id: int
+    op_args: tuple[Any, ...]
+    inputs: tuple[Any, ...]
+    index: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+
+
 _FIELDS = {"shape": (1000, 1000), "order": "C", "index": (3, 4), "extra": {"_i": 0}, "key": ("x", 3, 4)}
 
 
@@ -166,7 +179,7 @@ def constructions() -> list[list[Form]]:
         Form("without the handle", lambda: ChunkData(**_FIELDS)),
         Form("and with one level of classes", lambda: ChunkWithId(**_FIELDS)),
         Form("and without the id", lambda: ChunkWithoutId(**_FIELDS)),
-        Form("`graph.Chunk`: slots", lambda: Chunk(("x", 3, 4), 7, (), (), (3, 4), (1000, 1000), FLOAT)),
+        Form("a flat record: slots", lambda: FlatChunk(("x", 3, 4), 7, (), (), (3, 4), (1000, 1000), FLOAT)),
         Form("a row of `graph.ChunkGraph`", _rows, count=CHUNKS),
     ]
     return [forms]

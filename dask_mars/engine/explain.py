@@ -96,8 +96,11 @@ def explain(
     blocked = machine.blocked
     if blocked is not None:
         graph, chunk, required_bytes = blocked
-        name = repr(reservations[chunk]) if graph == RESERVATION else runs[graph].name_of(chunk)
-        lines.append(f"{name} is next and waits for {format_bytes(required_bytes)} of memory")
+        if graph == RESERVATION:
+            lines.append(f"{reservations[chunk]!r} is next and waits for {format_bytes(required_bytes)} of memory")
+        else:
+            waits = _waits_for_memory(runs[graph], chunk, required_bytes)
+            lines.append(f"{runs[graph].name_of(chunk)} is next and {waits}")
     return "\n".join(lines)
 
 
@@ -133,7 +136,7 @@ def _reasons(
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
         yield from _reasons(machine, run, number, missing[0], now_s, steps)
     else:
-        yield f"{name} is ready and {_why_ready(machine, number, chunk, now_s)}"
+        yield f"{name} is ready and {_why_ready(machine, run, chunk, now_s)}"
 
 
 def _position(machine: Machine, number: int, chunk: int, worker: int, step: RunningStep | None) -> str:
@@ -143,16 +146,25 @@ def _position(machine: Machine, number: int, chunk: int, worker: int, step: Runn
     return f", behind {position} others" if position else ", and next or running"
 
 
-def _why_ready(machine: Machine, number: int, chunk: int, now_s: float) -> str:
+def _why_ready(machine: Machine, run: GraphRun, chunk: int, now_s: float) -> str:
+    number = run.number
     due_s = machine.retry_due_s(number, chunk)
     if due_s is not None:
         return f"will be tried again in {max(due_s - now_s, 0):.1f} s"
     if machine.blocked is not None and machine.blocked[:2] == (number, chunk):
-        return f"waits for {format_bytes(machine.blocked[2])} of memory"
+        return _waits_for_memory(run, chunk, machine.blocked[2])
     if missing := machine.missing_resources(number, chunk):
         wanted = [f"{amount:g} {name}, of which {free:g} is free" for name, amount, free in missing]
         return f"waits for {' and '.join(wanted)}"
     return "waits for a worker"
+
+
+def _waits_for_memory(run: GraphRun, chunk: int, required_bytes: int) -> str:
+    waits = f"waits for {format_bytes(required_bytes)} of memory"
+    shape, dtype = run.graph.shape_of(chunk), run.graph.dtype_of(chunk)
+    if shape is None or dtype is None:
+        return waits
+    return f"{waits}; its result is declared as {dtype} of shape {shape}"
 
 
 def _listed(runs: Mapping[int, GraphRun], chunks: Sequence[ObjectId]) -> str:

@@ -12,16 +12,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dask_mars.graph.functions import function_id_of, path_of
-
 #: A Dask key: a str, bytes, int, float or a (nested) tuple of them.
 Key = Hashable
 
 #: Operand number of a chunk whose value is known before anything runs.
 DATA = -1
-
-#: Stands for an op id that nobody has asked for. None is one.
-_UNASKED = -1
 
 
 class Step(NamedTuple):
@@ -61,7 +56,7 @@ class Operand:
         True if it must run in the user's own process.
     """
 
-    __slots__ = ("_op_id", "_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
+    __slots__ = ("_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
 
     def __init__(
         self,
@@ -79,15 +74,6 @@ class Operand:
         self.literal_count = literal_count
         self.in_client = in_client
         self._plan: list[_PlannedStep] | None = None
-        self._op_id: int | None = _UNASKED
-
-    @property
-    def op_id(self) -> int | None:
-        """Op id of the function that makes the chunk's value: the hash of its path; None if it has no path."""
-        if self._op_id == _UNASKED:
-            path = path_of(self.functions[self.steps[-1].function])
-            self._op_id = None if path is None else function_id_of(path)
-        return self._op_id
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Operand, (
@@ -256,42 +242,6 @@ class Restriction(NamedTuple):
 
 
 @dataclass(slots=True)
-class Chunk:
-    """One chunk as a record, for those that look at single chunks; a `ChunkGraph` holds columns and makes it.
-
-    Attributes
-    ----------
-    key : hashable
-        Dask's key: the name of the layer, hashed once for all of its chunks, and the chunk's index. It is all the
-        identity that a chunk has.
-    op_id : int or None
-        As `Operand.op_id`; None if its value is known before anything runs.
-    op_args : tuple
-        The literals that its operand is given.
-    inputs : tuple
-        Keys of the chunks that its operand is given.
-    index : tuple of int
-        Where it stands in its collection; empty for what is no chunk of an array.
-    shape : tuple of int or None
-        As declared; None where that is unknown.
-    dtype : numpy.dtype or None
-        As declared; None where that is unknown.
-    """
-
-    key: Key
-    op_id: int | None
-    op_args: tuple[Any, ...]
-    inputs: tuple[Key, ...]
-    index: tuple[int, ...]
-    shape: tuple[int, ...] | None
-    dtype: Any
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Without the names of the attributes, which the default would repeat in every pickle.
-        return Chunk, (self.key, self.op_id, self.op_args, self.inputs, self.index, self.shape, self.dtype)
-
-
-@dataclass(slots=True)
 class ChunkGraph:
     """A whole computation, by dense integer ids in a good order of execution.
 
@@ -340,20 +290,6 @@ class ChunkGraph:
     def layer_of(self, chunk: int) -> str:
         """Name of the Dask layer that a chunk belongs to."""
         return layer_of(self.keys[chunk])
-
-    def chunk(self, chunk: int) -> Chunk:
-        """Return one chunk as a record."""
-        key = self.keys[chunk]
-        number = self.operand_of[chunk]
-        return Chunk(
-            key,
-            None if number == DATA else self.operands[number].op_id,
-            self.literals[chunk],
-            tuple([self.keys[source] for source in self.inputs[chunk]]),
-            _index(key),
-            self.shape_of(chunk),
-            self.dtype_of(chunk),
-        )
 
     def shape_of(self, chunk: int) -> tuple[int, ...] | None:
         """Return the declared shape of a chunk, or None if there is none or a dimension is not known yet.

@@ -19,27 +19,21 @@ import dask_mars
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.errors import Cancelled, EngineStopped, Stalled
+from dask_mars.graph.chunks import ChunkGraph, Declared
 from dask_mars.graph.ids import subtask_id
 from dask_mars.scheduler.events import CLIENT, ChunkFailed, ChunksFinished, TimePassed
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
 
 
-class _Graph:
-    """As much of a chunk graph as an explanation needs."""
-
-    def __init__(self, *inputs: tuple[int, ...]) -> None:
-        self.inputs = inputs
-        self.keys = NAMES[: len(inputs)]
-        self.ids = {key: chunk for chunk, key in enumerate(self.keys)}
-        self.values: dict[int, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.inputs)
+def graph_of(*inputs: tuple[int, ...]) -> ChunkGraph:
+    """Return as much of a chunk graph as an explanation needs."""
+    keys = NAMES[: len(inputs)]
+    return ChunkGraph(keys=list(keys), inputs=list(inputs), ids={key: chunk for chunk, key in enumerate(keys)})
 
 
 def told(checked: CheckedMachine, key: str, *inputs: tuple[int, ...]) -> list[str]:
-    run = GraphRun(1, _Graph(*inputs), None, 0)
+    run = GraphRun(1, graph_of(*inputs), None, 0)
     return explain_chunk(checked.machine, run, run.graph.ids[key], checked.now_s).splitlines()
 
 
@@ -84,7 +78,7 @@ def test_retries_have_a_time():
 def test_steps_are_told():
     checked = CheckedMachine()
     checked.submit(())
-    run = GraphRun(1, _Graph(()), None, 0)
+    run = GraphRun(1, graph_of(()), None, 0)
     steps = {0: RunningStep(1, 0, "load")}
     told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps)
     assert told == f"{A} is in the hands of worker 0, which loads the inputs of it"
@@ -102,7 +96,7 @@ def test_the_users_process_has_hands_too():
     checked = CheckedMachine()
     checked.submit((), in_client=frozenset({0}))
     assert told(checked, "a", ()) == [f"{A} is in the hands of the user's process"]
-    run = GraphRun(1, _Graph(()), None, 0)
+    run = GraphRun(1, graph_of(()), None, 0)
     assert f"the user's process has {A}" in explain(checked.machine, {1: run}, {0: 77})
 
 
@@ -113,7 +107,7 @@ def test_memory_is_waited_for():
     checked.machine._dispatcher.workers[1] = type(checked.machine._dispatcher.workers[0])()
     checked.post(TimePassed())
     assert told(checked, "b", *inputs) == [f"{B} is ready and waits for 60 B of memory"]
-    run = GraphRun(1, _Graph(*inputs), None, 0)
+    run = GraphRun(1, graph_of(*inputs), None, 0)
     text = explain(checked.machine, {1: run}, {0: 77, 1: 78})
     assert text.splitlines() == [
         "2 workers; the store holds 0 B of 100 B, 60 B are reserved for what is in hand, "
@@ -125,12 +119,25 @@ def test_memory_is_waited_for():
     ]
 
 
+def test_what_waits_for_memory_has_its_declared_shape_and_dtype():
+    checked = CheckedMachine(workers=2, store_limit=100, memory_limit=200)
+    inputs = ((), ())
+    checked.submit(*inputs, declared_bytes=[60, 60])
+    graph = ChunkGraph(keys=[("x", 0), ("x", 1)], inputs=list(inputs))
+    graph.declared = {"x": Declared(np.dtype("u1"), ((60, 60),))}
+    run = GraphRun(1, graph, None, 0)
+    waits = "waits for 60 B of memory; its result is declared as uint8 of shape (60,)"
+    name = run.name_of(1)
+    assert explain(checked.machine, {1: run}, {0: 77, 1: 78}).splitlines()[-1] == f"{name} is next and {waits}"
+    assert explain_chunk(checked.machine, run, 1, checked.now_s) == f"{name} is ready and {waits}"
+
+
 def test_longer_lists_of_chunks_are_cut():
     checked = CheckedMachine()
     inputs = ((),) * len(NAMES)
     checked.submit(*inputs)
     checked.finish(0, 0, seconds=1e-6)
-    run = GraphRun(1, _Graph(*inputs), None, 0)
+    run = GraphRun(1, graph_of(*inputs), None, 0)
     *_, line = explain(checked.machine, {1: run}, {0: 77}).splitlines()
     shown = ", ".join([run.name_of(chunk) for chunk in (1, 2, 3)])
     assert line == f"worker 0 (process 77) has {shown} and 2 more"

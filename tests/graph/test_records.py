@@ -1,25 +1,20 @@
-"""Chunks as records: what a chunk graph knows of a single chunk, and what of it before the chunk is computed."""
+"""What a chunk graph knows of a chunk before it is computed: shape, dtype and bytes as declared."""
 
 from __future__ import annotations
 
 import io
 import math
-import operator
-import pickle
-from collections import OrderedDict
-from functools import partial
 from typing import Any
 
 import dask
 import dask.array as da
-import mmh3
 import numpy as np
 import pytest
 from dask.diagnostics import ProgressBar
 from symbolic import values_of
 
 from dask_mars.client import backend
-from dask_mars.graph.chunks import Chunk, ChunkGraph, Declared, Operand, Step, Subprogram
+from dask_mars.graph.chunks import ChunkGraph, Declared
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import declarations, flatten, low_level_graph, symbolic_graph
@@ -48,68 +43,6 @@ def prepared(x: Any, composed: bool = True, symbolic: bool = True) -> ChunkGraph
         graph.declared = declarations(dsk)
     return compose(graph) if composed else graph
 
-
-# -- the record -----------------------------------------------------------------------------------------------
-
-
-def test_chunk_is_what_the_columns_say_of_it():
-    x = da.ones((20, 30), chunks=(7, 11), dtype="f4") + 1
-    graph = prepared(x)
-    number = graph.ids[(x.name, 2, 1)]
-    chunk = graph.chunk(number)
-    assert chunk.key == (x.name, 2, 1)
-    assert chunk.index == (2, 1)
-    assert chunk.shape == (6, 11)
-    assert chunk.dtype == np.dtype("f4")
-    assert chunk.op_id == graph.operands[graph.operand_of[number]].op_id
-    assert chunk.op_args == graph.literals[number]
-    assert chunk.inputs == ()
-    last = graph.chunk(graph.outputs[0])
-    assert last.inputs == tuple(graph.keys[source] for source in graph.inputs[graph.outputs[0]])
-    assert (x.name, 2, 1) in last.inputs
-    assert (last.index, last.shape, last.dtype) == ((), None, None)
-
-
-def test_chunk_of_a_known_value_has_no_operand():
-    graph = convert({"x": 1, "y": (operator.neg, "x")}, ["y"])
-    assert graph.chunk(graph.ids["x"]) == Chunk("x", None, (), (), (), None, None)
-    assert graph.chunk(graph.ids["y"]).inputs == ("x",)
-
-
-def test_chunk_is_flat_and_has_no_room_for_more():
-    chunk = Chunk(("x", 0), 1, (), (), (0,), (3,), np.dtype("f8"))
-    assert Chunk.__mro__ == (Chunk, object)
-    assert not hasattr(chunk, "__dict__")
-    with pytest.raises(AttributeError):
-        chunk.id = 3  # type: ignore[attr-defined]
-
-
-def test_chunk_survives_pickling_without_the_names_of_its_attributes():
-    chunk = Chunk(("x", 0), 1, (2, "a"), (("y", 0),), (0,), (3,), np.dtype("f8"))
-    payload = pickle.dumps(chunk)
-    assert pickle.loads(payload) == chunk
-    assert b"op_args" not in payload
-
-
-# -- op ids ---------------------------------------------------------------------------------------------------
-
-
-def operand_of(*functions: Any) -> Operand:
-    return Operand("any", functions, tuple(Step(number, (number,), ()) for number in range(len(functions))), 1, 0)
-
-
-def test_op_id_is_the_hash_of_the_path_of_what_makes_the_value():
-    operand = operand_of(abs, OrderedDict.move_to_end)
-    assert operand.op_id == mmh3.hash("collections.OrderedDict.move_to_end", signed=False)
-    assert operand.op_id == operand_of(OrderedDict.move_to_end).op_id != operand_of(abs).op_id
-
-
-@pytest.mark.parametrize("function", [lambda value: value, partial(abs), Subprogram(operand_of(abs), ())])
-def test_what_has_no_path_has_no_op_id(function):
-    assert operand_of(abs, function).op_id is None
-
-
-# -- what is declared -----------------------------------------------------------------------------------------
 
 A = da.random.default_rng(0).random((20, 30), chunks=(7, 11))
 V = da.arange(50, chunks=7)
