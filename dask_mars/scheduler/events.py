@@ -5,7 +5,7 @@ Both carry batches: a message a chunk would cost more than the chunk.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dask_mars.scheduler.objects import ObjectId
@@ -177,7 +177,7 @@ class ObjectsPut:
     """
 
     sizes: Mapping[ObjectId, int]
-    map_outputs: Collection[ObjectId] = ()
+    map_outputs: Sequence[ObjectId] = ()
 
 
 @dataclass(slots=True)
