@@ -214,7 +214,48 @@ class PersistedLost(MarsError):
         )
 
 
-class WorkerStartFailed(MarsError):
+class EngineStartFailed(MarsError):
+    """Base of the reasons for which an engine does not come to work."""
+
+
+class AddressSpaceTooSmall(EngineStartFailed):
+    """The shared memory of all processes does not fit into the addresses that one process has.
+
+    Attributes
+    ----------
+    memory_limit : int
+        The engine's.
+    num_workers : int
+        Its worker processes.
+    needed_bytes : int
+        Addresses that each process needs for shared memory.
+    free_bytes : int
+        Addresses that a process has for it.
+    limit_bytes : int or None
+        What ``ulimit -v`` says, None if that is unlimited.
+    """
+
+    def __init__(
+        self, memory_limit: int, num_workers: int, needed_bytes: int, free_bytes: int, limit_bytes: int | None
+    ) -> None:
+        super().__init__(memory_limit, num_workers, needed_bytes, free_bytes, limit_bytes)
+        self.memory_limit = memory_limit
+        self.num_workers = num_workers
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+        self.limit_bytes = limit_bytes
+
+    def _message(self) -> str:
+        limit = "unlimited" if self.limit_bytes is None else f"{self.limit_bytes:,} bytes"
+        return (
+            "there are too few addresses for shared memory, all of which each process maps: with "
+            f"memory_limit={self.memory_limit:,} and num_workers={self.num_workers} it takes at least "
+            f"{self.needed_bytes:,} bytes of them, and {self.free_bytes:,} are free (`ulimit -v` is {limit}). "
+            "Raise `ulimit -v`, or lower num_workers or memory_limit."
+        )
+
+
+class WorkerStartFailed(EngineStartFailed):
     """Worker processes end before they can work."""
 
     def __init__(self, attempts: int, ending: str) -> None:
@@ -343,7 +384,7 @@ class StoreFull(MarsError):
         return (
             f"a chunk of {self.requested_bytes:,} bytes does not fit into the worker's shared memory: "
             f"{self.free_bytes:,} of {self.capacity_bytes:,} bytes are free. Use smaller chunks, compute "
-            "less at once, or raise dask-mars.memory-limit."
+            "less at once, or raise dask-mars.memory-limit, and `ulimit -v` where that is what leaves so little."
         )
 
 
@@ -371,6 +412,17 @@ class RequestTooLarge(MarsError):
             f"{self.holder} needs {self.requested_bytes:,} bytes of memory for its inputs, its result and its "
             f"temporaries, and even alone it can have no more than {self.limit_bytes:,}. Use smaller chunks, or "
             "raise dask-mars.memory-limit."
+        )
+
+
+class ResultTooLarge(RequestTooLarge):
+    """The result of a task does not fit into any arena, because `ulimit -v` has left these less than the limit."""
+
+    def _message(self) -> str:
+        return (
+            f"the result of {self.holder} takes {self.requested_bytes:,} bytes, and with the addresses that "
+            f"`ulimit -v` leaves a result can have no more than {self.limit_bytes:,}. Use smaller chunks, raise "
+            "`ulimit -v`, or lower num_workers."
         )
 
 

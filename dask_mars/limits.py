@@ -1,4 +1,4 @@
-"""Memory limits and memory use of processes, from cgroups, /proc and arenas.
+"""Memory limits and memory use of processes, from cgroups, /proc and arenas, and the addresses that they have.
 
 Arenas are shared by all processes, and each counts among its own what it has touched of them. So private pages are
 added up, and each arena is counted once, by the pages that its file has. It takes 10 us for a process of any size,
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import subprocess
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -21,6 +22,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # fstat counts in these, whatever the file system's own blocks are.
 _STAT_BLOCK_BYTES = 512
+#: Addresses of a process: 47 bits on x86-64, and as a rule no less on other machines.
+_ADDRESS_BYTES = 1 << 47
+#: Addresses that a worker process takes for programs, libraries and its own heap when it starts; 211 MB were seen.
+_WORKER_MAPPED_BYTES = 256 << 20
 
 
 # -- what there is --------------------------------------------------------------------------------------------
@@ -42,6 +47,37 @@ def memory_available(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
         if (limit := _read_number(folder / name)) is not None
     ]
     return min([machine, *limits])
+
+
+class AddressSpace(NamedTuple):
+    """The addresses of a process.
+
+    Attributes
+    ----------
+    free_bytes : int
+        What it, and a worker process that it starts, may still map.
+    limit_bytes : int or None
+        The limit that was set for processes (``ulimit -v``), None if there is none.
+    """
+
+    free_bytes: int
+    limit_bytes: int | None
+
+
+def address_space(proc: Path = PROC) -> AddressSpace:
+    """Return the addresses that this process has, worker processes inheriting the limit.
+
+    Parameters
+    ----------
+    proc : Path
+        Where this file system is mounted; without it, what this process has mapped already is not known.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit_bytes = None if limit == resource.RLIM_INFINITY else limit
+    counts = (_read(proc / "self" / "statm") or "0").split()
+    mapped = max(int(counts[0]) * _PAGE_BYTES, _WORKER_MAPPED_BYTES)
+    total = _ADDRESS_BYTES if limit_bytes is None else min(limit_bytes, _ADDRESS_BYTES)
+    return AddressSpace(max(total - mapped, 0), limit_bytes)
 
 
 # -- control groups -------------------------------------------------------------------------------------------

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from dask_mars.limits import (
+    address_space,
     arena_bytes,
     estimate_memory,
     memory_available,
@@ -104,6 +106,41 @@ def test_both_versions_mounted(system):
     system.write("cgroup/memory/a/memory.limit_in_bytes", 3000)
     system.write("cgroup/unified/b/memory.max", 2000)
     assert system.available() == 2000
+
+
+# -- addresses ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited(monkeypatch) -> Callable[[int], None]:
+    """Set ``ulimit -v``, as far as can be seen."""
+
+    def limit(size: int) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_AS: (size, size)}[which])
+
+    return limit
+
+
+def test_addresses_without_a_limit_are_those_of_the_processor(system, limited):
+    limited(resource.RLIM_INFINITY)
+    system.write("proc/self/statm", "1000000 50 15 1 0 20 0")
+    found = address_space(system.proc)
+    assert found == ((1 << 47) - 1_000_000 * os.sysconf("SC_PAGE_SIZE"), None)
+
+
+def test_addresses_with_a_limit_are_what_is_left_of_it(system, limited):
+    limited(8 << 30)
+    system.write("proc/self/statm", f"{(3 << 30) // os.sysconf('SC_PAGE_SIZE')} 50 15 1 0 20 0")
+    assert address_space(system.proc) == (5 << 30, 8 << 30)
+    limited(2 << 30)
+    assert address_space(system.proc) == (0, 2 << 30)
+
+
+def test_worker_processes_take_addresses_too(system, limited):
+    limited(1 << 30)
+    system.write("proc/self/statm", "1 1 0 1 0 1 0")
+    assert address_space(system.proc) == (768 << 20, 1 << 30)
+    assert address_space(system.root / "nothing") == (768 << 20, 1 << 30)
 
 
 # -- what is used, by made-up files ---------------------------------------------------------------------------

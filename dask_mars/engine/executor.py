@@ -13,7 +13,7 @@ from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.listeners import listeners
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
-from dask_mars.errors import RequestTooLarge, SpillError
+from dask_mars.errors import RequestTooLarge, ResultTooLarge, SpillError
 from dask_mars.protocol.messages import Drop
 from dask_mars.protocol.object_ref import ObjectRef, needed_bytes
 from dask_mars.scheduler.events import (
@@ -194,8 +194,12 @@ class Executor:
     def _refuse(self, instruction: Refuse) -> None:
         run = self._runs[instruction.graph]
         key = repr(run.graph.keys[instruction.chunk])
-        error = self._too_large(key, instruction.required_bytes, instruction.limit_bytes)
-        run.errors[instruction.chunk] = error
+        required_bytes, limit_bytes = instruction.required_bytes, instruction.limit_bytes
+        if instruction.is_result:
+            # No disk could help.
+            run.errors[instruction.chunk] = ResultTooLarge(key, required_bytes, limit_bytes)
+        else:
+            run.errors[instruction.chunk] = self._too_large(key, required_bytes, limit_bytes)
 
     def _too_large(self, key: str, required_bytes: int, limit_bytes: int) -> Exception:
         if self._spill_error is not None:

@@ -8,6 +8,7 @@ that sealed them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -37,7 +38,9 @@ from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry, ReservationRecord
 from dask_mars.errors import (
     Cancelled,
+    EngineStartFailed,
     EngineStopped,
+    SpillError,
     Stalled,
     WorkerDied,
     WorkerStartFailed,
@@ -45,7 +48,7 @@ from dask_mars.errors import (
 )
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
-from dask_mars.limits import PROC, arena_bytes, estimate_memory
+from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import ControlPage, page_bytes
@@ -76,6 +79,7 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.store import arena as arenas
+from dask_mars.store.arena_capacity import arena_capacity, not_mapped
 from dask_mars.store.persisted import PersistedChunk, PersistedWeakRef, weak_reference_to
 from dask_mars.store.store import Store
 
@@ -113,6 +117,11 @@ class Engine:
     """
 
     def __init__(self, settings: Settings, is_agent: bool = False) -> None:
+        count = settings.num_workers
+        self._capacity_bytes = arena_capacity(settings.memory_limit, count, address_space())
+        # More than that all arenas together do not hold.
+        most = min(self._capacity_bytes * count, settings.memory_limit)
+        settings = dataclasses.replace(settings, store_limit=min(settings.store_limit, most))
         self.settings = settings
         self.pid = os.getpid()
         load_policy(settings.policy)
@@ -126,7 +135,8 @@ class Engine:
             retry_delay_s=settings.retry_delay_s,
             retry_delay_limit_s=settings.retry_delay_limit_s,
             store_limit=settings.store_limit,
-            memory_limit=settings.memory_limit,
+            memory_limit=most,
+            result_limit=self._capacity_bytes if self._capacity_bytes < settings.memory_limit else None,
         )
         self._machine = Machine(parameters)
         self._watched_s = 0.0
@@ -142,20 +152,24 @@ class Engine:
         self._descriptors_lock = threading.Lock()
         self._released = False
         self._start_failures = 0
+        #: Where workers write results that have no room in their arenas, if these are small.
+        self._overflow_directory: str | None = None
         self._closing = False
         self._stopped: BaseException | None = None
         self._pumping = False
         self._events: deque[Event] = deque()
 
-        count = settings.num_workers
-        self._arena_files = [
-            arenas.create(f"dask-mars-{number}", settings.memory_limit) for number in range(count + 1)
-        ]
         self._control_bytes = page_bytes(count)
-        self._control_file = arenas.create("dask-mars-control", self._control_bytes)
+        sizes = [self._capacity_bytes] * (count + 1) + [self._control_bytes]
+        descriptors = [arenas.create(f"dask-mars-{number}", size) for number, size in enumerate(sizes)]
+        try:
+            *views, control = [arenas.Arena(*made) for made in zip(descriptors, sizes, strict=True)]
+        except OSError as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise not_mapped(settings.memory_limit, count, self._capacity_bytes) from error
+        *self._arena_files, self._control_file = descriptors
         self._locks_file = _locks_file()
-        views = [arenas.Arena(descriptor, settings.memory_limit) for descriptor in self._arena_files]
-        control = arenas.Arena(self._control_file, self._control_bytes)
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
         registry = Registry(self.store, settings.spill_directory)
@@ -514,13 +528,17 @@ class Engine:
         reason: BaseException = EngineStopped()
         process_role.enter_engine()
         try:
+            if self._capacity_bytes < self.settings.memory_limit:
+                # Without a disk, what has no room in an arena fails, with the numbers.
+                with contextlib.suppress(SpillError):
+                    self._overflow_directory = self._spill_writer.make_directory()
             for number in range(self.settings.num_workers):
                 self._start_worker(number)
             self._spill_writer.clear_abandoned()
             while not self._closing:
                 self._run_once()
         except BaseException as error:
-            if not isinstance(error, WorkerStartFailed):
+            if not isinstance(error, EngineStartFailed):
                 logger.exception("the scheduler of dask_mars has failed")
             reason = error
         finally:
@@ -653,7 +671,8 @@ class Engine:
             number=number,
             arguments=list(sys.argv),
             arenas=self._arena_files,
-            capacity_bytes=self.settings.memory_limit,
+            capacity_bytes=self._capacity_bytes,
+            memory_limit=self.settings.memory_limit,
             live=self._blocks.live(number),
             control=self._control_file,
             control_bytes=self._control_bytes,
@@ -661,6 +680,7 @@ class Engine:
             inline_bytes=self.settings.inline_bytes,
             arena_threshold_bytes=self.settings.arena_threshold_bytes,
             idle_trim_s=self.settings.idle_trim_s,
+            overflow_directory=self._overflow_directory,
         )
         try:
             handle = WorkerHandle(start)
@@ -706,7 +726,7 @@ class Engine:
         if not handle.ready:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
-                raise WorkerStartFailed(self._start_failures, describe_exit(code))
+                raise handle.start_error or WorkerStartFailed(self._start_failures, describe_exit(code))
         running = self._record_death(number, code)
         for block in handle.retained:
             self._blocks.decref(block)

@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from typing import Any
 
+from dask_mars.errors import EngineStartFailed
 from dask_mars.protocol import channel
 from dask_mars.protocol.context import worker_environment
 from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
@@ -69,6 +70,8 @@ class WorkerHandle:
         self.socket = ours
         self.exit_descriptor = _watch_exit(self.process.pid)
         self.ready = False
+        #: What it has said of why it does not come up.
+        self.start_error: EngineStartFailed | None = None
         #: Chunks of each graph whose references this worker knows.
         self.known: dict[int, set[int]] = {}
         #: Operands of each graph that it has been sent.

@@ -13,7 +13,14 @@ from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
 from dask_mars.protocol import messages
 from dask_mars.protocol.messages import for_engine
-from dask_mars.protocol.object_ref import ObjectRef, is_map_output, is_stored, needed_bytes
+from dask_mars.protocol.object_ref import (
+    ObjectRef,
+    is_map_output,
+    is_spilled,
+    is_stored,
+    needed_bytes,
+    size_of,
+)
 from dask_mars.scheduler.events import ChunkFailed, ChunksFinished, ChunksRestored, ChunksReturned, Event
 
 logger = logging.getLogger(__name__)
@@ -73,6 +80,9 @@ class Receiver:
     def _on_ready(self, handle: WorkerHandle, message: messages.Ready) -> None:
         handle.ready = True
 
+    def _on_cannot_start(self, handle: WorkerHandle, message: messages.CannotStart) -> None:
+        handle.start_error = message.error
+
     def _on_finished(self, handle: WorkerHandle, message: messages.Finished) -> Event:
         number, chunks, refs, durations_s, peaks, steps_s = message
         self._check(handle, number, chunks)
@@ -80,6 +90,7 @@ class Receiver:
         sizes: dict[int, int] = {}
         fresh: dict[int, int] = {}
         map_outputs: list[int] = []
+        on_disk: list[int] = []
         durations, stored_bytes = run.measurements.durations_s, run.measurements.stored_bytes
         for chunk, ref, duration_s in zip(chunks, refs, durations_s, strict=True):
             run.refs[chunk] = ref
@@ -87,8 +98,15 @@ class Receiver:
             if is_stored(ref):
                 before = self._blocks.stored_bytes
                 self._blocks.incref_object(ref)
-                sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
-                fresh[chunk] = self._blocks.stored_bytes - before
+                if is_spilled(ref):
+                    # The worker's arena had no room. What comes of its operand next may find some.
+                    sizes[chunk] = stored_bytes[chunk] = fresh[chunk] = size_of(ref)
+                    on_disk.append(chunk)
+                    self._registry.add_file((number, chunk), ref)
+                    self._registry.spill_writer.add_written(ref)
+                else:
+                    sizes[chunk] = stored_bytes[chunk] = needed_bytes(ref)
+                    fresh[chunk] = self._blocks.stored_bytes - before
                 if is_map_output(ref):
                     map_outputs.append(chunk)
         handle.known[number].update(chunks)
@@ -96,7 +114,7 @@ class Receiver:
             values = self._copies(chunks, refs) if run.values_wanted else {}
             run.inbox.put(client_messages.Done(chunks, handle.process.pid, values))
         return ChunksFinished(
-            handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s, map_outputs
+            handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s, map_outputs, on_disk
         )
 
     def _copies(self, chunks: list[int], refs: list[ObjectRef]) -> dict[int, Any]:
@@ -170,6 +188,7 @@ class Receiver:
 
     _handlers: ClassVar[dict[type, Callable[[Receiver, WorkerHandle, Any], Event | None]]] = {
         messages.Ready: _on_ready,
+        messages.CannotStart: _on_cannot_start,
         messages.Finished: _on_finished,
         messages.Restored: _on_restored,
         messages.Failed: _on_failed,

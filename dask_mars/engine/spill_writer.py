@@ -55,6 +55,18 @@ class SpillWriter:
         for path in clear_abandoned(self._root):
             logger.info("removed %s, whose owner has ended", path)
 
+    def make_directory(self) -> str:
+        """Return the directory that values are written to, having made it; others may write there too.
+
+        Raises
+        ------
+        SpillError
+            It cannot be made.
+        """
+        if self._directory is None:
+            self._directory = SpillDirectory(self._root, codec=lz4_codec())
+        return str(self._directory.path)
+
     def write(self, name: str, ref: ObjectRef, answer: Answer) -> None:
         """Write a value to a file, some time later.
 
@@ -74,10 +86,10 @@ class SpillWriter:
     def _write(self, name: str, ref: ObjectRef, answer: Answer) -> None:
         began_s = time.perf_counter()
         try:
-            if self._directory is None:
-                self._directory = SpillDirectory(self._root, codec=lz4_codec())
+            self.make_directory()
+            assert self._directory is not None
             written = self._store.spill(ref, name, self._directory)
-            self.spilled_bytes += spilled_file(written).size_bytes
+            self.add_written(written)
             answer(written, began_s)
         except SpillError as error:
             # Its tracebacks would keep the memory that was to be written.
@@ -86,6 +98,10 @@ class SpillWriter:
         except BaseException as error:
             # Whatever it is, the engine has to hear of it.
             answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
+
+    def add_written(self, ref: ObjectRef) -> None:
+        """Count what was written."""
+        self.spilled_bytes += spilled_file(ref).size_bytes
 
     def read_ahead(self, ref: ObjectRef) -> None:
         """Have the system read a value's file into its cache, some time soon."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from dask_mars.errors import EngineStartFailed
 from dask_mars.protocol.columns import PackedChunks, PackedNumbers, PackedOperand
 from dask_mars.protocol.object_ref import Block, ObjectRef
 
@@ -33,6 +34,8 @@ class Start:
         Descriptors of all arenas.
     capacity_bytes : int
         Size of each arena.
+    memory_limit : int
+        The engine's.
     live : list of (int, int)
         Offset and size of the blocks in the own arena that are in use already.
     control, control_bytes : int
@@ -45,6 +48,8 @@ class Start:
         Arrays of at least this size are built in the arena; None for none.
     idle_trim_s : float
         Idle seconds before memory is given back.
+    overflow_directory : str or None
+        Where results are written that have no room in the own arena; None if there always should be.
     """
 
     parent: int
@@ -52,6 +57,7 @@ class Start:
     arguments: list[str]
     arenas: list[int]
     capacity_bytes: int
+    memory_limit: int
     live: list[tuple[int, int]]
     control: int
     control_bytes: int
@@ -59,6 +65,7 @@ class Start:
     inline_bytes: int
     arena_threshold_bytes: int | None
     idle_trim_s: float
+    overflow_directory: str | None
 
 
 # -- engine to worker -----------------------------------------------------------------------------------------
@@ -139,6 +146,12 @@ class Ready(NamedTuple):
     pid: int
 
 
+class CannotStart(NamedTuple):
+    """The worker ends before it is up."""
+
+    error: EngineStartFailed
+
+
 class Finished(NamedTuple):
     """Chunks were computed.
 
@@ -206,11 +219,12 @@ class Restored(NamedTuple):
 
 
 ToWorker = Run | Free | Release | Drop | Forget | Context | Exit | Trim | Moved
-ToEngine = Ready | Finished | Failed | Returned | Retained | Unretained | Output | Warning | Restored
+ToEngine = Ready | CannotStart | Finished | Failed | Returned | Retained | Unretained | Output | Warning | Restored
 
 _TO_WORKER: tuple[type[ToWorker], ...] = (Run, Free, Release, Drop, Forget, Context, Exit, Trim, Moved)
 _TO_ENGINE: tuple[type[ToEngine], ...] = (
     Ready,
+    CannotStart,
     Finished,
     Failed,
     Returned,

@@ -65,6 +65,8 @@ class Parameters:
         Bytes that the store may hold; without a limit nothing is counted.
     memory_limit : int
         Bytes that it may hold if nothing else helps.
+    result_limit : int or None
+        Bytes that a result may take, None if that is no less than the memory limit.
     read_ahead_limit : int
         Of how many chunks that are next the inputs are read ahead from disk, at most.
     look_ahead, pass_limit : int
@@ -84,6 +86,7 @@ class Parameters:
     disk_delay_s: float = 5.0
     store_limit: int | None = None
     memory_limit: int = 0
+    result_limit: int | None = None
     read_ahead_limit: int = 4
     look_ahead: int = 8
     pass_limit: int = 100
@@ -335,6 +338,7 @@ class Dispatcher:
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
         has_queues, resources = graph.has_queues, graph.plan.resources
+        result_limit = parameters.result_limit
         while len(chunks) < parameters.batch_limit:
             if has_queues:
                 ready = graph.queue_for(number, not in_hand, self._are_free)
@@ -355,7 +359,8 @@ class Dispatcher:
             if graph.on_disk:
                 required_bytes += graph.disk_bytes(chunk)
             if required_bytes:
-                if not memory.admits(required_bytes):
+                too_large = result_limit is not None and graph.estimates.expected_bytes(chunk) > result_limit
+                if too_large or not memory.admits(required_bytes):
                     if follows or len(passed) > parameters.look_ahead:
                         break
                     if self.blocked is None:
@@ -502,6 +507,10 @@ class Dispatcher:
         self.blocked = None
         graph.withdraw(chunk)
         graph.dispatch(chunk)
+        result_bytes, result_limit = graph.estimates.expected_bytes(chunk), self._parameters.result_limit
+        if result_limit is not None and result_bytes > result_limit:
+            graph.in_hand_count -= 1
+            return Refuse(graph.number, chunk, result_bytes, result_limit, is_result=True)
         if required_bytes > limit_bytes:
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, required_bytes, limit_bytes)

@@ -89,9 +89,10 @@ class ChunksFinished:
 
     `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
     there before: a slice is a view of what it was cut from. Of them `map_outputs` are read in parts, also from
-    disk, and never put back into memory. `peaks` has the bytes of shared memory that operands
-    took while they ran, of those of which that is news. `steps_s` says of each chunk when it was begun, its inputs
-    were loaded and its value was computed, on the clock of `time.perf_counter`; empty unless a listener wants it.
+    disk, and never put back into memory, and those `on_disk` are there already: the worker's arena had no room.
+    `peaks` has the bytes of shared memory that operands took while they ran, of those of which that is news.
+    `steps_s` says of each chunk when it was begun, its inputs were loaded and its value was computed, on the clock
+    of `time.perf_counter`; empty unless a listener wants it.
     """
 
     worker: int
@@ -103,6 +104,7 @@ class ChunksFinished:
     peaks: Mapping[int, int] = field(default_factory=dict)
     steps_s: Sequence[tuple[float, float, float]] = ()
     map_outputs: Sequence[int] = ()
+    on_disk: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -365,12 +367,16 @@ class RefuseReservation:
 
 @dataclass(slots=True)
 class Refuse:
-    """Note that a chunk cannot be computed, because it needs more bytes than there can be; `FailGraph` follows."""
+    """Note that a chunk cannot be computed, because it needs more bytes than there can be; `FailGraph` follows.
+
+    `is_result` says whether its result alone does.
+    """
 
     graph: int
     chunk: int
     required_bytes: int
     limit_bytes: int
+    is_result: bool = False
 
 
 @dataclass(slots=True)

@@ -262,6 +262,8 @@ class Machine:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
         if event.sizes:
             self._objects.add(graph, event.sizes, event.map_outputs)
+            for chunk in event.on_disk:
+                self._objects.moved_to_disk(graph.objects[chunk])
         if graph.offers is not None:
             graph.makers.update(dict.fromkeys(event.chunks, event.worker))
         if self.memory.is_limited and (event.sizes or event.worker != CLIENT):

@@ -7,9 +7,10 @@ they are read through read-only arrays. What NumPy has built in the own arena is
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +38,7 @@ from dask_mars.protocol.object_ref import (
 )
 from dask_mars.protocol.pickling import dumps, frozen, loads
 from dask_mars.store.allocator import Allocator
-from dask_mars.store.arena import Arena, Bytes
+from dask_mars.store.arena import Arena, Bytes, create
 from dask_mars.store.in_place_sealing import InPlaceSealing
 from dask_mars.store.map_output import MapOutput, with_checksums
 from dask_mars.store.spill_files import SpillFiles
@@ -82,6 +83,8 @@ class Store:
         self.allocator: Allocator | Heap = heap or Allocator(arenas[own].capacity_bytes, live)
         self._heap = heap
         self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
+        #: Whether what has no room in the own arena gets one for itself.
+        self._is_overflowing = False
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
@@ -130,6 +133,37 @@ class Store:
         ):
             return (SMALL, dtype, None, "C", False, value.tobytes())
         return self._seal_object(value, inputs, freeze, in_place)
+
+    def seal_on_disk(self, value: Any, inputs: Collection[Block], name: str, files: SpillFiles) -> ObjectRef:
+        """Put a value for which the own arena has no room where every process can read it: into a file.
+
+        Parameters
+        ----------
+        value, inputs
+            As for `seal`.
+        name : str
+            Of the file.
+        files : SpillFiles
+            Where to write it.
+
+        Raises
+        ------
+        SpillError
+            The disk is full or fails.
+        StoreFull
+            The system has no memory, or no addresses, for a copy.
+        """
+        count = len(self.arenas)
+        self._is_overflowing = True
+        try:
+            ref = self.seal(value, inputs)
+            if len(self.arenas) == count:
+                # There is room after all.
+                return ref
+            return self.spill(ref, name, files)
+        finally:
+            self._is_overflowing = False
+            del self.arenas[count:]
 
     def finish(self, ref: ObjectRef, inputs: Iterable[Block] = ()) -> ObjectRef:
         """Return the final reference to a value that was sealed with `in_place`, once the caller has let go of it.
@@ -202,7 +236,7 @@ class Store:
             array = np.copy(array, order="K")
             return self._seal_array(array, (), in_place)
         own = self._allocate(size)
-        np.copyto(self.arenas[self.own].view(own[1], size), source)
+        np.copyto(self.arenas[own[0]].view(own[1], size), source)
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
 
     def _sharing(self, low: int, high: int) -> Arena | None:
@@ -254,7 +288,7 @@ class Store:
         if to_copy:
             own = self._allocate(needed)
             blocks.append(own)
-            view = self.arenas[self.own].view(own[1], needed)
+            view = self.arenas[own[0]].view(own[1], needed)
             for position, source in to_copy:
                 np.copyto(view[position : position + source.nbytes], source)
             last = len(blocks) - 1
@@ -289,10 +323,25 @@ class Store:
     def _allocate(self, size_bytes: int) -> Block:
         offset = self.allocator.allocate(size_bytes)
         if offset is None:
+            if self._is_overflowing:
+                return self._allocate_overflow(size_bytes)
             if self._in_place_sealing is not None:
                 self._in_place_sealing.abort()
             raise StoreFull(size_bytes, self.allocator.largest_free_bytes, self.allocator.capacity_bytes)
         return (self.own, offset, size_bytes)
+
+    def _allocate_overflow(self, size_bytes: int) -> Block:
+        """Return a block in an arena that only this process has, for as long as a value is sealed."""
+        try:
+            descriptor = create("dask-mars-overflow", size_bytes)
+            try:
+                self.arenas.append(Arena(descriptor, size_bytes))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            free, capacity = self.allocator.largest_free_bytes, self.allocator.capacity_bytes
+            raise StoreFull(size_bytes, free, capacity) from error
+        return (len(self.arenas) - 1, 0, size_bytes)
 
     def _block_of(self, low: int, high: int, inputs: Iterable[Block]) -> Block | None:
         """Return the input block that memory from `low` to `high` lies in, if it is worth keeping alive."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import dask
 import numpy as np
 
-from dask_mars.errors import ExecutionInterrupted, StoreFull
+from dask_mars.errors import ExecutionInterrupted, SpillError, StoreFull
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
@@ -42,6 +42,7 @@ from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, S
 from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
+from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store, still_used
 from dask_mars.worker import forked
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
@@ -96,14 +97,24 @@ class WorkerProcess:
         Of the control page, this worker's.
     idle_trim_s : float
         After how many idle seconds unused memory goes back to the system.
+    overflow : SpillFiles, optional
+        Where results go that the own arena has no room for at the moment; by default they fail.
     """
 
-    def __init__(self, connection: socket.socket, store: Store, part: memoryview, idle_trim_s: float) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        store: Store,
+        part: memoryview,
+        idle_trim_s: float,
+        overflow: SpillFiles | None = None,
+    ) -> None:
         self._connection = connection
         self._store = store
         self._part = part
         self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
         self._idle_trim_s = idle_trim_s
+        self._overflow = overflow
         self._reader = channel.FrameReader()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -475,7 +486,12 @@ class WorkerProcess:
         self._step[0] = SEAL
         try:
             result = results.pop()
-            ref = self._store.seal(result, inputs, in_place=True)
+            try:
+                ref = self._store.seal(result, inputs, in_place=True)
+            except StoreFull as error:
+                if self._overflow is None or error.requested_bytes > error.capacity_bytes:
+                    raise
+                ref = self._store.seal_on_disk(result, inputs, f"{number}-{chunk}", self._overflow)
             # An array is read anew each time: what one task writes into it is not for others to see.
             if not is_stored(ref) and type(result) is not np.ndarray:
                 graph.values[chunk] = (result, None)
@@ -486,7 +502,7 @@ class WorkerProcess:
                 del result
                 ref = self._store.finish(ref, inputs)
                 graph.values[chunk] = (None, ref)
-        except (StoreFull, MemoryError) as error:
+        except (StoreFull, SpillError, MemoryError) as error:
             self._failed(number, chunk, error, owners, final=True)
             return False
         except BaseException:

@@ -13,11 +13,15 @@ import warnings
 from typing import Any
 
 from dask_mars import process_role
-from dask_mars.protocol import channel
+from dask_mars.protocol import channel, messages
 from dask_mars.protocol.control import ControlPage
 from dask_mars.protocol.locks import InterprocessLock
+from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena
+from dask_mars.store.arena_capacity import not_mapped
+from dask_mars.store.codec import lz4_codec
 from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 from dask_mars.worker.interrupts import SIGNAL
 from dask_mars.worker.loop import WorkerProcess
@@ -55,15 +59,22 @@ def main(descriptor: int) -> None:
     process_role.in_worker = True
     sys.argv[:] = start.arguments
     InterprocessLock.descriptor = start.locks
-    arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
-    control = Arena(start.control, start.control_bytes)
-    heap = make_heap(arenas[start.number], start.live, start.arena_threshold_bytes)
+    try:
+        arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
+        control = Arena(start.control, start.control_bytes)
+        heap = make_heap(arenas[start.number], start.live, start.arena_threshold_bytes)
+    except (OSError, MemoryError):
+        # The engine's own process had addresses enough, and may have fewer libraries.
+        error = not_mapped(start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
+        connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
+        return
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
     process = WorkerProcess(
         connection,
         store,
         ControlPage(control.view(0, start.control_bytes).data).part_of(start.number),
         start.idle_trim_s,
+        None if start.overflow_directory is None else SpillFiles(start.overflow_directory, lz4_codec()),
     )
     sys.stdout = Output(process.send_output, "stdout", sys.stdout)
     sys.stderr = Output(process.send_output, "stderr", sys.stderr)

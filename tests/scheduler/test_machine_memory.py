@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,8 @@ class Host:
         self.refused: dict[int, Refuse] = {}
         self.started: list[int] = []
         self.peak_bytes = 0
+        #: Chunks whose results have no room where they are made, and are written to disk at once.
+        self.overflowing: Collection[int] = ()
         self.now_s = 0.0
         for worker in range(workers):
             self.start(worker)
@@ -186,16 +188,22 @@ class Host:
 
     def finish(self, worker: int, graph: int, chunks: Iterable[int], seconds: float = 1e-4) -> None:
         chunks = list(chunks)
-        sizes = {}
+        sizes, on_disk = {}, []
         self.load(worker, graph, chunks)
         for chunk in chunks:
             self.hands[worker].remove((graph, chunk))
             size = self.sizes[chunk]
-            if size and worker != CLIENT:
+            if size and worker != CLIENT and chunk in self.overflowing:
+                sizes[chunk] = size
+                on_disk.append(chunk)
+                self.on_disk.add((graph, chunk))
+                self.written.add((graph, chunk))
+            elif size and worker != CLIENT:
                 sizes[chunk] = self.stored[graph, chunk] = size
             else:
                 self.stored[graph, chunk] = 0
-        self.post(ChunksFinished(worker, graph, chunks, [seconds] * len(chunks), sizes, sizes))
+        durations = [seconds] * len(chunks)
+        self.post(ChunksFinished(worker, graph, chunks, durations, sizes, sizes, on_disk=on_disk))
 
     def load(self, worker: int, graph: int, chunks: Iterable[int]) -> None:
         """Put back into the store what a worker needs for chunks and was told to load."""
@@ -388,6 +396,50 @@ def test_one_that_is_larger_than_all_memory_is_refused_with_numbers():
 
 
 # -- reservations for what comes from elsewhere -------------------------------------------------------------------
+
+
+def test_a_result_that_fits_no_arena_is_refused_with_numbers():
+    graph_plan = plan((), (), (0, 1), operand_of=[0, 1, 2])
+    graph_plan.declared_bytes = [40, 60, 10]
+    host = Host(sizes_of(graph_plan, 40, 60, 10), limit=200, hard_limit=200, result_limit=50)
+    host.submit(graph_plan)
+    host.run()
+    assert host.refused == {1: Refuse(1, 1, 60, 50, is_result=True)}
+    assert host.failed == {1: 1}
+    assert 1 not in host.started
+
+
+def test_what_an_operand_takes_besides_its_result_need_not_fit_an_arena():
+    graph_plan = plan((), (), (0, 1), operand_of=[0, 0, 1])
+    machine = Machine(Parameters(store_limit=200, memory_limit=200, result_limit=50))
+    machine.handle(WorkerStarted(0), 0.0)
+    assert machine.handle(GraphSubmitted(1, graph_plan), 0.0) == [Run(0, 1, [0])]
+    finished = ChunksFinished(0, 1, [0], [0.1], {0: 40}, {0: 40}, {0: 90})
+    assert machine.handle(finished, 1.0) == [Run(0, 1, [1])]
+    assert machine.memory.reserved_bytes == 90
+
+
+def test_what_is_known_of_results_comes_before_what_was_declared():
+    graph_plan = plan((), (), (0, 1), operand_of=[0, 0, 1])
+    graph_plan.declared_bytes = [50, 500, 10]
+    host = Host([5, 5, 1], limit=200, hard_limit=200, result_limit=50)
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+
+
+def test_results_that_are_on_disk_at_once_are_read_from_there():
+    graph_plan = plan((), (), (0, 1), (0,), operand_of=[0, 0, 1, 1])
+    host = Host(sizes_of(graph_plan, 60, 10), limit=200, workers=1)
+    host.overflowing = {0}
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+    # Two read it: the first puts it into the store.
+    assert host.ever_loaded == [(1, 0)]
+    assert not host.ever_spilled
+    host.take_results(1)
+    assert host.machine.memory.reserved_bytes == 0
 
 
 def test_room_is_made_before_a_reservation_is_granted():

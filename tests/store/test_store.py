@@ -5,7 +5,9 @@ from __future__ import annotations
 import array
 import collections
 import datetime
+import errno
 import gc
+import mmap
 import os
 import pickle
 from collections.abc import Iterator
@@ -18,11 +20,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dask_mars.errors import StoreFull
-from dask_mars.protocol.object_ref import ARRAY, OBJECT, PICKLE, SMALL, VALUE, Block, ObjectRef, blocks_of, size_of
+from dask_mars.errors import SpillDiskFailed, StoreFull
+from dask_mars.protocol.object_ref import (
+    ARRAY,
+    OBJECT,
+    PICKLE,
+    SMALL,
+    SPILLED,
+    VALUE,
+    Block,
+    ObjectRef,
+    blocks_of,
+    size_of,
+)
 from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store, still_used
 
 pd = pytest.importorskip("pandas")
@@ -932,6 +946,81 @@ def test_full_store_says_how_much_was_wanted_and_how_much_there_is(small_pair, v
     assert f"{error.free_bytes:,}" in str(error)
     assert store.allocator.used_bytes == 10 * PAGE_BYTES
     assert small_pair.read.load(kept).sum() == 10 * PAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(100_000.0),
+        np.arange(100_000.0).reshape(100, 1000).T,
+        np.arange(200_000.0)[::-2],
+        np.broadcast_to(np.arange(100_000.0), (3, 100_000)),
+        {"x": np.arange(100_000.0), "y": np.arange(30_000), "z": bytes(50_000)},
+        "word " * 100_000,
+    ],
+    ids=["array", "transposed", "backwards", "broadcast", "dict", "text"],
+)
+def test_what_has_no_room_is_sealed_on_disk(small_pair, value, tmp_path):
+    store = small_pair.make
+    kept = store.seal(np.ones(10 * PAGE_BYTES, "u1"))
+    ref = store.seal_on_disk(value, (), "value", SpillFiles(tmp_path))
+    ref = through_a_message(ref)
+    assert ref[0] == SPILLED
+    assert [path.name for path in tmp_path.iterdir()] == ["value"]
+    for read in (small_pair.read.load, small_pair.read.load_copy):
+        found = read(ref)
+        if isinstance(value, dict):
+            assert list(found) == list(value)
+            np.testing.assert_array_equal(found["x"], value["x"])
+            assert found["z"] == value["z"]
+        elif isinstance(value, str):
+            assert found == value
+        else:
+            assert_same_array(found, value)
+    assert len(store.arenas) == 2
+    assert store.allocator.used_bytes == 10 * PAGE_BYTES
+    assert small_pair.read.load(kept).sum() == 10 * PAGE_BYTES
+
+
+def test_what_has_room_after_all_is_not_sealed_on_disk(small_pair, tmp_path):
+    ref = small_pair.make.seal_on_disk(np.arange(5000.0), (), "value", SpillFiles(tmp_path))
+    assert ref[0] == ARRAY
+    assert not list(tmp_path.iterdir())
+    release(small_pair, ref)
+
+
+def test_what_has_no_room_may_be_partly_an_input(small_pair, tmp_path):
+    store = small_pair.make
+    given = store.seal(np.arange(10_000.0))
+    owners: list[tuple[Block, Any]] = []
+    shared = store.load(given, owners)
+    value = [shared[5:], np.ones(100_000)]
+    ref = store.seal_on_disk(value, [block for block, _ in owners], "value", SpillFiles(tmp_path))
+    assert blocks_of(ref) == ()
+    del value, shared, owners
+    release(small_pair, given)
+    first, second = small_pair.read.load(ref)
+    np.testing.assert_array_equal(first, np.arange(5.0, 10_000))
+    assert second.sum() == 100_000
+
+
+def test_what_has_no_room_and_no_disk_leaves_nothing(small_pair, tmp_path):
+    store = small_pair.make
+    with pytest.raises(SpillDiskFailed):
+        store.seal_on_disk(np.arange(100_000.0), (), "value", SpillFiles(tmp_path / "gone"))
+    assert len(store.arenas) == 2
+    with pytest.raises(StoreFull):
+        store.seal(np.arange(100_000.0))
+
+
+def test_what_has_no_room_and_no_addresses_either_says_so(small_pair, tmp_path, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(StoreFull, match="ulimit -v"):
+        small_pair.make.seal_on_disk(np.arange(100_000.0), (), "value", SpillFiles(tmp_path))
+    assert len(small_pair.make.arenas) == 2
 
 
 def test_broken_up_store_names_its_largest_free_block(small_pair):

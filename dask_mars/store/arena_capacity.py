@@ -1,0 +1,84 @@
+"""How large arenas are: as large as the memory limit where every process has the addresses for all of them."""
+
+from __future__ import annotations
+
+from dask_mars.errors import AddressSpaceTooSmall
+from dask_mars.limits import AddressSpace, address_space
+from dask_mars.store.allocator import PAGE_BYTES
+
+#: What an arena has to hold at least, unless a worker's share of the memory limit is less: one chunk of the size
+#: that Dask aims at.
+LEAST_BYTES = 128 << 20
+#: The heap of a process counts its arena's pages in 32 bits.
+MOST_BYTES = PAGE_BYTES * ((1 << 32) - 2)
+#: The heap's tables take so many bytes of addresses at most for each byte of the arena, in its own process.
+_TABLES_SHARE = 128
+#: Of the addresses: what stays free for what processes have for themselves, values that are read from disk and
+#: temporaries among them. No process needs more than the memory limit for that.
+_PRIVATE_SHARE = 4
+
+
+def arena_capacity(memory_limit: int, num_workers: int, addresses: AddressSpace) -> int:
+    """Return the size of each arena.
+
+    Every process maps the arenas of all workers and the client's. They are equal: which worker will make the
+    largest result is not known.
+
+    Parameters
+    ----------
+    memory_limit : int
+        Bytes that the engine is to stay within.
+    num_workers : int
+        Worker processes.
+    addresses : AddressSpace
+        What each process has.
+
+    Returns
+    -------
+    int
+        Bytes: the memory limit, or less where the addresses do not suffice.
+
+    Raises
+    ------
+    AddressSpaceTooSmall
+        An arena could hold neither a worker's share of the memory limit nor a chunk of the usual size.
+
+    Examples
+    --------
+    >>> plenty, little = AddressSpace(1 << 47, None), AddressSpace(8 << 30, 8 << 30)
+    >>> arena_capacity(16 << 30, 4, plenty) >> 20
+    16384
+    >>> arena_capacity(16 << 30, 4, little) >> 20
+    1226
+    """
+    free = addresses.free_bytes
+    shared = free - min(memory_limit, free // _PRIVATE_SHARE)
+    capacity = shared * _TABLES_SHARE // ((num_workers + 1) * _TABLES_SHARE + 1)
+    least = min(memory_limit // num_workers, LEAST_BYTES)
+    if capacity < least:
+        needed = _addresses_for(least, memory_limit, num_workers)
+        raise AddressSpaceTooSmall(memory_limit, num_workers, needed, free, addresses.limit_bytes)
+    if min(capacity, MOST_BYTES) >= memory_limit:
+        return memory_limit
+    capacity = min(capacity, MOST_BYTES)
+    return capacity - capacity % PAGE_BYTES
+
+
+def _addresses_for(capacity: int, memory_limit: int, num_workers: int) -> int:
+    """Return the free addresses that are needed for arenas of a size."""
+    shared = (num_workers + 1) * capacity + capacity // _TABLES_SHARE + num_workers + 2
+    return min(shared + memory_limit, -(-shared * _PRIVATE_SHARE // (_PRIVATE_SHARE - 1)) + 1)
+
+
+def not_mapped(memory_limit: int, num_workers: int, capacity_bytes: int) -> AddressSpaceTooSmall:
+    """Return the error for arenas that the system would not map, although there seemed to be room.
+
+    Parameters
+    ----------
+    memory_limit, num_workers : int
+        The engine's.
+    capacity_bytes : int
+        Size of each arena.
+    """
+    free, limit = address_space()
+    return AddressSpaceTooSmall(memory_limit, num_workers, (num_workers + 1) * capacity_bytes, free, limit)

@@ -1,0 +1,242 @@
+"""Engines where processes have few addresses (``ulimit -v``): what runs, what goes to disk, what fails and how."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from conftest import Scripts, eventually, files
+
+from dask_mars import Runtime, config
+from dask_mars.engine import loop, processes
+from dask_mars.engine.loop import Engine
+from dask_mars.errors import AddressSpaceTooSmall, ResultTooLarge, SpillDiskFailed, StoreFull
+from dask_mars.limits import AddressSpace
+from dask_mars.store import arena
+
+MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere RLIMIT_AS is not enforced")
+
+LIMITED = """
+import resource
+import sys
+
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
+"""
+
+
+# -- the limit itself ---------------------------------------------------------------------------------------------
+
+
+def test_defaults_with_8_gb_of_addresses(scripts: Scripts) -> None:
+    script = scripts.write(
+        "limited.py",
+        LIMITED
+        + """
+import dask.array as da
+import dask_mars
+
+x = da.arange(4_000_000, chunks=500_000)
+print(int((x + 1).rechunk(300_000).sum().compute(scheduler=dask_mars.get)))
+""",
+    )
+    done = scripts.run(str(script), str(8 * 10**9), env={"DASK_DASK_MARS__NUM_WORKERS": "2"}, timeout_s=60)
+    assert (done.stdout.split(), done.stderr) == ([str(4_000_000 * 4_000_001 // 2)], "")
+
+
+def test_too_few_addresses_are_an_error_at_once(scripts: Scripts) -> None:
+    script = scripts.write(
+        "limited.py",
+        LIMITED
+        + """
+import dask_mars
+from dask_mars.errors import AddressSpaceTooSmall
+
+try:
+    dask_mars.Runtime(4, memory_limit="2 GiB").start()
+except AddressSpaceTooSmall as error:
+    print(error)
+""",
+    )
+    done = scripts.run(str(script), str(10**9), timeout_s=60)
+    assert "memory_limit=2,147,483,648 and num_workers=4" in done.stdout
+    assert "`ulimit -v` is 1,000,000,000 bytes" in done.stdout
+    assert done.stderr == ""
+
+
+# -- as if there were few -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch, tmp_path):
+    """Make runtimes of 2 workers whose arenas hold a part of the memory limit, 32 MiB."""
+
+    @contextlib.contextmanager
+    def make(capacity_mib: int = 32, directory: Path = tmp_path / "spilled"):
+        free = AddressSpace(capacity_mib * MIB * 4 + MIB, 1 << 30)
+        monkeypatch.setattr(loop, "address_space", lambda: free)
+        monkeypatch.setattr("dask_mars.store.arena_capacity.LEAST_BYTES", MIB)
+        with (
+            dask.config.set({"dask-mars.spill-directory": str(directory), "dask-mars.store-limit": "90%"}),
+            Runtime(num_workers=2, memory_limit="1 GiB") as runtime,
+        ):
+            yield runtime
+
+    return make
+
+
+def filled(number: int, mib: int) -> np.ndarray:
+    return np.full(mib * MIB // 8, float(number))
+
+
+def held(count: int, mib: int) -> dask.delayed:
+    """Return what needs so many arrays all at once, and what it comes to."""
+    arrays = [dask.delayed(filled)(number, mib) for number in range(count)]
+    last = dask.delayed(sum)([dask.delayed(lambda array: float(array[-1]))(array) for array in arrays])
+    parts = [dask.delayed(lambda array, last: float(array[0]) + last)(array, last) for array in arrays]
+    return dask.delayed(sum)(parts), sum(range(count)) * (count + 1)
+
+
+def test_the_store_holds_no_more_than_its_arenas(few) -> None:
+    with few() as runtime:
+        engine = runtime.engine()
+        assert 30 * MIB < engine.store.allocator.capacity_bytes < 34 * MIB
+        assert engine.settings.store_limit == 2 * engine.store.allocator.capacity_bytes
+        assert engine.settings.memory_limit == 1 << 30
+
+
+def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tmp_path) -> None:
+    with few() as runtime:
+        engine = runtime.engine()
+        result, expected = held(10, 5)
+        # The store has room for all of them, the arena of one worker has not.
+        assert engine.settings.store_limit > 50 * MIB
+        assert result.compute(scheduler=runtime.get, num_workers=1) == expected
+        assert engine.spilled_bytes >= 15 * MIB
+        assert eventually(lambda: not engine._blocks.counts and not engine._blocks.file_bytes)
+        assert not files(tmp_path / "spilled")
+
+
+def test_frames_that_have_no_room_go_to_disk(few) -> None:
+    pd = pytest.importorskip("pandas")
+
+    def frame(number: int) -> object:
+        return pd.DataFrame({"x": filled(number, 2), "y": np.arange(MIB // 4), "z": ["text"] * (MIB // 4)})
+
+    with few(16) as runtime:
+        frames = [dask.delayed(frame)(number) for number in range(8)]
+        everything = dask.compute(*frames, scheduler=runtime.get, num_workers=1)
+        assert runtime.engine().spilled_bytes
+    for number, one in enumerate(everything):
+        pd.testing.assert_frame_equal(one, frame(number))
+
+
+def test_persisted_results_that_have_no_room_can_be_read(few) -> None:
+    with few() as runtime:
+        arrays = [dask.delayed(filled)(number, 5) for number in range(10)]
+        kept = dask.persist(*arrays, scheduler=runtime.get, num_workers=1)
+        total = dask.delayed(lambda *parts: sum(float(part.sum()) for part in parts))
+        assert runtime.engine().spilled_bytes
+        firsts = [dask.delayed(lambda part: float(part.sum()))(one) for one in kept]
+        expected = [number * 5.0 * MIB / 8 for number in range(10)]
+        assert list(dask.compute(*firsts, scheduler=runtime.get)) == expected
+        assert total(*kept[:4]).compute(scheduler=runtime.get) == sum(expected[:4])
+
+
+def test_without_a_disk_they_fail_with_numbers(few, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with few(directory=tmp_path / "file") as runtime:
+        result, _ = held(10, 5)
+        with pytest.raises((StoreFull, SpillDiskFailed)) as caught:
+            result.compute(scheduler=runtime.get, num_workers=1)
+        assert "bytes" in str(caught.value)
+        assert dask.delayed(filled)(1, 1).sum().compute(scheduler=runtime.get) == MIB / 8
+
+
+def test_a_disk_that_fails_meanwhile_is_what_they_fail_with(few, tmp_path) -> None:
+    with few() as runtime:
+        engine = runtime.engine()
+        assert dask.delayed(filled)(1, 1).sum().compute(scheduler=runtime.get) == MIB / 8
+        (directory,) = (tmp_path / "spilled").iterdir()
+        directory.rename(tmp_path / "elsewhere")
+        result, _ = held(10, 5)
+        with pytest.raises(SpillDiskFailed):
+            result.compute(scheduler=runtime.get, num_workers=1)
+        assert eventually(lambda: not engine._blocks.counts)
+
+
+def test_a_declared_result_that_fits_no_arena_fails_with_numbers(few) -> None:
+    with few() as runtime:
+        x = da.random.default_rng(1).random((40 * MIB // 8,), chunks=-1)
+        with pytest.raises(ResultTooLarge) as caught:
+            x.persist(scheduler=runtime.get)
+        assert caught.value.requested_bytes == 40 * MIB
+        assert caught.value.limit_bytes == runtime.engine().store.allocator.capacity_bytes
+        assert "ulimit -v" in str(caught.value)
+        smaller = da.random.default_rng(1).random((40 * MIB // 8,), chunks=MIB)
+        assert 0.4 < smaller.mean().compute(scheduler=runtime.get) < 0.6
+
+
+def test_a_result_that_fits_no_arena_fails_with_numbers(few) -> None:
+    with few() as runtime:
+        with pytest.raises(StoreFull, match="ulimit -v") as caught:
+            dask.delayed(np.sum)(dask.delayed(filled)(1, 40)).compute(scheduler=runtime.get)
+        assert caught.value.requested_bytes == 40 * MIB
+        assert dask.delayed(filled)(1, 20).sum().compute(scheduler=runtime.get) == 20 * MIB / 8
+
+
+# -- what the system refuses after all ----------------------------------------------------------------------------
+
+
+def refusing(number: int):
+    """Return a `mmap` that fails from the so-manieth call on."""
+    calls = []
+
+    def refuse(*args, **options):
+        calls.append(1)
+        if len(calls) >= number:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return mmap.mmap(*args, **options)
+
+    return refuse
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_an_arena_that_is_not_mapped_in_the_users_process(monkeypatch, number) -> None:
+    settings = config.settings(num_workers=2, memory_limit="1 GiB")
+    before = set(Path("/proc/self/fd").iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(arena.mmap, "mmap", refusing(number))
+        with pytest.raises(AddressSpaceTooSmall, match="num_workers=2"):
+            Engine(settings)
+    assert len(set(Path("/proc/self/fd").iterdir())) <= len(before)
+
+
+def test_workers_that_have_fewer_addresses_say_so(monkeypatch) -> None:
+    class Popen(subprocess.Popen):
+        def __init__(self, *args, **options) -> None:
+            soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+            # As if libraries had taken the worker's addresses: enough for it, and not for all arenas.
+            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, hard))
+            try:
+                super().__init__(*args, **options)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    monkeypatch.setattr(processes.subprocess, "Popen", Popen)
+    expected = r"memory_limit=1,073,741,824 and num_workers=2 .* 3,221,225,472 bytes .* is 2,147,483,648 bytes"
+    with (
+        Runtime(num_workers=2, memory_limit="1 GiB") as runtime,
+        pytest.raises(AddressSpaceTooSmall, match=expected),
+    ):
+        dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get)
