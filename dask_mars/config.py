@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ class Settings:
     num_workers : int
         Worker processes.
     memory_limit : int
-        Bytes of memory that the engine is meant to stay within; also the most that one arena can hold.
+        Bytes of memory that the engine is meant to stay within; also the most that one arena may hold.
     store_limit : int
         Bytes of results that are kept in memory; more than that go to disk.
     spill_directory : Path
@@ -118,14 +120,19 @@ def settings(
     ValueError
         A setting makes no sense.
     """
-    limit = parse_memory(memory_limit if memory_limit is not None else get("memory-limit"))
+    if memory_limit is not None:
+        limit = parse_memory(memory_limit, name="memory_limit")
+    else:
+        limit = parse_memory(get("memory-limit"), name="dask-mars.memory-limit")
+    _warn_of_too_much(limit)
+    threshold = get("arena-threshold")
     return Settings(
         num_workers=worker_count(num_workers),
         memory_limit=limit,
-        store_limit=min(parse_memory(get("store-limit"), limit), limit),
+        store_limit=min(parse_memory(get("store-limit"), limit, "dask-mars.store-limit"), limit),
         spill_directory=_spill_directory(),
-        inline_bytes=parse_bytes(get("inline-limit")),
-        arena_threshold_bytes=None if (threshold := get("arena-threshold")) is None else parse_bytes(threshold),
+        inline_bytes=parse_size(get("inline-limit"), "dask-mars.inline-limit"),
+        arena_threshold_bytes=None if threshold is None else parse_size(threshold, "dask-mars.arena-threshold"),
         window_s=_seconds("dispatch-window"),
         allowed_worker_losses=int(get("allowed-worker-losses")),
         retries=int(get("retries")),
@@ -195,8 +202,22 @@ def _spill_directory() -> Path:
     return lasting if os.access(lasting, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def parse_memory(limit: int | float | str | None, total: int | None = None) -> int:
+def parse_memory(limit: int | float | str | None, total: int | None = None, name: str = "the memory limit") -> int:
     """Turn a memory limit into bytes; shares are of `total`, by default the memory there is.
+
+    Parameters
+    ----------
+    limit : int, float, str or None
+        Bytes, a share (a float up to 1), or text like ``"4 GiB"`` or ``"60%"``; None for 80 %.
+    total : int, optional
+        What shares are of.
+    name : str, optional
+        What the user calls it.
+
+    Raises
+    ------
+    ValueError
+        It is none of that, or not positive.
 
     Examples
     --------
@@ -210,13 +231,85 @@ def parse_memory(limit: int | float | str | None, total: int | None = None) -> i
     if limit is None:
         return int(total * 0.8)
     if isinstance(limit, str) and limit.strip().endswith("%"):
-        share = float(limit.strip()[:-1]) / 100
-        if not 0 < share <= 1:
-            raise ValueError(f"the memory limit must be more than 0% and at most 100%, not {limit!r}")
-        limit = share
-    if isinstance(limit, float) and 0 < limit <= 1:
-        return int(total * limit)
-    size = int(parse_bytes(limit))
-    if size <= 0:
-        raise ValueError(f"the memory limit must be positive, not {limit!r}")
+        share = _share(limit)
+        size = None if share is None else int(total * share)
+    elif isinstance(limit, float) and 0 < limit <= 1:
+        size = int(total * limit)
+    else:
+        size = _bytes(limit)
+    if size is None or size <= 0:
+        raise ValueError(
+            f"{name} must be a positive number of bytes, text such as '4 GiB', or a share of more than 0 % and at "
+            f"most 100 %, such as '60%' or 0.6, and not {limit!r}"
+        )
     return size
+
+
+def parse_size(size: int | float | str, name: str) -> int:
+    """Turn a size into bytes.
+
+    Parameters
+    ----------
+    size : int, float or str
+        Bytes, or text like ``"16 kiB"``.
+    name : str
+        What the user calls it.
+
+    Raises
+    ------
+    ValueError
+        It is none of that, or negative.
+
+    Examples
+    --------
+    >>> parse_size("16 kiB", "dask-mars.inline-limit")
+    16384
+    """
+    found = _bytes(size)
+    if found is None or found < 0:
+        raise ValueError(f"{name} must be 0 or more bytes, or text such as '16 kiB', and not {size!r}")
+    return found
+
+
+def _bytes(given: Any) -> int | None:
+    """Return a number of bytes, None if that is none."""
+    # True is a number to Python, and hardly to whoever has written it.
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, numbers.Real):
+        number: Any = given
+        return math.floor(number) if math.isfinite(number) else None
+    # Dask takes a unit alone for one of it, and nothing for a byte.
+    if not isinstance(given, str) or not any(map(str.isdigit, given)):
+        return None
+    try:
+        return int(parse_bytes(given))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _share(text: str) -> float | None:
+    """Return a percentage as a share, None if that is none or more than the whole."""
+    try:
+        share = float(text.strip()[:-1]) / 100
+    except ValueError:
+        return None
+    return share if 0 < share <= 1 else None
+
+
+_has_warned = False
+
+
+def _warn_of_too_much(memory_limit: int) -> None:
+    """Warn once of a limit above the memory that there is."""
+    global _has_warned
+    total = memory_available()
+    if memory_limit > total and not _has_warned:
+        _has_warned = True
+        warnings.warn(
+            f"the memory limit of {memory_limit:,} bytes (memory_limit, or dask-mars.memory-limit) is more than "
+            f"the {total:,} bytes that this machine or its control group has: processes may be killed before it "
+            "is reached",
+            # Whoever makes the Runtime.
+            stacklevel=4,
+        )

@@ -255,6 +255,33 @@ class AddressSpaceTooSmall(EngineStartFailed):
         )
 
 
+class MemoryLimitTooLow(EngineStartFailed):
+    """The memory limit is less than what the worker processes take before they have computed anything.
+
+    Attributes
+    ----------
+    memory_limit : int
+        The engine's.
+    num_workers : int
+        Its worker processes.
+    worker_bytes : int
+        What one of them was seen to take.
+    """
+
+    def __init__(self, memory_limit: int, num_workers: int, worker_bytes: int) -> None:
+        super().__init__(memory_limit, num_workers, worker_bytes)
+        self.memory_limit = memory_limit
+        self.num_workers = num_workers
+        self.worker_bytes = worker_bytes
+
+    def _message(self) -> str:
+        return (
+            f"a memory limit of {self.memory_limit:,} bytes is not enough for num_workers={self.num_workers}: "
+            f"before they have computed anything these take {self.num_workers * self.worker_bytes:,} bytes, "
+            f"{self.worker_bytes:,} each. Raise memory_limit (dask-mars.memory-limit), or lower num_workers."
+        )
+
+
 class WorkerStartFailed(EngineStartFailed):
     """Worker processes end before they can work."""
 

@@ -93,6 +93,8 @@ class Runtime:
         ------
         EngineStopped
             The runtime is closed.
+        AddressSpaceTooSmall
+            A process has too few addresses for all shared memory.
         """
         with self._lock:
             if self._closed:

@@ -421,9 +421,9 @@ def certificates(folder: Path, name: str) -> dict[str, str]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Runtime]:
-    """Yield an engine whose store holds 8 MiB."""
+    """Yield an engine whose store holds 8 MiB, and whose memory is hardly more than its processes take."""
     limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 << 20}
-    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=64 << 20) as runtime:
+    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=160 << 20) as runtime:
         yield runtime
 
 

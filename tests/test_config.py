@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import math
+import re
 import tempfile
+import warnings
 from pathlib import Path
 
 import dask
+import numpy as np
 import pytest
 import yaml
 from dask.system import CPU_COUNT
 
-from dask_mars import config
+from dask_mars import Runtime, config
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -161,6 +165,8 @@ def total(monkeypatch) -> int:
         (1, 1),
         (5000, 5000),
         (2e9, 2_000_000_000),
+        (np.int64(5000), 5000),
+        (np.float64(0.25), 250),
         ("4 GiB", 4 << 30),
         ("4GB", 4_000_000_000),
         ("123", 123),
@@ -170,16 +176,59 @@ def test_memory_limit_in_all_its_forms(total, limit, expected):
     assert config.parse_memory(limit) == expected
 
 
-@pytest.mark.parametrize("limit", [0, 0.0, -1, -0.5, "0", "0%", "-5%", "150%", "much", "x%", "4 parsecs"])
+SENSELESS = [
+    *[0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, True, False, [], {}, b"4 GiB", 1j],
+    *["", "0", "-4 GiB", "0%", "-5%", "150%", "nan%", "0.0001%", "much", "lots", "x%", "4 parsecs", "nan", "inf"],
+]
+
+
+@pytest.mark.parametrize("limit", SENSELESS, ids=repr)
 def test_memory_limit_that_makes_no_sense(total, limit):
-    with pytest.raises(ValueError, match=r"."):
+    told = rf"must be a positive number of bytes, text such as '4 GiB', .* not {re.escape(repr(limit))}$"
+    with pytest.raises(ValueError, match=f"^the memory limit {told}"):
         config.parse_memory(limit)
+    with pytest.raises(ValueError, match=f"^memory_limit {told}"):
+        config.settings(memory_limit=limit)
+    with (
+        dask.config.set({"dask-mars.memory-limit": limit}),
+        pytest.raises(ValueError, match=f"^dask-mars.memory-limit {told}"),
+    ):
+        config.settings()
+    with (
+        dask.config.set({"dask-mars.store-limit": limit}),
+        pytest.raises(ValueError, match=f"^dask-mars.store-limit {told}"),
+    ):
+        config.settings(memory_limit=1000)
 
 
-@pytest.mark.parametrize("limit", [0, "0%", "150%"])
-def test_refused_memory_limit_is_named(total, limit):
-    with pytest.raises(ValueError, match=f"not {limit!r}"):
-        config.parse_memory(limit)
+@pytest.mark.parametrize("name", ["inline-limit", "arena-threshold"])
+@pytest.mark.parametrize(
+    "size", [-1, -0.5, "-1", math.nan, math.inf, True, False, [], "", "lots", "5%", "4 parsecs"], ids=repr
+)
+def test_sizes_that_make_no_sense(name, size):
+    told = (
+        rf"^dask-mars.{name} must be 0 or more bytes, or text such as '16 kiB', and not {re.escape(repr(size))}$"
+    )
+    with dask.config.set({f"dask-mars.{name}": size}), pytest.raises(ValueError, match=told):
+        config.settings()
+
+
+@pytest.mark.parametrize(("size", "expected"), [(0, 0), (1.9, 1), ("0", 0), ("16 kiB", 1 << 14), (np.int64(5), 5)])
+def test_sizes_in_all_their_forms(size, expected):
+    assert config.parse_size(size, "x") == expected
+
+
+def test_a_limit_above_the_memory_that_there_is_warns_once(total, monkeypatch):
+    monkeypatch.setattr(config, "_has_warned", False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        config.settings(memory_limit=1000)
+        assert not caught
+        Runtime(memory_limit=1001)
+        Runtime(memory_limit=2000)
+    (warning,) = caught
+    assert re.search(r"1,001 bytes .*memory-limit.* 1,000 bytes", str(warning.message))
+    assert warning.filename == __file__
 
 
 def test_examples_in_the_documentation():

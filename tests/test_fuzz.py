@@ -53,7 +53,7 @@ def test_some_programs_differ_in_nothing(get, first):
 
 
 def test_the_command_runs_engines_with_troubles(scripts):
-    options = ("--programs", "6", "--seed", "7", "--memory-limit", "96 MiB", "--kill")
+    options = ("--programs", "6", "--seed", "7", "--memory-limit", "192 MiB", "--kill")
     ended = scripts.run("-m", "tests.fuzz", *options, timeout_s=100)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.startswith("6 programs")

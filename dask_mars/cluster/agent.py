@@ -39,6 +39,8 @@ from dask_mars.version import __version__
 
 logger = logging.getLogger(__name__)
 
+#: How often is looked whether the engine has come up.
+_START_LOOK_S = 0.01
 #: How often is looked for chunks whose transfer is over.
 _RELEASE_MS = 100
 #: Why workers close that Dask's scheduler wants others for, as after `Client.restart`: it says so,
@@ -83,7 +85,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         memory = self.memory_manager.memory_limit
         settings = config.settings(self.state.nthreads, memory)
         if store_limit is not None:
-            limit = min(config.parse_memory(store_limit, settings.memory_limit), settings.memory_limit)
+            limit = config.parse_memory(store_limit, settings.memory_limit, "store_limit")
+            limit = min(limit, settings.memory_limit)
             settings = dataclasses.replace(settings, store_limit=limit)
         if spill_directory is not None or config.get("spill-directory") is None:
             settings = dataclasses.replace(settings, spill_directory=Path(spill_directory or self.local_directory))
@@ -115,8 +118,11 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         return self._engine
 
     async def start_unsafe(self) -> MarsWorker:
-        """Start the engine, then register with the scheduler."""
+        """Start the engine and, when it has come up, register with the scheduler."""
         self._engine = self._transfers.engine = Engine(self._settings, is_agent=True)
+        # One that cannot work is never known to the scheduler, and ends with the reason.
+        while not self.engine.is_up:
+            await asyncio.sleep(_START_LOOK_S)
         await super().start_unsafe()
         if self.nanny is not None:
             # Queues of clusters and terminals send signals to this process too, and not to its nanny alone.

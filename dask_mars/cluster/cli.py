@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -118,11 +119,12 @@ def main(
         raise click.UsageError("give the address of a scheduler, or --scheduler-file")
     security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
     host, worker_port = _bound_to(listen_address, contact_address, host, worker_port)
+    limit = _memory_limit(memory_limit)
     options |= {
         "scheduler_file": scheduler_file,
         "nthreads": _processes(n_workers, nthreads),
-        "memory_limit": _memory_limit(memory_limit),
-        "store_limit": _number(store_limit),
+        "memory_limit": limit,
+        "store_limit": _store_limit(store_limit, limit),
         "local_directory": _scratch_directory(local_directory),
         "host": host,
         "contact_address": contact_address,
@@ -209,11 +211,23 @@ def _scratch_directory(chosen: str | None) -> str:
 
 def _memory_limit(text: str) -> int:
     """Return the limit in bytes. What `dask worker` takes for none is all the memory that there is."""
-    limit = _number(config.get("memory-limit") if text == "auto" else text)
     try:
-        return config.parse_memory(limit or 1.0)
+        if text == "auto":
+            return config.parse_memory(config.get("memory-limit"), name="dask-mars.memory-limit")
+        return config.parse_memory(_number(text) or 1.0, name="--memory-limit")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--memory-limit") from None
+
+
+def _store_limit(text: str | None, memory_limit: int) -> Any:
+    """Return what the agent is given, which only it can take as a share of the limit that holds there."""
+    limit = _number(text)
+    if text is not None:
+        try:
+            config.parse_memory(limit, memory_limit, "--store-limit")
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--store-limit") from None
+    return limit
 
 
 def _number(limit: Any) -> Any:
@@ -222,7 +236,7 @@ def _number(limit: Any) -> Any:
         value = float(limit)
     except (TypeError, ValueError):
         return limit
-    return value if value <= 1 else int(value)
+    return int(value) if 1 < value < math.inf else value
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ from dask_mars.errors import (
     Cancelled,
     EngineStartFailed,
     EngineStopped,
+    MemoryLimitTooLow,
     SpillError,
     Stalled,
     WorkerDied,
@@ -152,6 +153,8 @@ class Engine:
         self._descriptors_lock = threading.Lock()
         self._released = False
         self._start_failures = 0
+        #: Whether a worker has come up, and was seen to leave some of the memory.
+        self._is_up = False
         #: Where workers write results that have no room in their arenas, if these are small.
         self._overflow_directory: str | None = None
         self._closing = False
@@ -405,6 +408,19 @@ class Engine:
             self._handle(ChunkFailed(CLIENT, run.number, chunk, final))
 
         self._call_soon(command)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a worker has come up. What is submitted before waits for that.
+
+        Raises
+        ------
+        EngineStartFailed
+            None will.
+        """
+        if not self._is_up and not self.alive:
+            raise self.why_stopped()
+        return self._is_up
 
     @property
     def alive(self) -> bool:
@@ -702,8 +718,12 @@ class Engine:
     def _read(self, handle: WorkerHandle, ended: bool) -> None:
         try:
             received, goes_on = handle.read()
+            was_ready = handle.ready
             for message in received:
                 self._receiver.take(handle, message)
+                if not was_ready and handle.ready:
+                    was_ready = True
+                    self._check_memory_limit(handle)
         except (ProtocolError, UnreadableStream) as error:
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
             self._lose(handle)
@@ -712,6 +732,19 @@ class Engine:
             self._start_failures = 0
         if ended or not goes_on:
             self._lose(handle)
+
+    def _check_memory_limit(self, handle: WorkerHandle) -> None:
+        """Raise if the workers take all memory before they have computed anything, as the first to be ready shows.
+
+        It looks before it takes the first result of that worker, so that either all computations fail or none.
+        """
+        if self._is_up:
+            return
+        settings = self.settings
+        worker_bytes = estimate_memory([handle.process.pid])
+        if worker_bytes * settings.num_workers > settings.memory_limit:
+            raise MemoryLimitTooLow(settings.memory_limit, settings.num_workers, worker_bytes)
+        self._is_up = True
 
     def _lose(self, handle: WorkerHandle) -> None:
         """Replace a worker process that has ended."""

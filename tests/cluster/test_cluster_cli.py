@@ -219,7 +219,12 @@ def test_the_command_of_dask_knows_ours():
         (["tcp://127.0.0.1:1", "--resources", "GPU"], "GPU=2"),
         (["tcp://127.0.0.1:1", "--no-such-option"], "No such option"),
         (["tcp://127.0.0.1:1", "--tls-key", "/no/such/file"], "does not exist"),
-        (["tcp://127.0.0.1:1", "--memory-limit", "lots"], "lots"),
+        (["tcp://127.0.0.1:1", "--memory-limit", "lots"], "--memory-limit must be"),
+        (["tcp://127.0.0.1:1", "--memory-limit", "-1"], "not -1"),
+        (["tcp://127.0.0.1:1", "--memory-limit", "nan"], "not nan"),
+        (["tcp://127.0.0.1:1", "--memory-limit", "True"], "not 'True'"),
+        (["tcp://127.0.0.1:1", "--store-limit", "lots"], "--store-limit must be"),
+        (["tcp://127.0.0.1:1", "--store-limit", "0"], "--store-limit must be"),
         (["tcp://127.0.0.1:1", "--contact-address", "tcp://10.0.0.1:9000"], "needs --listen-address"),
         (["tcp://127.0.0.1:1", "--listen-address", "tcp://:9000", "--worker-port", "9000"], "already"),
         (["tcp://127.0.0.1:1", "--listen-address", "tcp://10.0.0.1"], "missing port"),
@@ -237,6 +242,17 @@ def test_signal_while_there_is_no_scheduler(scripts: Scripts):
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert ended(process) == 0
+
+
+@pytest.mark.parametrize("nanny", ["--nanny", "--no-nanny"])
+def test_an_agent_whose_processes_take_more_than_its_limit_does_not_start(
+    scripts: Scripts, scheduler, client, nanny
+):
+    options = (nanny, "--nworkers=2", "--memory-limit=20MiB", "--dashboard-address=127.0.0.1:0")
+    done = scripts.run(*COMMAND, scheduler.scheduler_address, *options, timeout_s=60)
+    assert done.returncode == 1
+    assert "a memory limit of 20,971,520 bytes is not enough for num_workers=2" in done.stderr
+    assert eventually(lambda: not agents(client), 5)
 
 
 def test_a_scheduler_that_does_not_answer(tmp_path):
@@ -273,6 +289,14 @@ def test_limits_of_the_container_hold(served, monkeypatch):
     monkeypatch.setattr(cli, "CPU_COUNT", 3)
     started("tcp://127.0.0.1:1")
     assert (served["memory_limit"], served["nthreads"]) == (800, 3)
+
+
+@pytest.mark.parametrize("limit", [0, "lots"])
+def test_a_limit_in_the_configuration_that_makes_no_sense(limit):
+    with dask.config.set({"dask-mars.memory-limit": limit}):
+        result = CliRunner().invoke(main, ["tcp://127.0.0.1:1"])
+    assert result.exit_code == 2
+    assert "dask-mars.memory-limit must be" in " ".join(result.output.split())
 
 
 def test_addresses(served):

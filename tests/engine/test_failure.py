@@ -36,7 +36,7 @@ from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.diagnostics import decode_subtask_id
-from dask_mars.errors import RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
+from dask_mars.errors import MemoryLimitTooLow, RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 
@@ -967,20 +967,31 @@ def test_locks_hold_while_another_runtime_comes_and_goes(tmp_path: Path, runtime
 # -- memory that does not suffice -----------------------------------------------------------------------------
 
 
+def test_a_limit_below_what_workers_take_is_an_error_before_anything_is_computed() -> None:
+    with Runtime(num_workers=2, memory_limit="20 MiB") as runtime:
+        for _ in range(2):
+            with pytest.raises(MemoryLimitTooLow, match=r"20,971,520 bytes .*num_workers=2") as caught:
+                delayed_sum(runtime.get)
+            error = pickle.loads(pickle.dumps(caught.value))
+            assert (error.memory_limit, error.num_workers) == (20 << 20, 2)
+            assert 10 << 20 < error.worker_bytes < 500 << 20
+            assert f"{2 * error.worker_bytes:,}" in str(error)
+
+
 def test_a_store_that_is_too_small() -> None:
-    with Runtime(num_workers=1, memory_limit="2 MiB") as runtime:
+    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
         with pytest.raises(StoreFull) as caught:
-            dask.delayed(large_array)(3).compute(scheduler=runtime.get)
+            dask.delayed(large_array)(96).compute(scheduler=runtime.get)
         error = caught.value
-        assert error.requested_bytes == 3 << 20
-        assert error.capacity_bytes == 2 << 20
-        assert 0 <= error.free_bytes <= 2 << 20
+        assert error.requested_bytes == 96 << 20
+        assert error.capacity_bytes == 64 << 20
+        assert 0 <= error.free_bytes <= 64 << 20
         assert "memory-limit" in str(error)
         assert (
-            dask.delayed(lambda array: array.sum())(dask.delayed(large_array)(1)).compute(scheduler=runtime.get)
-            == 1 << 17
+            dask.delayed(lambda array: array.sum())(dask.delayed(large_array)(32)).compute(scheduler=runtime.get)
+            == 1 << 22
         )
-        held = [dask.delayed(large_array)(0.5, number) for number in range(8)]
+        held = [dask.delayed(large_array)(16, number) for number in range(8)]
         with pytest.raises(RequestTooLarge):
             dask.delayed(lambda *arrays: len(arrays))(*held).compute(scheduler=runtime.get)
         assert eventually(lambda: not runtime.engine()._blocks.counts)
@@ -988,29 +999,29 @@ def test_a_store_that_is_too_small() -> None:
 
 
 def test_a_graph_that_fits_if_it_runs_in_a_good_order() -> None:
-    with Runtime(num_workers=1, memory_limit="2 MiB") as runtime:
-        sums = [dask.delayed(np.sum)(dask.delayed(large_array)(0.5, number)) for number in range(40)]
-        assert dask.compute(*sums, scheduler=runtime.get)[1] == 1 << 16
+    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
+        sums = [dask.delayed(np.sum)(dask.delayed(large_array)(16, number)) for number in range(40)]
+        assert dask.compute(*sums, scheduler=runtime.get)[1] == 1 << 21
 
 
 def test_an_array_of_the_user_that_does_not_fit() -> None:
-    with Runtime(num_workers=1, memory_limit="2 MiB") as runtime:
-        mine = np.ones(1 << 19)
+    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
+        mine = np.ones(1 << 24)
         with pytest.raises(StoreFull):
             dask.delayed(np.sum)(mine).compute(scheduler=runtime.get)
         # What is part of something else, or of a function, goes another way.
         assert (
             dask.delayed(lambda values: values["values"].sum())({"values": mine}).compute(scheduler=runtime.get)
-            == 1 << 19
+            == 1 << 24
         )
-        assert dask.delayed(lambda: mine.sum())().compute(scheduler=runtime.get) == 1 << 19
+        assert dask.delayed(lambda: mine.sum())().compute(scheduler=runtime.get) == 1 << 24
         assert delayed_sum(runtime.get) == 3
 
 
 def test_a_file_mapped_to_memory_that_is_larger_than_the_store(tmp_path: Path) -> None:
-    np.arange(float(1 << 20)).tofile(tmp_path / "data.bin")
+    np.arange(float(1 << 24)).tofile(tmp_path / "data.bin")
     mapped = np.memmap(tmp_path / "data.bin", dtype="f8", mode="r")
-    with Runtime(num_workers=1, memory_limit="4 MiB") as runtime:
+    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
         # Not by from_array, which reads the whole file into the user's memory.
         total = dask.delayed(np.sum)(mapped[1000:].reshape(-1, 8)[:, ::-2])
         assert total.compute(scheduler=runtime.get) == mapped[1000:].reshape(-1, 8)[:, ::-2].sum()

@@ -129,11 +129,11 @@ def test_one_chunk_that_is_larger_than_the_store_runs_alone(small):
 
 
 def test_one_that_is_larger_than_all_memory_is_refused_at_once(small):
-    x = da.random.default_rng(3).random((9000, 1000), chunks=-1)
-    with pytest.raises(RequestTooLarge, match="72,000,000") as caught:
+    x = da.random.default_rng(3).random((24_000, 1000), chunks=-1)
+    with pytest.raises(RequestTooLarge, match="192,000,000") as caught:
         x.compute(scheduler=small.get)
-    assert caught.value.requested_bytes == 72_000_000
-    assert caught.value.limit_bytes <= 64 * MIB
+    assert caught.value.requested_bytes == 192_000_000
+    assert caught.value.limit_bytes <= 160 * MIB
 
 
 def test_a_full_disk_is_an_error_with_its_path_and_sizes(small, monkeypatch, tmp_path):
@@ -143,7 +143,7 @@ def test_a_full_disk_is_an_error_with_its_path_and_sizes(small, monkeypatch, tmp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "writev", full)
-    x = da.random.default_rng(3).random((4000, 3000), chunks=(500, 500))
+    x = da.random.default_rng(3).random((8000, 3000), chunks=(500, 500))
     with pytest.raises(SpillDiskFull, match="spilled") as caught:
         (x - x.mean()).std().compute(scheduler=small.get)
     assert caught.value.requested_bytes > 0

@@ -69,6 +69,8 @@ CALLS: dict[str, tuple[Callable[[Runtime], Any], type[BaseException]]] = {
     "persist a number": (lambda runtime: runtime.persist(3), Exception),
     "too much memory": (lambda runtime: Runtime(memory_limit="lots"), ValueError),
     "no memory": (lambda runtime: Runtime(memory_limit=0), ValueError),
+    "memory that is no number": (lambda runtime: Runtime(memory_limit=float("nan")), ValueError),
+    "memory that is true": (lambda runtime: Runtime(memory_limit=True), ValueError),
     "no runtime": (lambda runtime: Runtime(num_workers=0), ValueError),
     "a priority that is none": (lambda runtime: prioritised(runtime.get, "high"), Exception),
     "a priority of no kind": (lambda runtime: prioritised(runtime.get, [1]), Exception),

@@ -81,7 +81,7 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
         "policy": chance.choice(["memory", "memory", "mars"]),
     }
     if memory_limit is None and small:
-        memory_limit = chance.choice([64, 96, 128]) * MIB
+        memory_limit = chance.choice([160, 192, 256]) * MIB
     if memory_limit is not None:
         settings["store-limit"] = chance.choice([2, 4, 8]) * MIB
     named = {f"dask-mars.{name}": value for name, value in settings.items()}

@@ -151,7 +151,7 @@ def test_the_command_says_what_it_found(tmp_path: Path):
 def test_an_engine_logs_what_it_decides(tmp_path: Path):
     with (
         dask.config.set({"dask-mars.scheduler-log": str(tmp_path / "{pid}-{engine}.log")}),
-        Runtime(num_workers=2, memory_limit="100 MiB") as runtime,
+        Runtime(num_workers=2, memory_limit="200 MiB") as runtime,
     ):
         array = da.random.default_rng(1).random((2000, 2000), chunks=500).persist(scheduler=runtime.get)
         assert array.rechunk((2000, 250)).sum().compute(scheduler=runtime.get) > 0

@@ -105,7 +105,8 @@ class Troubles:
 
 def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int]:
     """Draw settings and the limit of memory."""
-    limit = int(rng.integers(24, 200)) * MIB
+    # Three workers take 140 MiB before they have computed anything.
+    limit = int(rng.integers(160, 320)) * MIB
     directory = no_directory(folder) if troubles.disk == "none" else folder / "spilled"
     settings = {
         "spill-directory": str(directory),
