@@ -28,8 +28,8 @@ setup(
     ext_modules=[
         Extension(
             "dask_mars.store._arena",
-            ["dask_mars/store/_arena.c", "dask_mars/store/_heap.c"],
-            depends=["dask_mars/store/_heap.h"],
+            ["dask_mars/store/_arena.c", "dask_mars/store/_heap.c", "dask_mars/store/_quota.c"],
+            depends=["dask_mars/store/_heap.h", "dask_mars/store/_quota.h"],
             include_dirs=[numpy.get_include()],
             extra_compile_args=["-std=c11", "-pthread", "-fvisibility=hidden"],
             extra_link_args=["-pthread"],

@@ -98,6 +98,54 @@ class Stalled(MarsError):
         )
 
 
+# MemoryError comes first because it makes its instances itself, and pickles ask for that.
+class QuotaExceeded(MemoryError, MarsError):
+    """A task needs more memory than there can be for it, besides what others have.
+
+    Attributes
+    ----------
+    growth_bytes : int
+        What the task would have taken.
+    granted_bytes : int
+        What it had been granted.
+    limit_bytes : int
+        The memory limit.
+    stored_bytes : int
+        Results that were in the store.
+    reserved_bytes : int
+        What other tasks had been granted.
+    private_bytes : int
+        What processes had for themselves: interpreters, modules, and memory that is not NumPy's.
+    """
+
+    def __init__(
+        self,
+        growth_bytes: int,
+        granted_bytes: int,
+        limit_bytes: int,
+        stored_bytes: int,
+        reserved_bytes: int,
+        private_bytes: int,
+    ) -> None:
+        super().__init__(growth_bytes, granted_bytes, limit_bytes, stored_bytes, reserved_bytes, private_bytes)
+        self.growth_bytes = growth_bytes
+        self.granted_bytes = granted_bytes
+        self.limit_bytes = limit_bytes
+        self.stored_bytes = stored_bytes
+        self.reserved_bytes = reserved_bytes
+        self.private_bytes = private_bytes
+
+    __str__ = MarsError.__str__
+
+    def _message(self) -> str:
+        return (
+            f"a task asked for {self.growth_bytes:,} bytes of memory and had been granted {self.granted_bytes:,}. "
+            f"Of the limit of {self.limit_bytes:,} bytes, results take {self.stored_bytes:,}, other tasks "
+            f"{self.reserved_bytes:,}, and processes themselves {self.private_bytes:,}. Smaller chunks need less; "
+            "dask-mars.memory-limit allows more"
+        )
+
+
 class UnsupportedPlatform(MarsError, ImportError):
     """The operating system cannot run dask_mars."""
 

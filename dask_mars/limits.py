@@ -136,6 +136,24 @@ def estimate_memory(pids: Collection[int], arenas: Iterable[int] = (), proc: Pat
     return sum(_anonymous_bytes(pid, proc) for pid in pids) + arena_bytes(arenas)
 
 
+def library_bytes(pids: Collection[int], proc: Path = PROC) -> int:
+    """Return about what programs and libraries of processes take: most of their pages are the same in all.
+
+    Parameters
+    ----------
+    pids : collection of int
+        The processes. Those that have ended count nothing.
+    proc : Path
+        Where this file system is mounted. Without it nothing is known, and 0 returned.
+    """
+    return max([_file_bytes(pid, proc) for pid in pids], default=0)
+
+
+def _file_bytes(pid: int, proc: Path) -> int:
+    _, _, rest = (_read(proc / str(pid) / "status") or "").partition("RssFile:")
+    return int(rest.split(maxsplit=1)[0]) << 10 if rest else 0
+
+
 def arena_bytes(arenas: Iterable[int]) -> int:
     """Return the bytes of memory that arenas take, by their descriptors, whoever has mapped them."""
     return sum(os.fstat(descriptor).st_blocks * _STAT_BLOCK_BYTES for descriptor in arenas)

@@ -28,6 +28,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.engine.loop import Engine
 from dask_mars.engine.spill_writer import SpillWriter
+from dask_mars.limits import estimate_memory, library_bytes
 from dask_mars.protocol.locks import InterprocessLock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -77,6 +78,20 @@ def cluster(private_tmp: Path) -> Iterator[Any]:
         yield cluster
         for agent in shared:
             _shared.remove(agent)
+
+
+#: What a worker takes that has nothing to do, in bytes.
+_IDLE_WORKER_BYTES = 60 << 20
+
+
+def limit_with_room(room_bytes: int, workers: int = 1) -> int:
+    """Return a memory limit under which an engine's results and temporaries may take about so many bytes.
+
+    What processes have for themselves counts, and this one may have imported anything.
+    """
+    own = [os.getpid()]
+    idle_bytes = estimate_memory(own) + library_bytes(own) + workers * _IDLE_WORKER_BYTES
+    return int((idle_bytes + room_bytes) * 1.05)
 
 
 def cluster_of_agents(count: int = 1, **options: Any) -> Any:

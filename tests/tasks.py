@@ -42,6 +42,13 @@ def sum_of_blocks(folder: Path, *blocks: Any) -> float:
     return float(sum([block.sum() for block in blocks]))
 
 
+def note_and_grow(path: str | Path, number: int, size_bytes: int) -> int:
+    """Note a number, and take memory in two steps."""
+    note(path, str(number))
+    arrays = [np.ones(size_bytes // 8) for _ in range(2)]
+    return number * len(arrays) // 2
+
+
 def note_name(path: str | Path, name: Any, *_: Any) -> Any:
     """Note a name and return it."""
     note(path, str(name))

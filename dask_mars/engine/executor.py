@@ -26,6 +26,7 @@ from dask_mars.scheduler.events import (
     ForgetGraph,
     ForgetObjects,
     Free,
+    GrantQuota,
     GrantReservation,
     Instruction,
     Interrupt,
@@ -33,6 +34,7 @@ from dask_mars.scheduler.events import (
     ReadAhead,
     RecallQueued,
     Refuse,
+    RefuseQuota,
     RefuseReservation,
     Run,
     Spill,
@@ -61,6 +63,9 @@ class Executor:
         Asks a worker to give back what waits behind what it runs.
     notify : callable
         Tells listeners what becomes of graphs.
+    grant_quota, refuse_quota : callable
+        Tell a worker by how many bytes its memory may grow, and that it may not; the latter also whether what it
+        runs is to be tried again.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class Executor:
         add_stop_deadline: Callable[[WorkerHandle, int], None],
         request_recall: Callable[[WorkerHandle], None],
         notify: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
+        grant_quota: Callable[[int, int], None],
+        refuse_quota: Callable[[int, bool], None],
     ) -> None:
         self._registry = registry
         self._post = post
@@ -78,6 +85,7 @@ class Executor:
         self._add_stop_deadline = add_stop_deadline
         self._request_recall = request_recall
         self._notify = notify
+        self._grant, self._refuse_growth = grant_quota, refuse_quota
         self._blocks, self._spill_writer, self._sender = registry.blocks, registry.spill_writer, registry.sender
         self._runs, self._workers = registry.runs, registry.workers
         #: Why chunks cannot be written to disk, if so.
@@ -111,6 +119,12 @@ class Executor:
         handle.send(Drop(instruction.graph))
         if instruction.force:
             self._add_stop_deadline(handle, instruction.graph)
+
+    def _grant_quota(self, instruction: GrantQuota) -> None:
+        self._grant(instruction.worker, instruction.growth_bytes)
+
+    def _refuse_quota(self, instruction: RefuseQuota) -> None:
+        self._refuse_growth(instruction.worker, instruction.is_postponed)
 
     def _recall_queued(self, instruction: RecallQueued) -> None:
         self._request_recall(self._workers[instruction.worker])
@@ -229,6 +243,8 @@ class Executor:
         UseSpilled: _use_spilled,
         UseRestored: _use_restored,
         ForgetObjects: _forget_objects,
+        GrantQuota: _grant_quota,
+        RefuseQuota: _refuse_quota,
         GrantReservation: _grant_reservation,
         RefuseReservation: _refuse_reservation,
         ReadAhead: _read_ahead,

@@ -93,6 +93,9 @@ def explain(
         lines.append(line)
     if client_in_hand := machine.in_hand(CLIENT):
         lines.append(f"the user's process has {_listed(runs, client_in_hand)}")
+    for worker, (graph, chunk, missing_bytes) in machine.growing().items():
+        name = runs[graph].name_of(chunk)
+        lines.append(f"worker {worker} waits for {format_bytes(missing_bytes)} of memory to grow by for {name}")
     blocked = machine.blocked
     if blocked is not None:
         graph, chunk, required_bytes = blocked
@@ -131,6 +134,9 @@ def _reasons(
         holder = machine.holder_of(number, chunk)
         where = "the user's process" if holder is None else f"worker {holder}"
         before = "" if holder is None else _position(machine, number, chunk, holder, steps.get(holder))
+        growing = machine.growing().get(-1 if holder is None else holder)
+        if growing is not None and growing[:2] == (number, chunk):
+            before = f", and waits for {format_bytes(growing[2])} of memory to grow by"
         yield f"{name} is in the hands of {where}{before}"
     elif missing:
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"

@@ -49,10 +49,10 @@ from dask_mars.errors import (
 )
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
-from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory
+from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory, library_bytes
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.context import Context
-from dask_mars.protocol.control import ControlPage, page_bytes
+from dask_mars.protocol.control import POSTPONED, REFUSED, ControlPage, QuotaFigures, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.protocol.messages import Exit, Start, Trim
 from dask_mars.protocol.object_ref import ObjectRef, is_map_output, is_stored, needed_bytes, size_of
@@ -69,6 +69,7 @@ from dask_mars.scheduler.events import (
     MemoryMeasured,
     ObjectsPut,
     ObjectsReleased,
+    QuotaRequested,
     ReservationReleased,
     ReservationRequested,
     ResultsPersisted,
@@ -94,8 +95,12 @@ _START_ATTEMPTS = 3
 #: back to the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.8
-#: Of the store's limit: what it may hold at least, however much the processes use for themselves.
+#: Of its limits: what the store may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
+_LEAST_STORE_BYTES = 1 << 25
+#: By how much the memory of all workers together may grow without a word: this part of the limit, and at most so
+#: many bytes each. It is taken off what the store may hold.
+_SLACK_SHARE, _MOST_SLACK_BYTES = 32, 1 << 26
 #: How often is looked for persisted objects that nobody wants any more, if nothing else happens.
 _PERSISTED_S = 0.05
 #: How often a thread that waits for an answer looks whether the engine still lives.
@@ -138,11 +143,15 @@ class Engine:
             store_limit=settings.store_limit,
             memory_limit=most,
             result_limit=self._capacity_bytes if self._capacity_bytes < settings.memory_limit else None,
+            quota_slack_bytes=_slack_bytes(settings),
         )
+        self._slack_bytes = _slack_bytes(settings) * settings.num_workers
         self._machine = Machine(parameters)
         self._watched_s = 0.0
         #: What the store may hold at the moment.
         self._limit_bytes = settings.store_limit
+        self._hard_limit_bytes = settings.memory_limit
+        self._private_bytes = 0
         self._commands: deque[Callable[[], None]] = deque()
         #: References to persisted objects that the user has no more.
         self._gone: deque[PersistedWeakRef] = deque()
@@ -194,6 +203,8 @@ class Engine:
             self._cancellation.add_stop_deadline,
             self._request_recall,
             self._notify,
+            self._grant_quota,
+            self._refuse_quota,
         )
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -572,8 +583,10 @@ class Engine:
     def _run_once(self) -> None:
         """Wait for something to happen, and see to it."""
         ready = self._selector.select(self._timeout_s())
+        woken = False
         for key, mask in ready:
             if key.data is None:
+                woken = True
                 with contextlib.suppress(BlockingIOError):
                     while os.read(self._wake_reader, 4096):
                         pass
@@ -589,6 +602,8 @@ class Engine:
             self._commands.popleft()()
         if gone:
             self._release_persisted([self._gone.popleft() for _ in range(gone)])
+        if woken:
+            self._see_to_quotas()
         now = time.monotonic()
         due = self._machine.next_due_s()
         if due is not None and due <= now:
@@ -609,15 +624,24 @@ class Engine:
         if released := [id for reference in gone if (id := (reference.graph, reference.chunk)) in known]:
             self._handle(ObjectsReleased(released))
 
-    def _watch_memory(self) -> None:
+    def _watch_memory(self, asked_bytes: int = 0) -> None:
         """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
         settings = self.settings
-        private = estimate_memory([self.pid, *self.worker_pids()])
-        room = min(settings.store_limit, settings.memory_limit - private)
-        self._limit_bytes = max(room, int(settings.store_limit * _LEAST_STORE))
-        if private + arena_bytes(self._arena_files) > _PRESSURE * settings.memory_limit:
+        pids = [self.pid, *self.worker_pids()]
+        private = self._private_bytes = estimate_memory(pids) + library_bytes(pids)
+        held = sum([self._control.held_bytes(number) for number in self._workers])
+        room = settings.memory_limit - private - held - self._slack_bytes
+        least = min(max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES), settings.store_limit)
+        self._limit_bytes = max(min(settings.store_limit, room), least)
+        self._hard_limit_bytes = max(room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE))
+        wanted = self._machine.memory.awaited_bytes + asked_bytes
+        is_eager = private + arena_bytes(self._arena_files) + wanted > _PRESSURE * settings.memory_limit
+        self._registry.is_short = is_eager
+        if is_eager:
             self.store.trim()
-            for handle in self._workers.values():
+        for number, handle in self._workers.items():
+            self._control.set_eager(number, is_eager)
+            if is_eager:
                 handle.send(Trim())
 
     def _timeout_s(self) -> float | None:
@@ -653,8 +677,13 @@ class Engine:
                 now = time.monotonic()
                 machine = self._machine
                 stored = self._blocks.stored_bytes
-                if stored != machine.memory.stored_bytes or self._limit_bytes != machine.memory.limit_bytes:
-                    self._decide(MemoryMeasured(stored, self._limit_bytes), now)
+                known = machine.memory
+                if (stored, self._limit_bytes, self._hard_limit_bytes) != (
+                    known.stored_bytes,
+                    known.limit_bytes,
+                    known.hard_limit_bytes,
+                ):
+                    self._decide(MemoryMeasured(stored, self._limit_bytes, self._hard_limit_bytes), now)
                 event = self._events.popleft()
                 if listeners.active:
                     listeners.notify(self.view, event)
@@ -678,6 +707,36 @@ class Engine:
         if listeners.active:
             listeners.notify(self.view, event)
 
+    # -- quotas -----------------------------------------------------------------------------------------------
+
+    def _see_to_quotas(self) -> None:
+        """Look which workers wait for their memory to grow."""
+        for number, handle in list(self._workers.items()):
+            asked_bytes = self._control.asked_bytes(number)
+            if not asked_bytes or asked_bytes == handle.asked_bytes:
+                continue
+            running = self._inspection.running(number)
+            if running is None:
+                # It is in the middle of nothing that is counted.
+                self._control.grant(number, asked_bytes)
+                continue
+            handle.asked_bytes = asked_bytes
+            self._watch_memory(asked_bytes)
+            self._handle(QuotaRequested(number, *running, asked_bytes))
+
+    def _grant_quota(self, worker: int, growth_bytes: int) -> None:
+        self._control.grant(worker, growth_bytes)
+        handle = self._workers.get(worker)
+        if handle is not None and growth_bytes >= handle.asked_bytes:
+            handle.asked_bytes = 0
+
+    def _refuse_quota(self, worker: int, is_postponed: bool) -> None:
+        memory = self._machine.memory
+        others_bytes = memory.reserved_bytes - memory.reserved_by_worker.get(worker, 0)
+        figures = QuotaFigures(self.settings.memory_limit, memory.stored_bytes, others_bytes, self._private_bytes)
+        self._workers[worker].asked_bytes = 0
+        self._control.refuse(worker, POSTPONED if is_postponed else REFUSED, figures)
+
     # -- workers ----------------------------------------------------------------------------------------------
 
     def _start_worker(self, number: int) -> None:
@@ -693,6 +752,7 @@ class Engine:
             control=self._control_file,
             control_bytes=self._control_bytes,
             locks=self._locks_file,
+            wake=self._wake_writer,
             inline_bytes=self.settings.inline_bytes,
             arena_threshold_bytes=self.settings.arena_threshold_bytes,
             idle_trim_s=self.settings.idle_trim_s,
@@ -843,6 +903,11 @@ class Engine:
             handle.process.returncode = 0
         with contextlib.suppress(OSError):
             self._close_descriptors()
+
+
+def _slack_bytes(settings: Settings) -> int:
+    """Return by how much the memory of each worker may grow without a word."""
+    return min(_MOST_SLACK_BYTES, settings.memory_limit // (_SLACK_SHARE * settings.num_workers))
 
 
 _locks_guard = threading.Lock()

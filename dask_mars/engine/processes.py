@@ -58,7 +58,7 @@ class WorkerHandle:
                 ],
                 stdin=subprocess.DEVNULL,
                 env=worker_environment(os.environ),
-                pass_fds=(theirs.fileno(), start.control, start.locks, *start.arenas),
+                pass_fds=(theirs.fileno(), start.control, start.locks, start.wake, *start.arenas),
                 # Ctrl-C in a terminal is for the client alone.
                 process_group=0,
             )
@@ -84,6 +84,8 @@ class WorkerHandle:
         #: What it is to be told with the next message.
         self.to_free: dict[int, list[int]] = {}
         self.to_release: list[int] = []
+        #: The growth that it waits for, as it was last seen to ask for it; 0 for none.
+        self.asked_bytes = 0
         self._reader = channel.FrameReader()
         self._outgoing: deque[memoryview] = deque()
         self._send(pickle.dumps(start, protocol=5))

@@ -96,6 +96,8 @@ class Registry:
         self.files: dict[int, dict[int, ObjectRef]] = {}
         self.reservations: dict[int, ReservationRecord] = {}
         self.last_measurements: ChunkMeasurements | None = None
+        #: Whether the pages of blocks are to go back to the system as soon as nobody needs them.
+        self.is_short = False
         self.spill_writer = SpillWriter(store, spill_directory)
         self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
@@ -233,8 +235,11 @@ class Registry:
             if not files:
                 del self.files[graph]
 
-    def _release_block(self, arena: int, offset: int) -> None:
+    def _release_block(self, arena: int, offset: int, size_bytes: int) -> None:
         """Give a block that nobody refers to any more back to its allocator."""
+        if self.is_short and arena != self.store.own:
+            # Its worker may be busy for long, or wait for this very memory.
+            self.store.arenas[arena].give_back(offset, size_bytes)
         if arena == self.store.own:
             self.store.release(offset)
         elif arena in self.workers:

@@ -2,7 +2,8 @@
 
 The engine reads there what a worker was doing when it died, whether it is in the middle of something, and in which
 step of it. A worker reads there, when it gets a signal, which graph's task it is to leave, and whether it is to
-give back what waits in its queue.
+give back what waits in its queue. There it has its quota of memory, asks for more, and gets its answer:
+`store/_quota.h` knows the layout too.
 
 The ids here have stage 0, which says nothing: workers are not told how deep a chunk is in its graph. Graph and
 number are enough to find it; `graph.ids.SubtaskIds` makes the id that people are told.
@@ -10,16 +11,29 @@ number are enough to find it; `graph.ids.SubtaskIds` makes the id that people ar
 
 from __future__ import annotations
 
+from array import array
+from typing import NamedTuple
+
 from dask_mars.graph.ids import NO_SUBTASK, NUMBER_LIMIT, SUBTASK_ID_BYTES, SubtaskId, decode_subtask_id
 
-#: A worker's part of the page: a cache line, so that workers do not slow each other down.
-PART_BYTES = 64
+#: A worker's part of the page: two cache lines, so that workers do not slow each other down.
+PART_BYTES = 128
 #: Where in a part the step stands, in one byte. It means nothing while no subtask is noted.
 STEP_AT = SUBTASK_ID_BYTES
 #: Where the engine writes the number of a graph. Four bytes of their own, which no reader sees half written.
 _STOP = slice(16, 20)
 #: Where it counts how often the worker was asked to give back what waits in its queue.
 _RECALLS = slice(20, 24)
+#: By how many bytes a worker's memory may grow while an operand runs, and by how many it wants to.
+_GRANTED, _ASKED = slice(24, 32), slice(32, 40)
+#: Why it does not get what it wants, one of `REFUSALS`.
+_REFUSAL = slice(40, 44)
+#: Whether it is to give the pages of free blocks back at once.
+_EAGER = slice(44, 48)
+#: What its arrays have of the arena that the store does not count.
+_HELD = slice(48, 56)
+#: What was counted when it was refused: `QuotaFigures`.
+_FIGURES = slice(64, 96)
 
 #: Noted of a graph none of whose chunks it is that a worker is busy with.
 NO_CHUNK = NUMBER_LIMIT - 1
@@ -28,6 +42,41 @@ NO_CHUNK = NUMBER_LIMIT - 1
 PREPARE, LOAD, COMPUTE, SEAL = range(4)
 #: What they are called.
 STEPS = ("prepare", "load", "compute", "seal")
+
+
+#: Growth is refused for good, or the operand is to be tried again when there is more room, or it is cancelled.
+REFUSED, POSTPONED, STOPPED = 1, 2, 3
+
+
+class QuotaFigures(NamedTuple):
+    """What was counted when growth was refused, in bytes.
+
+    Attributes
+    ----------
+    limit_bytes : int
+        The memory limit.
+    stored_bytes : int
+        Results in the store.
+    reserved_bytes : int
+        What others were granted.
+    private_bytes : int
+        What processes have for themselves.
+    """
+
+    limit_bytes: int
+    stored_bytes: int
+    reserved_bytes: int
+    private_bytes: int
+
+
+def quota_figures(part: memoryview) -> QuotaFigures:
+    """Return what was counted when a worker was refused growth."""
+    return QuotaFigures(*part[_FIGURES].cast("Q"))
+
+
+def granted_bytes(part: memoryview) -> int:
+    """Return by how many bytes a worker's memory may grow."""
+    return int(part[_GRANTED].cast("Q")[0])
 
 
 def page_bytes(workers: int) -> int:
@@ -69,6 +118,9 @@ class ControlPage:
         """Note that a worker runs nothing, and is to stop nothing."""
         self.running_id_of(worker)[:] = NO_SUBTASK
         self.stop(worker, 0)
+        part = self.part_of(worker)
+        for field in (_GRANTED, _ASKED, _REFUSAL, _EAGER, _HELD):
+            part[field] = bytes(field.stop - field.start)
 
     def running(self, worker: int) -> SubtaskId | None:
         """Return the subtask that a worker is in the middle of, with stage 0."""
@@ -83,6 +135,28 @@ class ControlPage:
     def stop(self, worker: int, graph: int) -> None:
         """Note whose task a worker is to leave, 0 for none."""
         self.part_of(worker)[_STOP].cast("I")[0] = graph
+
+    def grant(self, worker: int, size_bytes: int) -> None:
+        """Let a worker's memory grow by so many bytes while an operand runs."""
+        self.part_of(worker)[_GRANTED].cast("Q")[0] = size_bytes
+
+    def asked_bytes(self, worker: int) -> int:
+        """Return by how many bytes a worker that waits wants to grow, 0 if it does not wait."""
+        return int(self.part_of(worker)[_ASKED].cast("Q")[0])
+
+    def refuse(self, worker: int, reason: int, figures: QuotaFigures) -> None:
+        """Tell a worker that waits why it does not get what it asks for."""
+        part = self.part_of(worker)
+        part[_FIGURES].cast("Q")[:] = memoryview(array("Q", figures))
+        part[_REFUSAL].cast("I")[0] = reason
+
+    def set_eager(self, worker: int, is_eager: bool) -> None:
+        """Have a worker give the pages of free blocks back at once, or keep them for its next ones."""
+        self.part_of(worker)[_EAGER].cast("I")[0] = is_eager
+
+    def held_bytes(self, worker: int) -> int:
+        """Return what a worker's arrays have that the store does not count."""
+        return int(self.part_of(worker)[_HELD].cast("Q")[0])
 
     def request_recall(self, worker: int) -> None:
         """Note that a worker is to give back what waits in its queue."""

@@ -14,8 +14,8 @@ from dask_mars.protocol.columns import PackedChunks, PackedNumbers, PackedOperan
 from dask_mars.protocol.object_ref import Block, ObjectRef
 
 #: Why a worker gives chunks back: their graph was dropped, an input was not computed, they could not be unpickled,
-#: their result could not be pickled.
-Reason = Literal["dropped", "missing", "unreadable", "client_only"]
+#: their result could not be pickled, others need the memory first.
+Reason = Literal["dropped", "missing", "unreadable", "client_only", "postponed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Start:
         Descriptor and size of the page in which workers note what they run.
     locks : int
         Descriptor of the file whose bytes serve as locks.
+    wake : int
+        Descriptor by which the engine is woken.
     inline_bytes : int
         Results up to this size travel in messages.
     arena_threshold_bytes : int or None
@@ -62,6 +64,7 @@ class Start:
     control: int
     control_bytes: int
     locks: int
+    wake: int
     inline_bytes: int
     arena_threshold_bytes: int | None
     idle_trim_s: float

@@ -412,13 +412,15 @@ def _ignore(chunk: int, last: int | None) -> None:
 class Worker:
     """What one worker has in hand."""
 
-    __slots__ = ("in_hand", "last_report_s", "load_s", "recall_attempts")
+    __slots__ = ("granted_bytes", "in_hand", "last_report_s", "load_s", "recall_attempts")
 
     def __init__(self) -> None:
         #: (graph, chunk) to the estimated duration that it adds to `load_s`.
         self.in_hand: dict[tuple[int, int], float] = {}
         #: Estimated seconds of work in hand.
         self.load_s = 0.0
+        #: What was reserved for it when it was last told, -1 before.
+        self.granted_bytes = -1
         #: When it last said anything, or had nothing in hand.
         self.last_report_s = 0.0
         #: How often it has been asked since to give back what waits in its queue.

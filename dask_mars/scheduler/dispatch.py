@@ -16,11 +16,13 @@ from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksFinished,
+    GrantQuota,
     GrantReservation,
     Instruction,
     ReadAhead,
     RecallQueued,
     Refuse,
+    RefuseQuota,
     RefuseReservation,
     Resources,
     Run,
@@ -67,6 +69,9 @@ class Parameters:
         Bytes that it may hold if nothing else helps.
     result_limit : int or None
         Bytes that a result may take, None if that is no less than the memory limit.
+    quota_slack_bytes : int or None
+        By how much a worker's memory may grow in any case, which is counted nowhere else; None if workers have no
+        quotas.
     read_ahead_limit : int
         Of how many chunks that are next the inputs are read ahead from disk, at most.
     look_ahead, pass_limit : int
@@ -87,6 +92,7 @@ class Parameters:
     store_limit: int | None = None
     memory_limit: int = 0
     result_limit: int | None = None
+    quota_slack_bytes: int | None = None
     read_ahead_limit: int = 4
     look_ahead: int = 8
     pass_limit: int = 100
@@ -98,6 +104,14 @@ class Blocked(NamedTuple):
     graph: Graph | None
     number: int
     required_bytes: int
+
+
+class Growth(NamedTuple):
+    """A worker's memory is to grow while it computes a chunk, and it waits for that."""
+
+    graph: Graph
+    chunk: int
+    growth_bytes: int
 
 
 class Dispatcher:
@@ -147,11 +161,15 @@ class Dispatcher:
         # Mean duration in seconds of (graph, operand).
         self._estimates: dict[tuple[int, int], float] = {}
         self.blocked: Blocked | None = None
+        #: Workers that wait for memory in the middle of a chunk, the one that has waited longest first.
+        self.growing: dict[int, Growth] = {}
         #: Whether something had to wait for memory while there are map outputs in it.
         self._is_short = False
 
     def dispatch(self) -> Refuse | None:
         """Hand out what can be; return what can never be."""
+        if self.growing:
+            self._let_grow()
         self._dispatch_all()
         self._recall_queued()
         for graph in self._graphs.values():
@@ -166,6 +184,8 @@ class Dispatcher:
             self._spill(missing, set())
         if self._is_short:
             self._spill_ahead()
+        if self._parameters.quota_slack_bytes is not None:
+            self._grant_quotas(self._parameters.quota_slack_bytes)
         return refusal
 
     # -- hands ------------------------------------------------------------------------------------------------
@@ -173,6 +193,9 @@ class Dispatcher:
     def remove_from_worker(self, number: int, graph: Graph, chunks: Iterable[int]) -> None:
         """Note that a worker no longer has chunks in hand."""
         self.memory.release(graph.number, chunks)
+        growth = self.growing.get(number)
+        if growth is not None and growth.graph is graph and growth.chunk in chunks:
+            self._forget_growth(number)
         if number == CLIENT:
             for chunk in chunks:
                 self.client_in_hand.remove((graph.number, chunk))
@@ -197,6 +220,7 @@ class Dispatcher:
     def remove_worker(self, number: int) -> list[tuple[int, int]]:
         """Forget a worker, and return graph and chunk of all that it had in hand; the graphs count them still."""
         worker = self.workers.pop(number, None)
+        self._forget_growth(number)
         if worker is None:
             return []
         for owner, chunk in worker.in_hand:
@@ -224,10 +248,12 @@ class Dispatcher:
         if not new:
             return
         # Chunks of these operands may be in hand with nothing reserved for them.
-        for worker in self.workers.values():
+        for worker_number, worker in self.workers.items():
             for number, chunk in worker.in_hand:
                 if number == graph.number and graph.plan.operand_of[chunk] in new:
-                    self.memory.reserve(number, chunk, graph.required_bytes(chunk))
+                    # What it was granted meanwhile stays granted.
+                    required_bytes = max(graph.required_bytes(chunk), self.memory.reserved_for(number, chunk))
+                    self.memory.reserve(number, chunk, required_bytes, worker_number)
 
     def restored(self, number: int, graph: Graph, chunk: int) -> None:
         """Note that a worker has put a chunk back into the store, where it is counted from now on."""
@@ -369,7 +395,7 @@ class Dispatcher:
                     continue
                 if passed and graph.passes >= parameters.pass_limit:
                     break
-                memory.reserve(graph.number, chunk, required_bytes)
+                memory.reserve(graph.number, chunk, required_bytes, number)
                 graph.passes = graph.passes + 1 if passed else 0
             heapq.heappop(queue)
             share -= not follows
@@ -515,7 +541,7 @@ class Dispatcher:
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, required_bytes, limit_bytes)
         number = free[0]
-        self.memory.reserve(graph.number, chunk, required_bytes)
+        self.memory.reserve(graph.number, chunk, required_bytes, number)
         self._take(graph, chunk)
         worker = self.workers[number]
         worker.in_hand[graph.number, chunk] = self._parameters.window_s
@@ -539,6 +565,80 @@ class Dispatcher:
         self.reservations.add(reservation)
         self.memory.reserve(RESERVATION, reservation, size_bytes)
         self._emit(GrantReservation(reservation))
+
+    # -- quotas -----------------------------------------------------------------------------------------------
+
+    def request_growth(self, number: int, graph: Graph, chunk: int, growth_bytes: int) -> None:
+        """Note that a worker waits in the middle of a chunk for its memory to grow."""
+        self._forget_growth(number)
+        self.growing[number] = growth = Growth(graph, chunk, growth_bytes)
+        graph.estimates.learn_growth(chunk, growth_bytes)
+        self.memory.awaited_bytes += self.missing_for(number, growth)
+
+    def _forget_growth(self, number: int) -> None:
+        if self.growing.pop(number, None) is not None:
+            waiting = self.growing.items()
+            self.memory.awaited_bytes = sum([self.missing_for(other, growth) for other, growth in waiting])
+
+    def missing_for(self, number: int, growth: Growth) -> int:
+        """Return by how many bytes what is reserved for a worker falls short of what it waits for."""
+        return max(growth.growth_bytes - self.memory.reserved_by_worker.get(number, 0), 0)
+
+    def _let_grow(self) -> None:
+        """Let the memory of workers grow that wait for it, or make room, or refuse what can never be."""
+        memory = self.memory
+        for number, growth in list(self.growing.items()):
+            if memory.has_room(self.missing_for(number, growth)):
+                self._grow(number, growth)
+        if not self.growing:
+            return
+        self._is_short = True
+        number, growth = next(iter(self.growing.items()))
+        missing_bytes = self.missing_for(number, growth)
+        if spilled_bytes := memory.missing_bytes(missing_bytes):
+            self._spill(spilled_bytes, set())
+        if memory.spilling_bytes or self._may_free_memory():
+            return
+        # All wait for each other. One goes on, and the others when it is done.
+        room_bytes = memory.hard_limit_bytes - memory.stored_bytes - memory.reserved_bytes
+        for number, growth in self.growing.items():
+            if self.missing_for(number, growth) <= room_bytes:
+                self._grow(number, growth)
+                return
+        others = [other for other, waits in self.growing.items() if waits.graph.plan.is_repeatable(waits.chunk)]
+        postponed = others[-1] if len(self.growing) > 1 and others else None
+        number = next(iter(self.growing)) if postponed is None else postponed
+        growth = self.growing[number]
+        self._forget_growth(number)
+        is_postponed = postponed is not None
+        self._emit(RefuseQuota(number, growth.graph.number, growth.chunk, growth.growth_bytes, is_postponed))
+
+    def _grow(self, number: int, growth: Growth) -> None:
+        missing_bytes = self.missing_for(number, growth)
+        reserved_bytes = self.memory.reserved_for(growth.graph.number, growth.chunk)
+        self.memory.reserve(growth.graph.number, growth.chunk, reserved_bytes + missing_bytes, number)
+        self._forget_growth(number)
+        # It waits: it is told even what it could know.
+        self.workers[number].granted_bytes = -1
+
+    def _may_free_memory(self) -> bool:
+        """Say whether something is under way that will give memory back."""
+        if (
+            self.client_in_hand
+            or self.reservations
+            or any(graph.results_pending for graph in self._graphs.values())
+        ):
+            return True
+        return any(worker.in_hand and number not in self.growing for number, worker in self.workers.items())
+
+    def _grant_quotas(self, slack_bytes: int) -> None:
+        """Tell workers by how much their memory may grow."""
+        reserved = self.memory.reserved_by_worker
+        for number, worker in self.workers.items():
+            growth_bytes = reserved.get(number, 0)
+            if growth_bytes != worker.granted_bytes:
+                worker.granted_bytes = growth_bytes
+                self._emit(GrantQuota(number, growth_bytes + slack_bytes))
 
     # -- proof ------------------------------------------------------------------------------------------------
 

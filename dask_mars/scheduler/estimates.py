@@ -50,6 +50,11 @@ class Estimates:
         """Return the bytes that a chunk is thought to take while it is computed, its result included."""
         return max(self.expected_bytes(chunk), self._peaks.get(self._operand_of[chunk], 0))
 
+    def learn_growth(self, chunk: int, growth_bytes: int) -> None:
+        """Note by how much memory was to grow while a chunk ran."""
+        operand = self._operand_of[chunk]
+        self._peaks[operand] = max(growth_bytes, self._peaks.get(operand, 0))
+
     def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
         """Note what results have taken in the store, and operands while they ran.
 

@@ -222,6 +222,18 @@ class MemoryMeasured:
 
     stored_bytes: int
     limit_bytes: int
+    #: What it may hold if nothing else helps; negative for no news.
+    hard_limit_bytes: int = -1
+
+
+@dataclass(slots=True)
+class QuotaRequested:
+    """A worker's memory is to grow by so many bytes while it runs a chunk, and it waits for that."""
+
+    worker: int
+    graph: int
+    chunk: int
+    growth_bytes: int
 
 
 @dataclass(slots=True)
@@ -259,6 +271,7 @@ Event = (
     | ObjectSpilled
     | ChunksRestored
     | MemoryMeasured
+    | QuotaRequested
     | ReservationRequested
     | ReservationReleased
     | TimePassed
@@ -350,6 +363,28 @@ class ReadAhead:
 
 
 @dataclass(slots=True)
+class GrantQuota:
+    """Let a worker's memory grow by so many bytes while it runs an operand."""
+
+    worker: int
+    growth_bytes: int
+
+
+@dataclass(slots=True)
+class RefuseQuota:
+    """Tell a worker that waits for it that its memory cannot grow.
+
+    With `is_postponed` what it runs is to be given back, and is tried again when there is more room.
+    """
+
+    worker: int
+    graph: int
+    chunk: int
+    growth_bytes: int
+    is_postponed: bool
+
+
+@dataclass(slots=True)
 class GrantReservation:
     """Tell who wants bytes that they are there."""
 
@@ -412,6 +447,8 @@ Instruction = (
     | UseRestored
     | ForgetObjects
     | ReadAhead
+    | GrantQuota
+    | RefuseQuota
     | GrantReservation
     | RefuseReservation
     | Refuse

@@ -48,6 +48,7 @@ from dask_mars.scheduler.events import (
     ObjectSpilled,
     ObjectsPut,
     ObjectsReleased,
+    QuotaRequested,
     ReservationReleased,
     ReservationRequested,
     ResultsPersisted,
@@ -97,6 +98,7 @@ class Machine:
             ObjectsReleased: self._objects_released,
             ObjectSpilled: self._object_spilled,
             ChunksRestored: self._chunks_restored,
+            QuotaRequested: self._quota_requested,
             ReservationRequested: self._reservation_requested,
             ReservationReleased: self._reservation_released,
             TimePassed: self._time_passed,
@@ -121,6 +123,8 @@ class Machine:
         """
         if type(event) is MemoryMeasured:
             self.memory.stored_bytes, self.memory.limit_bytes = event.stored_bytes, event.limit_bytes
+            if event.hard_limit_bytes >= 0:
+                self.memory.hard_limit_bytes = event.hard_limit_bytes
             return []
         self._dispatcher.now_s = now_s
         self._handlers[type(event)](event, now_s)  # type: ignore[operator]
@@ -168,6 +172,14 @@ class Machine:
             return None
         number = RESERVATION if blocked.graph is None else blocked.graph.number
         return number, blocked.number, blocked.required_bytes
+
+    def growing(self) -> dict[int, tuple[int, int, int]]:
+        """Return graph, chunk and missing bytes of each worker that waits for memory in the middle of a chunk."""
+        dispatcher = self._dispatcher
+        return {
+            number: (growth.graph.number, growth.chunk, dispatcher.missing_for(number, growth))
+            for number, growth in dispatcher.growing.items()
+        }
 
     @property
     def graphs(self) -> list[int]:
@@ -425,6 +437,12 @@ class Machine:
             others = [place for place in found.read_as() if place != restored]
             if others or found.is_persisted:
                 self._out.append(UseRestored(found.id, restored, others))
+
+    def _quota_requested(self, event: QuotaRequested, now_s: float) -> None:
+        graph = self._graphs.get(event.graph)
+        worker = self._dispatcher.workers.get(event.worker)
+        if graph is not None and worker is not None and (event.graph, event.chunk) in worker.in_hand:
+            self._dispatcher.request_growth(event.worker, graph, event.chunk, event.growth_bytes)
 
     def _reservation_requested(self, event: ReservationRequested, now_s: float) -> None:
         self._dispatcher.request(event.reservation, event.size_bytes)

@@ -52,21 +52,46 @@ class Memory:
         self.can_spill = True
         #: By graph and chunk, or `RESERVATION` and its number.
         self._reserved: dict[tuple[int, int], int] = {}
+        #: Of chunks that a worker has in hand, which one; and what is reserved for each worker.
+        self._worker_of: dict[tuple[int, int], int] = {}
+        self.reserved_by_worker: dict[int, int] = {}
+        #: What workers wait for, besides what is reserved for them.
+        self.awaited_bytes = 0
 
     def admits(self, required_bytes: int) -> bool:
-        """Tell whether so many bytes may be reserved now."""
+        """Tell whether so many bytes may be reserved now, for what is not begun yet."""
+        return self.has_room(required_bytes + self.awaited_bytes)
+
+    def has_room(self, required_bytes: int) -> bool:
+        """Tell whether so many bytes are free."""
         return self.stored_bytes + self.reserved_bytes + required_bytes <= self.limit_bytes
 
-    def reserve(self, number: int, chunk: int, required_bytes: int) -> None:
+    def reserve(self, number: int, chunk: int, required_bytes: int, worker: int | None = None) -> None:
         """Note that a chunk is in a worker's hands, or that more has become known of one that is."""
-        self.reserved_bytes += required_bytes - self._reserved.get((number, chunk), 0)
-        self._reserved[number, chunk] = required_bytes
+        key = number, chunk
+        more = required_bytes - self._reserved.get(key, 0)
+        self.reserved_bytes += more
+        self._reserved[key] = required_bytes
+        if worker is None:
+            worker = self._worker_of.get(key)
+        else:
+            self._worker_of[key] = worker
+        if worker is not None:
+            self.reserved_by_worker[worker] = self.reserved_by_worker.get(worker, 0) + more
 
     def release(self, number: int, chunks: Iterable[int]) -> None:
         """Note that chunks are in no worker's hands any more."""
         if self._reserved:
             for chunk in chunks:
-                self.reserved_bytes -= self._reserved.pop((number, chunk), 0)
+                released = self._reserved.pop((number, chunk), 0)
+                self.reserved_bytes -= released
+                worker = self._worker_of.pop((number, chunk), None)
+                if worker is not None:
+                    self.reserved_by_worker[worker] -= released
+
+    def reserved_for(self, number: int, chunk: int) -> int:
+        """Return the bytes that are reserved for a chunk."""
+        return self._reserved.get((number, chunk), 0)
 
     def consume_reservation(self, number: int, chunk: int, size_bytes: int) -> None:
         """Note that so many bytes of those reserved for a chunk are in the store now, and counted there."""

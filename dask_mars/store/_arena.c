@@ -1,4 +1,4 @@
-/* The heap of `_heap.h` as a Python type, and as NumPy's allocator (NEP 49). */
+/* The heap of `_heap.h` and the quota of `_quota.h` as Python types, and as NumPy's allocator (NEP 49). */
 
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
@@ -8,6 +8,14 @@
 #include <numpy/arrayobject.h>
 
 #include "_heap.h"
+#include "_quota.h"
+
+#ifdef __linux__
+#include <malloc.h>
+#elif defined(__APPLE__)
+#include <malloc/malloc.h>
+#define malloc_usable_size malloc_size
+#endif
 
 /* -- Heap -------------------------------------------------------------------------------------------------------*/
 
@@ -282,9 +290,132 @@ static PyType_Spec heap_spec = {
     .slots = heap_slots,
 };
 
-/* -- NumPy's allocator ------------------------------------------------------------------------------------------*/
+/* -- Quota ------------------------------------------------------------------------------------------------------*/
 
 static PyTypeObject *heap_type;
+
+typedef struct {
+    PyObject_HEAD
+    struct quota quota;
+    int is_made;
+    Heap *heap;
+    /* Keeps the control page mapped. */
+    Py_buffer page;
+} Quota;
+
+static PyObject *quota_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {"heap", "page", "wake", "engine", NULL};
+    PyObject *heap;
+    Py_buffer page;
+    int wake, engine;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!w*ii:Quota", names, heap_type, &heap, &page, &wake,
+                                     &engine))
+        return NULL;
+    if ((size_t)page.len < sizeof(struct quota_page) || (uintptr_t)page.buf % _Alignof(struct quota_page)) {
+        PyErr_SetString(PyExc_ValueError, "the page is too small, or not aligned");
+        PyBuffer_Release(&page);
+        return NULL;
+    }
+    Quota *self = (Quota *)type->tp_alloc(type, 0);
+    if (!self) {
+        PyBuffer_Release(&page);
+        return NULL;
+    }
+    self->heap = (Heap *)Py_NewRef(heap);
+    self->page = page;
+    self->is_made = 1;
+    quota_init(&self->quota, self->heap->heap, page.buf, wake, (pid_t)engine);
+    return (PyObject *)self;
+}
+
+static void quota_dealloc(PyObject *object)
+{
+    Quota *self = (Quota *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->is_made) {
+        quota_destroy(&self->quota);
+        PyBuffer_Release(&self->page);
+        Py_DECREF(self->heap);
+    }
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *method_begin(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    quota_begin(&((Quota *)self)->quota);
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_publish(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    quota_publish(&((Quota *)self)->quota);
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_admit(PyObject *self, PyObject *argument)
+{
+    size_t size;
+    if (!as_offset(argument, &size))
+        return NULL;
+    return PyBool_FromLong(quota_admit(&((Quota *)self)->quota, size));
+}
+
+static PyObject *method_excuse(PyObject *self, PyObject *argument)
+{
+    size_t size;
+    if (!as_offset(argument, &size))
+        return NULL;
+    quota_excuse(&((Quota *)self)->quota, size);
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_growth(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSize_t(quota_growth(&((Quota *)self)->quota));
+}
+
+static PyObject *get_refusal(PyObject *self, void *Py_UNUSED(closure))
+{
+    size_t refused_bytes;
+    int refusal = (int)quota_refusal(&((Quota *)self)->quota, &refused_bytes);
+    return Py_BuildValue("in", refusal, (Py_ssize_t)refused_bytes);
+}
+
+static PyMethodDef quota_methods[] = {
+    {"begin", method_begin, METH_NOARGS, "Count growth from now on: an operand begins."},
+    {"publish", method_publish, METH_NOARGS, "Tell the engine what arrays have that the store does not count."},
+    {"admit", method_admit, METH_O, "Return whether so many bytes may be taken, after the engine's answer if need be."},
+    {"excuse", method_excuse, METH_O, "Count so many bytes of the growth no more."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef quota_attributes[] = {
+    {"growth_bytes", get_growth, NULL, "By how much memory has grown since the operand began.", NULL},
+    {"refusal", get_refusal, NULL, "Why growth was refused since then, 0 if it was not, and to how many bytes.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot quota_slots[] = {
+    {Py_tp_new, quota_new},
+    {Py_tp_dealloc, quota_dealloc},
+    {Py_tp_methods, quota_methods},
+    {Py_tp_getset, quota_attributes},
+    {Py_tp_doc, "How much memory a worker's arrays may take."},
+    {0, NULL},
+};
+
+static PyType_Spec quota_spec = {
+    .name = "dask_mars.store._arena.Quota",
+    .basicsize = sizeof(Quota),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = quota_slots,
+};
+
+static PyTypeObject *quota_type;
+
+/* -- NumPy's allocator ------------------------------------------------------------------------------------------*/
 
 /* NumPy's own functions, for all that the heap does not take. */
 static PyDataMemAllocator *plain;
@@ -294,37 +425,80 @@ typedef struct {
     Heap *owner;
     struct heap *heap;
     size_t threshold;
+    /* May be absent, and so may the object that owns it. */
+    struct quota *quota;
+    PyObject *quota_owner;
 } Hook;
+
+/* Return whether a block of this size may be taken. */
+static int admitted(Hook *hook, size_t size)
+{
+    return !hook->quota || quota_admit(hook->quota, size);
+}
+
+/* Note private memory that an array has got, if it is large. How large it is may differ from what was asked for. */
+static void *noted(Hook *hook, void *address)
+{
+    size_t size = hook->quota && address ? malloc_usable_size(address) : 0;
+    if (size >= hook->threshold)
+        quota_note_private(hook->quota, size, 0);
+    return address;
+}
+
+static void note_freed(Hook *hook, void *address)
+{
+    size_t size = hook->quota && address ? malloc_usable_size(address) : 0;
+    if (size >= hook->threshold)
+        quota_note_private(hook->quota, 0, size);
+}
 
 static void *hook_malloc(void *context, size_t size)
 {
     Hook *hook = context;
-    void *address = size >= hook->threshold ? heap_malloc(hook->heap, size) : NULL;
-    return address ? address : plain->malloc(plain->ctx, size);
+    if (size < hook->threshold)
+        return noted(hook, plain->malloc(plain->ctx, size));
+    if (!admitted(hook, size))
+        return NULL;
+    void *address = heap_malloc(hook->heap, size);
+    return address ? address : noted(hook, plain->malloc(plain->ctx, size));
 }
 
 static void *hook_calloc(void *context, size_t count, size_t item)
 {
     Hook *hook = context;
-    void *address = NULL;
     if (item && count > (size_t)-1 / item)
         return NULL;
-    if (count * item >= hook->threshold)
-        address = heap_calloc(hook->heap, count * item);
-    return address ? address : plain->calloc(plain->ctx, count, item);
+    size_t size = count * item;
+    if (size < hook->threshold)
+        return noted(hook, plain->calloc(plain->ctx, count, item));
+    if (!admitted(hook, size))
+        return NULL;
+    void *address = heap_calloc(hook->heap, size);
+    return address ? address : noted(hook, plain->calloc(plain->ctx, count, item));
 }
 
 static void *hook_realloc(void *context, void *address, size_t size)
 {
     Hook *hook = context;
     size_t old_size;
-    /* How large a block of private memory is cannot be asked, so that it stays there. */
-    if (!heap_owns(hook->heap, address))
-        return plain->realloc(plain->ctx, address, size);
+    /* What is private stays there. */
+    if (!heap_owns(hook->heap, address)) {
+        size_t before = hook->quota && address ? malloc_usable_size(address) : 0;
+        if (size >= hook->threshold && size > before && !admitted(hook, size - before))
+            return NULL;
+        note_freed(hook, address);
+        void *grown = plain->realloc(plain->ctx, address, size);
+        noted(hook, grown ? grown : address);
+        return grown;
+    }
+    /* Where it cannot grow in place both blocks are there for a moment. */
+    struct heap_range block;
+    if (heap_array_block(hook->heap, address, &block) && size > block.size && !admitted(hook, size - block.size))
+        return NULL;
     void *moved = heap_realloc(hook->heap, address, size, &old_size);
     if (moved)
         return moved;
-    moved = plain->malloc(plain->ctx, size);
+    moved = noted(hook, plain->malloc(plain->ctx, size));
     if (moved) {
         memcpy(moved, address, old_size < size ? old_size : size);
         heap_free(hook->heap, address);
@@ -337,8 +511,10 @@ static void hook_free(void *context, void *address, size_t size)
     Hook *hook = context;
     if (heap_owns(hook->heap, address))
         heap_free(hook->heap, address);
-    else
+    else {
+        note_freed(hook, address);
         plain->free(plain->ctx, address, size);
+    }
 }
 
 static const char capsule_name[] = "mem_handler";
@@ -348,6 +524,7 @@ static void forget_hook(PyObject *capsule)
     /* The context is the hook's own address: the handler is its first member. */
     Hook *hook = PyCapsule_GetPointer(capsule, capsule_name);
     Py_DECREF(hook->owner);
+    Py_XDECREF(hook->quota_owner);
     PyMem_Free(hook);
 }
 
@@ -362,11 +539,16 @@ static PyObject *set_handler(PyObject *capsule)
 
 static PyObject *install(PyObject *Py_UNUSED(module), PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"heap", "threshold_bytes", NULL};
-    PyObject *owner;
+    static char *names[] = {"heap", "threshold_bytes", "quota", NULL};
+    PyObject *owner, *quota = Py_None;
     Py_ssize_t threshold;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!n:install", names, heap_type, &owner, &threshold))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!n|O:install", names, heap_type, &owner, &threshold,
+                                     &quota))
         return NULL;
+    if (quota != Py_None && !PyObject_TypeCheck(quota, quota_type)) {
+        PyErr_SetString(PyExc_TypeError, "quota has to be a Quota or None");
+        return NULL;
+    }
     if (threshold < 1) {
         PyErr_SetString(PyExc_ValueError, "the threshold has to be positive");
         return NULL;
@@ -386,6 +568,10 @@ static PyObject *install(PyObject *Py_UNUSED(module), PyObject *arguments, PyObj
     }
     /* Arrays hold the capsule, and so the heap and its memory, until the last of them is freed. */
     hook->owner = (Heap *)Py_NewRef(owner);
+    if (quota != Py_None) {
+        hook->quota_owner = Py_NewRef(quota);
+        hook->quota = &((Quota *)quota)->quota;
+    }
     PyObject *result = set_handler(capsule);
     Py_DECREF(capsule);
     return result;
@@ -424,7 +610,9 @@ PyMODINIT_FUNC PyInit__arena(void)
     if (!module)
         return NULL;
     heap_type = (PyTypeObject *)PyType_FromSpec(&heap_spec);
-    if (!heap_type || PyModule_AddObjectRef(module, "Heap", (PyObject *)heap_type)) {
+    quota_type = (PyTypeObject *)PyType_FromSpec(&quota_spec);
+    if (!heap_type || PyModule_AddObjectRef(module, "Heap", (PyObject *)heap_type) || !quota_type
+        || PyModule_AddObjectRef(module, "Quota", (PyObject *)quota_type)) {
         Py_DECREF(module);
         return NULL;
     }

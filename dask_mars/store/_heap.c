@@ -109,6 +109,9 @@ static size_t set_up_to(const struct set *set, size_t number)
 
 /* -- blocks -----------------------------------------------------------------------------------------------------*/
 
+/* Smaller blocks are not worth a system call each. */
+#define EAGER_PAGES 64
+
 /* What is known of the block that starts at a page. Blocks, free or not, cover the arena without gaps. */
 struct block {
     uint32_t pages;
@@ -127,11 +130,14 @@ struct heap {
     char *memory;
     size_t pages;
     size_t used_pages;
+    size_t sealed_pages;
     /* Most pages in use since the mark was set, and those in use then. */
     size_t peak_pages;
     size_t marked_pages;
     /* Pages from here on have not been written to since the system gave them, whatever their block says. */
     size_t fresh_page;
+    /* Whether free pages are wanted elsewhere; NULL for never. */
+    const volatile uint32_t *eager;
     struct block *blocks;
     /* The newest free block of each number of pages: its first page plus one. */
     uint32_t *newest;
@@ -147,10 +153,18 @@ struct heap {
     struct heap *next_heap;
 };
 
+static void *address_of(const struct heap *heap, size_t start);
+
 static size_t pages_for(size_t size)
 {
     size_t pages = size / HEAP_PAGE_BYTES + (size % HEAP_PAGE_BYTES != 0);
     return pages ? pages : 1;
+}
+
+/* It is changed under the lock, and read without. */
+static void set_used(struct heap *heap, size_t pages)
+{
+    __atomic_store_n(&heap->used_pages, pages, __ATOMIC_RELAXED);
 }
 
 static void add_free(struct heap *heap, size_t start, size_t pages, int clean)
@@ -191,7 +205,9 @@ static void hold(struct heap *heap, size_t start, size_t size, enum heap_holder 
     size_t end = start + block->pages;
     block->holders = (uint8_t)holder;
     block->slack = (uint16_t)(block->pages * HEAP_PAGE_BYTES - size);
-    heap->used_pages += block->pages;
+    set_used(heap, heap->used_pages + block->pages);
+    if (holder == HEAP_SEALED)
+        heap->sealed_pages += block->pages;
     if (heap->used_pages > heap->peak_pages)
         heap->peak_pages = heap->used_pages;
     if (end > heap->fresh_page)
@@ -248,8 +264,14 @@ static int release(struct heap *heap, size_t start, enum heap_holder holder)
     if (!(block->holders & holder))
         return 0;
     block->holders &= (uint8_t)~holder;
+    if (holder == HEAP_SEALED)
+        heap->sealed_pages -= block->pages;
     if (!block->holders) {
-        heap->used_pages -= block->pages;
+        set_used(heap, heap->used_pages - block->pages);
+#ifdef MADV_REMOVE
+        if (heap->eager && block->pages >= EAGER_PAGES && __atomic_load_n(heap->eager, __ATOMIC_RELAXED))
+            madvise(address_of(heap, start), block->pages * HEAP_PAGE_BYTES, MADV_REMOVE);
+#endif
         give(heap, start, block->pages);
     }
     return 1;
@@ -467,6 +489,7 @@ int heap_seal(struct heap *heap, size_t offset)
     size_t start = start_at(heap, offset);
     if (start != HEAP_NONE && !heap->abandoned && heap->blocks[start].holders == HEAP_BORN) {
         heap->blocks[start].holders |= HEAP_SEALED;
+        heap->sealed_pages += heap->blocks[start].pages;
         sealed = 1;
     }
     pthread_mutex_unlock(&heap->lock);
@@ -511,6 +534,13 @@ void heap_trim(struct heap *heap)
 #endif
 }
 
+void heap_watch(struct heap *heap, const volatile uint32_t *eager)
+{
+    pthread_mutex_lock(&heap->lock);
+    heap->eager = eager;
+    pthread_mutex_unlock(&heap->lock);
+}
+
 size_t heap_capacity(const struct heap *heap)
 {
     return heap->pages * HEAP_PAGE_BYTES;
@@ -518,8 +548,13 @@ size_t heap_capacity(const struct heap *heap)
 
 size_t heap_used_bytes(struct heap *heap)
 {
+    return __atomic_load_n(&heap->used_pages, __ATOMIC_RELAXED) * HEAP_PAGE_BYTES;
+}
+
+size_t heap_born_bytes(struct heap *heap)
+{
     pthread_mutex_lock(&heap->lock);
-    size_t pages = heap->used_pages;
+    size_t pages = heap->used_pages - heap->sealed_pages;
     pthread_mutex_unlock(&heap->lock);
     return pages * HEAP_PAGE_BYTES;
 }
@@ -613,7 +648,7 @@ static int resize(struct heap *heap, size_t start, size_t size)
         if (rest)
             add_free(heap, start + pages, rest, heap->blocks[after].clean);
     }
-    heap->used_pages -= before;
+    set_used(heap, heap->used_pages - before);
     block->pages = (uint32_t)pages;
     hold(heap, start, size, HEAP_BORN);
     if (pages < before)

@@ -12,6 +12,7 @@
 #define DASK_MARS_HEAP_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Blocks start at multiples of this and take multiples of it, so that freed pages can be given back whole. */
 #define HEAP_PAGE_BYTES ((size_t)4096)
@@ -54,8 +55,13 @@ int heap_array_block(struct heap *heap, const void *address, struct heap_range *
 /* Give the pages of all free blocks back to the system, where it takes them back. They are zeros afterwards. */
 void heap_trim(struct heap *heap);
 
+/* While a flag in somebody's memory is set, give the pages of large blocks back as soon as they are free. */
+void heap_watch(struct heap *heap, const volatile uint32_t *eager);
+
 size_t heap_capacity(const struct heap *heap);
 size_t heap_used_bytes(struct heap *heap);
+/* Of them, what arrays have and the store does not. */
+size_t heap_born_bytes(struct heap *heap);
 
 /* Start to watch how much is in use, and tell how much it has grown at most since then. */
 void heap_mark(struct heap *heap);

@@ -7,6 +7,7 @@ memory is copied to where nobody else knows of it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from dask_mars.store.allocator import PAGE_BYTES
 from dask_mars.store.arena import Arena
 
 if TYPE_CHECKING:
-    from dask_mars.store._arena import Heap
+    from dask_mars.store._arena import Heap, Quota
 
 # A view smaller than this share of the array it belongs to is copied out: nobody else needs the rest.
 _SHARE = 1 / 2
@@ -52,6 +53,27 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
     # Every array there takes a page at least.
     _arena.install(heap, max(threshold_bytes, PAGE_BYTES))
     return heap
+
+
+def limit_arrays(heap: Heap, threshold_bytes: int, page: memoryview, wake: int) -> Quota:
+    """Have arrays that a heap is to take wait for the engine where their memory would grow beyond the quota.
+
+    Parameters
+    ----------
+    heap : Heap
+        As `make_heap` returns it.
+    threshold_bytes : int
+        As for `make_heap`.
+    page : memoryview
+        This process's part of the control page, where it has its quota.
+    wake : int
+        Descriptor by which the engine, which is the parent of this process, is woken.
+    """
+    from dask_mars.store import _arena
+
+    quota = _arena.Quota(heap, page, wake, os.getppid())
+    _arena.install(heap, max(threshold_bytes, PAGE_BYTES), quota)
+    return quota
 
 
 class InPlaceSealing:

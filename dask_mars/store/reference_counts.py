@@ -13,7 +13,7 @@ class ReferenceCounts:
     Parameters
     ----------
     release : callable
-        Called with arena and offset of a block that nobody refers to any more.
+        Called with arena, offset and size of a block that nobody refers to any more.
     remove : callable
         Called with the reference to a spilled value when nobody refers to its file any more.
 
@@ -27,7 +27,7 @@ class ReferenceCounts:
         What the files take.
     """
 
-    def __init__(self, release: Callable[[int, int], None], remove: Callable[[ObjectRef], None]) -> None:
+    def __init__(self, release: Callable[[int, int, int], None], remove: Callable[[ObjectRef], None]) -> None:
         self._release = release
         self._remove = remove
         self.counts: dict[tuple[int, int], list[int]] = {}
@@ -57,7 +57,7 @@ class ReferenceCounts:
         if not entry[0]:
             del self.counts[arena, offset]
             self.stored_bytes -= entry[1]
-            self._release(arena, offset)
+            self._release(arena, offset, entry[1])
 
     def incref_object(self, ref: ObjectRef) -> None:
         """Add a reference to all that a value takes, in memory or on disk."""

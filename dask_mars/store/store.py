@@ -44,7 +44,7 @@ from dask_mars.store.map_output import MapOutput, with_checksums
 from dask_mars.store.spill_files import SpillFiles
 
 if TYPE_CHECKING:
-    from dask_mars.store._arena import Heap
+    from dask_mars.store._arena import Heap, Quota
 
 _SCALARS = frozenset({type(None), bool, int, float, complex})
 _ALIGNMENT = 64
@@ -76,12 +76,14 @@ class Store:
         live: Iterable[tuple[int, int]] = (),
         inline_bytes: int = 1 << 14,
         heap: Heap | None = None,
+        quota: Quota | None = None,
     ) -> None:
         self.arenas = arenas
         self.own = own
         self.inline_bytes = inline_bytes
         self.allocator: Allocator | Heap = heap or Allocator(arenas[own].capacity_bytes, live)
         self._heap = heap
+        self._quota = quota
         self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
         #: Whether what has no room in the own arena gets one for itself.
         self._is_overflowing = False
@@ -321,7 +323,9 @@ class Store:
         return block
 
     def _allocate(self, size_bytes: int) -> Block:
-        offset = self.allocator.allocate(size_bytes)
+        # Who has waited for it in vain knows why.
+        admitted = self._quota is None or self._quota.admit(size_bytes)
+        offset = self.allocator.allocate(size_bytes) if admitted else None
         if offset is None:
             if self._is_overflowing:
                 return self._allocate_overflow(size_bytes)

@@ -21,12 +21,12 @@ from contextvars import copy_context
 from functools import partial
 from itertools import repeat
 from types import FrameType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask
 import numpy as np
 
-from dask_mars.errors import ExecutionInterrupted, SpillError, StoreFull
+from dask_mars.errors import ExecutionInterrupted, QuotaExceeded, SpillError, StoreFull
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
@@ -38,7 +38,20 @@ from dask_mars.protocol.columns import (
     unpack_operand,
 )
 from dask_mars.protocol.context import TaskContext
-from dask_mars.protocol.control import COMPUTE, LOAD, NO_CHUNK, PREPARE, SEAL, STEP_AT, recall_attempts, to_stop
+from dask_mars.protocol.control import (
+    COMPUTE,
+    LOAD,
+    NO_CHUNK,
+    POSTPONED,
+    PREPARE,
+    SEAL,
+    STEP_AT,
+    STOPPED,
+    granted_bytes,
+    quota_figures,
+    recall_attempts,
+    to_stop,
+)
 from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
@@ -48,6 +61,9 @@ from dask_mars.worker import forked
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.outbox import Outbox, Output
 from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
+
+if TYPE_CHECKING:
+    from dask_mars.store._arena import Quota
 
 #: How long results may wait for company before they are sent.
 _FLUSH_S = 0.001
@@ -99,6 +115,8 @@ class WorkerProcess:
         After how many idle seconds unused memory goes back to the system.
     overflow : SpillFiles, optional
         Where results go that the own arena has no room for at the moment; by default they fail.
+    quota : Quota, optional
+        What limits the memory of arrays while an operand runs.
     """
 
     def __init__(
@@ -108,9 +126,11 @@ class WorkerProcess:
         part: memoryview,
         idle_trim_s: float,
         overflow: SpillFiles | None = None,
+        quota: Quota | None = None,
     ) -> None:
         self._connection = connection
         self._store = store
+        self._quota = quota
         self._part = part
         self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
         self._idle_trim_s = idle_trim_s
@@ -337,6 +357,8 @@ class WorkerProcess:
         self._running = (number, chunk)
         self._trimmed = False
         owners: list[tuple[Block, Bytes]] = []
+        if self._quota is not None:
+            self._quota.begin()
         start = time.perf_counter()
         try:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
@@ -348,7 +370,7 @@ class WorkerProcess:
         except BaseException as error:
             if self._interrupted == self._running:
                 self._give_up(number, chunk, error, owners)
-            else:
+            elif not self._was_refused(number, chunk, error, owners):
                 self._failed(number, chunk, error, owners)
             return
         finally:
@@ -404,6 +426,8 @@ class WorkerProcess:
             except _ReturnChunk:
                 raise
             except BaseException:
+                if self._quota is not None and self._quota.refusal[0]:
+                    raise
                 # Of a class, say, that only the user's own process can import.
                 raise _ReturnChunk("unreadable") from None
             if self._timed:
@@ -470,6 +494,9 @@ class WorkerProcess:
             with contextlib.suppress(StoreFull):
                 ref = self._store.restore(ref)
                 graph.values[chunk] = (None, ref)
+                if self._quota is not None:
+                    # From here on the store counts it.
+                    self._quota.excuse(sum([size for _, _, size in blocks_of(ref)]))
                 self._outbox.outgoing.append(messages.Restored(number, {chunk: ref}))
 
     def _seal(
@@ -503,7 +530,9 @@ class WorkerProcess:
                 ref = self._store.finish(ref, inputs)
                 graph.values[chunk] = (None, ref)
         except (StoreFull, SpillError, MemoryError) as error:
-            self._failed(number, chunk, error, owners, final=True)
+            result = None
+            if not self._was_refused(number, chunk, error, owners):
+                self._failed(number, chunk, error, owners, final=True)
             return False
         except BaseException:
             # It cannot be pickled: only the user's own process can make it and use it.
@@ -542,6 +571,26 @@ class WorkerProcess:
         self._outbox.retain(owners)
         self._outbox.close_batches()
         self._outbox.outgoing.append(messages.Failed(number, chunk, record, final))
+
+    def _was_refused(
+        self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]
+    ) -> bool:
+        """Say whether a chunk failed because its memory could not grow, and see to it then."""
+        reason, growth_bytes = (0, 0) if self._quota is None else self._quota.refusal
+        if not reason or not (reason == POSTPONED or _is_about_memory(error)):
+            return False
+        if reason == STOPPED:
+            self._give_up(number, chunk, error, owners)
+        elif reason == POSTPONED:
+            # Its frames hold what is to be free.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+            self._outbox.retain(owners)
+            self._outbox.return_chunks(number, [chunk], "postponed")
+        else:
+            exceeded = QuotaExceeded(growth_bytes, granted_bytes(self._part), *quota_figures(self._part))
+            exceeded.__cause__ = error
+            self._failed(number, chunk, exceeded.with_traceback(error.__traceback__), owners, final=True)
+        return True
 
     # -- interruption -----------------------------------------------------------------------------------------
 
@@ -638,6 +687,17 @@ class WorkerProcess:
 _COMPUTE = WorkerProcess._compute.__code__
 _SEND_NOW = Outbox.send_now.__code__
 _RETURN_QUEUED = WorkerProcess._return_queued.__code__
+
+
+def _is_about_memory(error: BaseException | None) -> bool:
+    """Say whether an exception, or one that it was raised from, says that there is no memory."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, (MemoryError, StoreFull)):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_elementwise(function: Any) -> bool:

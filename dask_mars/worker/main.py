@@ -20,7 +20,7 @@ from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena
 from dask_mars.store.arena_capacity import not_mapped
 from dask_mars.store.codec import lz4_codec
-from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.in_place_sealing import limit_arrays, make_heap
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 from dask_mars.worker.interrupts import SIGNAL
@@ -53,28 +53,34 @@ def main(descriptor: int) -> None:
     start = channel.receive_start(connection)
     _die_with_parent(start.parent)
     _load_what_arrays_need()
-    for inherited in (descriptor, start.control, start.locks, *start.arenas):
+    for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
         # Programs that tasks start are not to have them, whoever they run as.
         os.set_inheritable(inherited, False)
     process_role.in_worker = True
     sys.argv[:] = start.arguments
     InterprocessLock.descriptor = start.locks
+    threshold_bytes = start.arena_threshold_bytes
     try:
         arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
         control = Arena(start.control, start.control_bytes)
-        heap = make_heap(arenas[start.number], start.live, start.arena_threshold_bytes)
+        heap = make_heap(arenas[start.number], start.live, threshold_bytes)
     except (OSError, MemoryError):
         # The engine's own process had addresses enough, and may have fewer libraries.
         error = not_mapped(start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
         return
-    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
+    part = ControlPage(control.view(0, start.control_bytes).data).part_of(start.number)
+    quota = None
+    if heap is not None and threshold_bytes is not None:
+        quota = limit_arrays(heap, threshold_bytes, part, start.wake)
+    store = Store(arenas, start.number, start.live, start.inline_bytes, heap, quota)
     process = WorkerProcess(
         connection,
         store,
-        ControlPage(control.view(0, start.control_bytes).data).part_of(start.number),
+        part,
         start.idle_trim_s,
         None if start.overflow_directory is None else SpillFiles(start.overflow_directory, lz4_codec()),
+        quota,
     )
     sys.stdout = Output(process.send_output, "stdout", sys.stdout)
     sys.stderr = Output(process.send_output, "stderr", sys.stderr)

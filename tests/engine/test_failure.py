@@ -36,9 +36,17 @@ from tasks import die_first, fail_first, large_array, note, noted, notes, pid_of
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.diagnostics import decode_subtask_id
-from dask_mars.errors import MemoryLimitTooLow, RequestTooLarge, StoreFull, WorkerDied, WorkerStartFailed
+from dask_mars.errors import (
+    MemoryLimitTooLow,
+    QuotaExceeded,
+    RequestTooLarge,
+    StoreFull,
+    WorkerDied,
+    WorkerStartFailed,
+)
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
+from tests.conftest import limit_with_room
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -979,19 +987,19 @@ def test_a_limit_below_what_workers_take_is_an_error_before_anything_is_computed
 
 
 def test_a_store_that_is_too_small() -> None:
-    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
-        with pytest.raises(StoreFull) as caught:
-            dask.delayed(large_array)(96).compute(scheduler=runtime.get)
+    limit_bytes = limit_with_room(64 << 20)
+    with Runtime(num_workers=1, memory_limit=limit_bytes) as runtime:
+        with pytest.raises(QuotaExceeded) as caught:
+            dask.delayed(large_array)(2 * limit_bytes >> 20).compute(scheduler=runtime.get)
         error = caught.value
-        assert error.requested_bytes == 96 << 20
-        assert error.capacity_bytes == 64 << 20
-        assert 0 <= error.free_bytes <= 64 << 20
+        assert error.growth_bytes >= limit_bytes
+        assert error.limit_bytes == limit_bytes
         assert "memory-limit" in str(error)
         assert (
             dask.delayed(lambda array: array.sum())(dask.delayed(large_array)(32)).compute(scheduler=runtime.get)
             == 1 << 22
         )
-        held = [dask.delayed(large_array)(16, number) for number in range(8)]
+        held = [dask.delayed(large_array)(limit_bytes >> 23, number) for number in range(16)]
         with pytest.raises(RequestTooLarge):
             dask.delayed(lambda *arrays: len(arrays))(*held).compute(scheduler=runtime.get)
         assert eventually(lambda: not runtime.engine()._blocks.counts)

@@ -139,8 +139,8 @@ def test_each_worker_has_a_cache_line_of_its_own(page):
 
 
 def test_page_has_room_for_every_worker():
-    assert page_bytes(1) == page_bytes(64) == 4096
-    assert page_bytes(65) == 8192
+    assert page_bytes(1) == page_bytes(32) == 4096
+    assert page_bytes(33) == 8192
 
 
 @pytest.mark.parametrize("written", range(SUBTASK_ID_BYTES))

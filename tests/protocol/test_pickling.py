@@ -62,6 +62,7 @@ def raise_deep_inside() -> None:
         SystemExit(3),
         np.linalg.LinAlgError("singular"),
         errors.StoreFull(3, 2, 1),
+        errors.QuotaExceeded(1 << 30, 5, 4, 3, 2, 1),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -379,6 +380,7 @@ OURS = {
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
+    errors.QuotaExceeded: (1 << 30, 1 << 20, 1 << 29, 0, 0, 1 << 27),
     errors.RequestTooLarge: ("'x'", 3 << 30, 1 << 30),
     errors.ResultTooLarge: ("'x'", 3 << 30, 1 << 30),
     errors.SpillError: ("/spill/x", 3 << 20, 2 << 20, "a reason"),

@@ -36,6 +36,7 @@ from dask_mars.graph.ids import write_subtask_id
 from dask_mars.protocol.control import COMPUTE, NO_CHUNK, STEP_AT, ControlPage, page_bytes, to_stop
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.worker.interrupts import SIGNAL, may_interrupt
+from tests.conftest import limit_with_room
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -196,20 +197,23 @@ def test_the_program_that_an_interrupted_task_waits_for_ends(patient: Runtime, t
 
 def test_an_interrupted_task_leaves_no_memory(tmp_path: Path) -> None:
     def hold() -> None:
-        arrays = [large_array(1) for _ in range(40)]
+        arrays = [large_array(1) for _ in range(80)]
         note(path, "holds")
         wait_for(tmp_path / "never", arrays, 60)
 
     path = str(tmp_path / "notes")
-    with dask.config.set({"dask-mars.cancel-grace": "60 s"}), Runtime(1, memory_limit=64 << 20) as runtime:
+    with (
+        dask.config.set({"dask-mars.cancel-grace": "60 s"}),
+        Runtime(1, memory_limit=limit_with_room(128 << 20)) as runtime,
+    ):
         runtime.get({"x": (pid_of, 1)}, "x")
         before = pid(runtime)
         running = Background(runtime, {"x": (hold,)}, "x")
         assert eventually(lambda: notes(path), 20)
         running.cancel()
         # Together they would not fit.
-        assert runtime.get({"x": (len, (large_array, 30))}, "x") == 30 << 17
-        assert runtime.get({"y": (large_array, 30), "x": (len, "y")}, "x") == 30 << 17
+        assert runtime.get({"x": (len, (large_array, 70))}, "x") == 70 << 17
+        assert runtime.get({"y": (large_array, 70), "x": (len, "y")}, "x") == 70 << 17
         assert pid(runtime) == before
 
 

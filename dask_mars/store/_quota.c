@@ -1,0 +1,145 @@
+#define _GNU_SOURCE
+#include "_quota.h"
+
+#include <time.h>
+#include <unistd.h>
+
+/* How often is looked for an answer, at first and later, and how often whether the engine is still there. */
+#define FIRST_LOOK_NS 20000L
+#define LAST_LOOK_NS 2000000L
+#define LOOKS_BETWEEN_LIVENESS 64
+
+void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine)
+{
+    quota->heap = heap;
+    quota->page = page;
+    quota->wake = wake;
+    quota->owner = getpid();
+    quota->engine = engine;
+    pthread_mutex_init(&quota->asking, NULL);
+    quota->private_bytes = 0;
+    quota->is_eager = 0;
+    heap_watch(heap, &quota->page->eager);
+    quota->refusal = QUOTA_NONE;
+    quota->refused_bytes = 0;
+    quota_begin(quota);
+}
+
+void quota_destroy(struct quota *quota)
+{
+    heap_watch(quota->heap, NULL);
+    pthread_mutex_destroy(&quota->asking);
+}
+
+static size_t held(struct quota *quota)
+{
+    return heap_used_bytes(quota->heap) + __atomic_load_n(&quota->private_bytes, __ATOMIC_RELAXED);
+}
+
+void quota_publish(struct quota *quota)
+{
+    __atomic_store_n(&quota->page->held, (uint64_t)heap_born_bytes(quota->heap), __ATOMIC_RELEASE);
+}
+
+void quota_begin(struct quota *quota)
+{
+    __atomic_store_n(&quota->base, held(quota), __ATOMIC_RELAXED);
+    __atomic_store_n(&quota->refusal, QUOTA_NONE, __ATOMIC_RELAXED);
+    quota_publish(quota);
+}
+
+enum quota_refusal quota_refusal(struct quota *quota, size_t *refused_bytes)
+{
+    enum quota_refusal refusal = __atomic_load_n(&quota->refusal, __ATOMIC_ACQUIRE);
+    *refused_bytes = refusal == QUOTA_NONE ? 0 : __atomic_load_n(&quota->refused_bytes, __ATOMIC_RELAXED);
+    return refusal;
+}
+
+void quota_excuse(struct quota *quota, size_t size)
+{
+    __atomic_add_fetch(&quota->base, size, __ATOMIC_RELAXED);
+}
+
+size_t quota_growth(struct quota *quota)
+{
+    size_t now = held(quota), base = __atomic_load_n(&quota->base, __ATOMIC_RELAXED);
+    return now > base ? now - base : 0;
+}
+
+void quota_note_private(struct quota *quota, size_t taken, size_t freed)
+{
+    __atomic_add_fetch(&quota->private_bytes, taken - freed, __ATOMIC_RELAXED);
+}
+
+static uint64_t granted(const struct quota *quota)
+{
+    return __atomic_load_n(&quota->page->granted, __ATOMIC_ACQUIRE);
+}
+
+static void wake_engine(const struct quota *quota)
+{
+    /* A full pipe wakes just as well. */
+    ssize_t written = write(quota->wake, "", 1);
+    (void)written;
+}
+
+/* Wait for an answer to what is asked; return why it was not given, `QUOTA_NONE` if it was. */
+static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
+{
+    volatile struct quota_page *page = quota->page;
+    struct timespec pause = {0, FIRST_LOOK_NS};
+    for (unsigned looks = 1;; looks++) {
+        if (granted(quota) >= wanted)
+            return QUOTA_NONE;
+        uint32_t refusal = __atomic_load_n(&page->refusal, __ATOMIC_ACQUIRE);
+        if (refusal)
+            return (enum quota_refusal)refusal;
+        uint32_t stopped = __atomic_load_n(&page->stop_graph, __ATOMIC_RELAXED);
+        if (stopped && stopped == __atomic_load_n(&page->running_graph, __ATOMIC_RELAXED))
+            return QUOTA_STOPPED;
+        if (looks % LOOKS_BETWEEN_LIVENESS == 0) {
+            /* Without an engine nobody will ever answer, and its end is that of this process. */
+            if (getppid() != quota->engine)
+                return QUOTA_STOPPED;
+            /* What was granted may have been lowered again before it was seen. */
+            wake_engine(quota);
+        }
+        nanosleep(&pause, NULL);
+        if (pause.tv_nsec < LAST_LOOK_NS)
+            pause.tv_nsec += pause.tv_nsec / 4;
+    }
+}
+
+int quota_admit(struct quota *quota, size_t size)
+{
+    volatile struct quota_page *page = quota->page;
+    uint64_t wanted = (uint64_t)quota_growth(quota) + size;
+    uint32_t is_eager = __atomic_load_n(&page->eager, __ATOMIC_RELAXED);
+    if (is_eager != __atomic_load_n(&quota->is_eager, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&quota->is_eager, is_eager, __ATOMIC_RELAXED);
+        /* What was freed before the flag was set. */
+        if (is_eager)
+            heap_trim(quota->heap);
+    }
+    if (wanted <= granted(quota))
+        return 1;
+    /* A process that a task has forked has its memory for itself, and the page is its parent's. */
+    if (getpid() != quota->owner)
+        return 1;
+    pthread_mutex_lock(&quota->asking);
+    wanted = (uint64_t)quota_growth(quota) + size;
+    enum quota_refusal refusal = QUOTA_NONE;
+    if (wanted > granted(quota)) {
+        __atomic_store_n(&page->refusal, QUOTA_NONE, __ATOMIC_RELAXED);
+        __atomic_store_n(&page->asked, wanted, __ATOMIC_RELEASE);
+        wake_engine(quota);
+        refusal = wait_for_answer(quota, wanted);
+        __atomic_store_n(&page->asked, 0, __ATOMIC_RELEASE);
+    }
+    if (refusal != QUOTA_NONE) {
+        __atomic_store_n(&quota->refused_bytes, wanted, __ATOMIC_RELAXED);
+        __atomic_store_n(&quota->refusal, refusal, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&quota->asking);
+    return refusal == QUOTA_NONE;
+}

@@ -1,0 +1,197 @@
+"""Quotas of running engines: tasks whose memory grows wait, go on, are tried again, or fail with numbers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_mars import Runtime
+from dask_mars.errors import Cancelled, QuotaExceeded, WorkerDied
+from tests.conftest import eventually, limit_with_room
+from tests.tasks import note, note_and_grow, notes, wait_for
+
+pytest.importorskip("dask_mars.store._arena")
+
+MIB = 1 << 20
+ROOM_BYTES = 160 * MIB
+
+
+@pytest.fixture
+def limited() -> Iterator[Runtime]:
+    with Runtime(2, memory_limit=limit_with_room(ROOM_BYTES, 2)) as runtime:
+        graph = {("x", number): (pow, 2, number) for number in range(4)}
+        runtime.get(graph, list(graph))
+        yield runtime
+
+
+class Background:
+    """A computation in a thread of its own."""
+
+    def __init__(self, runtime: Runtime, graph: dict[str, Any], key: str) -> None:
+        self.key = key
+        self._runtime = runtime
+        self._outcome: Future[Any] = Future()
+        self._thread = threading.Thread(target=self._compute, args=(graph,))
+        self._thread.start()
+
+    def _compute(self, graph: dict[str, Any]) -> None:
+        try:
+            self._outcome.set_result(self._runtime.get(graph, self.key))
+        except BaseException as error:
+            self._outcome.set_exception(error)
+
+    def cancel(self) -> None:
+        runs = self._runtime.engine()._runs.items()
+        assert self._runtime.cancel(next(number for number, run in [*runs] if self.key in run.graph.ids))
+
+    def result(self, timeout_s: float) -> Any:
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive()
+        # An exception has frames, which have the engine.
+        outcome, self._outcome = self._outcome, Future()
+        return outcome.result(0)
+
+
+def temporaries(mib: int, count: int = 3) -> float:
+    """Take so much memory in so many arrays, and give it back."""
+    arrays = [np.ones(mib * MIB // 8 // count) for _ in range(count)]
+    return float(sum([array[0] for array in arrays]))
+
+
+def test_what_can_never_be_granted_raises_with_numbers(limited):
+    started = time.perf_counter()
+    with pytest.raises(QuotaExceeded) as caught:
+        dask.delayed(np.ones)(10**10).compute(scheduler=limited.get)
+    # Nothing was taken before.
+    assert time.perf_counter() - started < 20
+    error = caught.value
+    assert isinstance(error, MemoryError)
+    assert error.growth_bytes >= 8 * 10**10
+    assert error.granted_bytes < error.limit_bytes == limited.engine().settings.memory_limit
+    assert error.private_bytes > 50 * MIB
+    assert isinstance(error.__cause__, MemoryError)
+    assert "80,000,0" in str(error)
+    assert "of memory" in str(error)
+
+
+def test_a_task_that_can_do_with_less_goes_on(limited):
+    def choose() -> int:
+        try:
+            return np.ones(10**9).size
+        except MemoryError:
+            return np.ones(10**3).size
+
+    assert dask.delayed(choose)().compute(scheduler=limited.get) == 1000
+
+
+def test_temporaries_of_several_take_turns(limited):
+    tasks = [dask.delayed(temporaries)(90, dask_key_name=f"temporaries-{number}") for number in range(8)]
+    assert dask.compute(*tasks, scheduler=limited.get) == (3.0,) * 8
+
+
+def test_two_that_wait_for_each_other_take_turns(limited, tmp_path):
+    def half_and_whole(number: int) -> float:
+        first = np.ones(70 * MIB // 8)
+        note(tmp_path / "begun")
+        deadline = time.monotonic() + 2
+        # The other one has its first half, too, if there is room for it.
+        while len(notes(tmp_path / "begun")) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return float(first[0] + np.ones(70 * MIB // 8)[0])
+
+    tasks = [dask.delayed(half_and_whole)(number) for number in range(2)]
+    assert dask.compute(*tasks, scheduler=limited.get) == (2.0, 2.0)
+
+
+def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({"tests.tasks.note_and_grow"}))
+    tasks = [dask.delayed(note_and_grow)(str(tmp_path / "rows"), number, 50 * MIB) for number in range(6)]
+    assert sorted(dask.compute(*tasks, scheduler=limited.get)) == list(range(6))
+    assert sorted(notes(tmp_path / "rows")) == [str(number) for number in range(6)]
+
+
+def test_results_of_unknown_size_go_to_disk(limited):
+    parts = [dask.delayed(np.full)(50 * MIB // 8, float(number)) for number in range(8)]
+    sums = [dask.delayed(np.sum)(part) for part in parts]
+    total = dask.delayed(sum)([*sums, dask.delayed(lambda *arrays: float(len(arrays)))(*sums)])
+    expected = sum(range(8)) * (50 * MIB // 8) + 8
+    assert total.compute(scheduler=limited.get) == expected
+
+
+def test_arrays_larger_than_the_limit(limited):
+    x = da.ones((200, MIB), chunks=(10, MIB))
+    assert (x - x.mean()).std().compute(scheduler=limited.get) == 0
+
+
+def grow(path: str, go_on: str, mib: int) -> int:
+    held = np.ones(mib * MIB // 8)
+    note(path, str(os.getpid()))
+    wait_for(go_on)
+    return held.size
+
+
+@pytest.fixture
+def waiting(limited: Runtime, tmp_path: Path) -> Iterator[tuple[Background, Path]]:
+    """Have one task hold memory until it is told to go on, and another one wait for it."""
+    held, go_on = tmp_path / "held", tmp_path / "go on"
+    # More than half of what there is room for, in each.
+    mib = int(0.6 * limited.engine()._limit_bytes) // MIB
+    holder = Background(limited, {"hold": (grow, str(held), str(go_on), mib)}, "hold")
+    assert eventually(lambda: notes(held), 20)
+    other = Background(limited, {"wait": (grow, str(tmp_path / "second"), str(tmp_path / "hold"), mib)}, "wait")
+    assert eventually(lambda: "memory to grow" in limited.explain(), 20)
+    yield other, go_on
+    go_on.touch()
+    (tmp_path / "hold").touch()
+    holder.result(20)
+
+
+def test_one_that_waits_is_shown_and_goes_on(limited, waiting, tmp_path):
+    other, go_on = waiting
+    assert "'wait'" in limited.explain()
+    assert "waits for" in limited.explain("wait")
+    assert not notes(tmp_path / "second")
+    go_on.touch()
+    assert eventually(lambda: notes(tmp_path / "second"), 20)
+    (tmp_path / "hold").touch()
+    assert other.result(20) > MIB
+
+
+def test_one_that_waits_is_cancelled(limited, waiting, tmp_path):
+    other, _ = waiting
+    other.cancel()
+    with pytest.raises(Cancelled):
+        other.result(20)
+    assert eventually(lambda: "memory to grow" not in limited.explain(), 20)
+    assert not notes(tmp_path / "second")
+    assert limited.get({"y": (pow, 2, 3)}, "y") == 8
+
+
+def test_one_that_dies_while_it_waits_is_tried_again(limited, waiting, tmp_path):
+    other, go_on = waiting
+    (pid,) = set(limited.engine().worker_pids()) - {int(notes(tmp_path / "held")[0])}
+    os.kill(pid, signal.SIGKILL)
+    go_on.touch()
+    assert eventually(lambda: notes(tmp_path / "second"), 30)
+    (tmp_path / "hold").touch()
+    assert other.result(30) > MIB
+
+
+def test_nothing_is_left_reserved(limited):
+    engine = limited.engine()
+    memory = engine._machine.memory
+    assert eventually(lambda: not (memory.reserved_bytes or memory.awaited_bytes), 10)
+    with pytest.raises(WorkerDied):
+        dask.delayed(lambda: os.kill(os.getpid(), signal.SIGKILL))().compute(scheduler=limited.get)
+    assert eventually(lambda: not memory.reserved_bytes, 10)

@@ -1,0 +1,226 @@
+"""The state machine and workers whose memory is to grow in the middle of a chunk."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from machines import plan
+
+from dask_mars.scheduler.events import (
+    ChunkFailed,
+    ChunksFinished,
+    ChunksReturned,
+    GrantQuota,
+    GraphCancelled,
+    GraphPlan,
+    GraphSubmitted,
+    Instruction,
+    MemoryMeasured,
+    ObjectSpilled,
+    QuotaRequested,
+    RefuseQuota,
+    ResultsTaken,
+    Run,
+    Spill,
+    WorkerLost,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Parameters
+
+SLACK = 10
+
+
+class Driven:
+    """A machine with a limit of 100 bytes, 200 if nothing else helps."""
+
+    def __init__(self, graph: GraphPlan, workers: int = 2) -> None:
+        self.machine = Machine(Parameters(store_limit=100, memory_limit=200, quota_slack_bytes=SLACK))
+        self.now_s = 0.0
+        for worker in range(workers):
+            self.post(WorkerStarted(worker))
+        self.first = self.post(GraphSubmitted(1, graph))
+
+    def post(self, event: Any) -> list[Instruction]:
+        self.now_s += 1
+        found = self.machine.handle(event, self.now_s)
+        self.machine._dispatcher.validate()
+        return found
+
+    def grow(self, worker: int, chunk: int, size: int) -> list[Instruction]:
+        return self.post(QuotaRequested(worker, 1, chunk, size))
+
+    def done(self, worker: int, chunk: int, size: int = 0) -> list[Instruction]:
+        sizes = {chunk: size} if size else {}
+        return self.post(ChunksFinished(worker, 1, [chunk], [1.0], sizes, sizes))
+
+
+def unknown(count: int, **options: Any) -> GraphPlan:
+    """Chunks of operands of their own, of which nothing is known."""
+    return plan(*[()] * count, operand_of=list(range(count)), **options)
+
+
+def of_kind(kind: type, instructions: list[Instruction]) -> list[Any]:
+    return [instruction for instruction in instructions if type(instruction) is kind]
+
+
+def test_a_worker_has_the_slack_and_what_is_reserved():
+    driven = Driven(plan((), declared_bytes=[30]), workers=1)
+    assert of_kind(GrantQuota, driven.first) == [GrantQuota(0, 30 + SLACK)]
+    assert of_kind(GrantQuota, driven.done(0, 0, 30)) == [GrantQuota(0, SLACK)]
+
+
+def test_what_there_is_room_for_is_granted():
+    driven = Driven(unknown(2))
+    assert driven.grow(0, 0, 60) == [GrantQuota(0, 60 + SLACK)]
+    assert driven.machine.memory.reserved_bytes == 60
+    assert driven.grow(0, 0, 90) == [GrantQuota(0, 90 + SLACK)]
+    assert driven.machine.memory.reserved_bytes == 90
+    assert GrantQuota(0, SLACK) in driven.done(0, 0)
+
+
+def test_the_second_waits_until_the_first_is_done():
+    driven = Driven(unknown(2))
+    driven.grow(0, 0, 60)
+    assert driven.grow(1, 1, 60) == []
+    assert driven.machine.growing() == {1: (1, 1, 60)}
+    assert GrantQuota(1, 60 + SLACK) in driven.done(0, 0)
+    assert driven.machine.growing() == {}
+
+
+def test_what_waits_is_not_given_to_what_has_not_begun():
+    declared = [None, None, 30, 30]
+    driven = Driven(plan(*[()] * 4, operand_of=[0, 1, 2, 3], declared_bytes=declared))
+    running = [run.chunks for run in of_kind(Run, driven.first)]
+    assert running == [[0], [1]]
+    driven.grow(0, 0, 60)
+    driven.grow(1, 1, 60)
+    # 40 bytes are free, and wanted.
+    finished = driven.done(0, 0)
+    assert GrantQuota(1, 60 + SLACK) in finished
+    assert [run.chunks for run in of_kind(Run, finished)] == [[2]]
+
+
+def test_objects_go_to_disk_for_it():
+    driven = Driven(plan((), (), (0, 1), operand_of=[0, 1, 2]), workers=1)
+    driven.grow(0, 0, 70)
+    driven.done(0, 0, 70)
+    driven.post(MemoryMeasured(70, 100, 200))
+    found = driven.grow(0, 1, 90)
+    assert of_kind(Spill, found) == [Spill([(1, 0)])]
+    driven.post(MemoryMeasured(0, 100, 200))
+    assert GrantQuota(0, 90 + SLACK) in driven.post(ObjectSpilled((1, 0), 70))
+
+
+def test_one_that_nobody_helps_goes_past_the_limit():
+    driven = Driven(unknown(2))
+    # The other one has nothing to do.
+    driven.done(1, 1)
+    assert driven.grow(0, 0, 180) == [GrantQuota(0, 180 + SLACK)]
+
+
+def test_when_all_wait_the_first_goes_on():
+    driven = Driven(unknown(2))
+    driven.grow(0, 0, 50)
+    driven.grow(1, 1, 50)
+    assert driven.grow(0, 0, 120) == []
+    assert driven.grow(1, 1, 120) == [GrantQuota(0, 120 + SLACK)]
+    assert driven.machine.growing() == {1: (1, 1, 70)}
+
+
+def test_when_none_can_go_on_the_last_gives_back():
+    driven = Driven(unknown(2))
+    driven.grow(0, 0, 50)
+    driven.grow(1, 1, 50)
+    driven.grow(0, 0, 180)
+    assert driven.grow(1, 1, 180) == [RefuseQuota(1, 1, 1, 180, is_postponed=True)]
+    found = driven.post(ChunksReturned(1, 1, [1]))
+    assert GrantQuota(0, 180 + SLACK) in found
+    # It is tried again when there is room for all that it wants.
+    assert not of_kind(Run, found)
+    last = driven.done(0, 0)
+    assert [run.chunks for run in of_kind(Run, last)] == [[1]]
+    worker = of_kind(Run, last)[0].worker
+    assert driven.machine.memory.reserved_by_worker[worker] == 180
+    assert driven.grow(worker, 1, 190) == [GrantQuota(worker, 190 + SLACK)]
+
+
+def test_what_must_not_be_begun_twice_is_not_put_back():
+    driven = Driven(unknown(2, unrepeatable=frozenset({1})))
+    driven.grow(0, 0, 50)
+    driven.grow(1, 1, 50)
+    driven.grow(0, 0, 180)
+    assert driven.grow(1, 1, 180) == [RefuseQuota(0, 1, 0, 180, is_postponed=True)]
+
+
+@pytest.mark.parametrize("unrepeatable", [frozenset(), frozenset({0})])
+def test_what_can_never_be_is_refused(unrepeatable):
+    driven = Driven(unknown(1, unrepeatable=unrepeatable))
+    assert driven.grow(0, 0, 201) == [RefuseQuota(0, 1, 0, 201, is_postponed=False)]
+    assert driven.machine.growing() == {}
+    # It does with less.
+    assert driven.grow(0, 0, 150) == [GrantQuota(0, 150 + SLACK)]
+
+
+def test_one_that_ends_waits_no_more():
+    for end in (ChunkFailed(1, 1, 1), WorkerLost(1, (1, 1))):
+        driven = Driven(unknown(2, default_retries=1))
+        driven.grow(0, 0, 60)
+        driven.grow(1, 1, 60)
+        driven.post(end)
+        assert driven.machine.growing() == {}
+        assert driven.machine.memory.awaited_bytes == 0
+    driven = Driven(unknown(2))
+    driven.grow(0, 0, 60)
+    driven.grow(1, 1, 60)
+    driven.post(GraphCancelled(1))
+    driven.done(0, 0)
+    driven.done(1, 1)
+    assert driven.machine.growing() == {}
+    assert driven.machine.memory.reserved_bytes == 0
+
+
+def test_what_is_not_in_hand_asks_in_vain():
+    driven = Driven(unknown(2))
+    assert driven.grow(0, 1, 60) == []
+    assert driven.post(QuotaRequested(0, 5, 0, 60)) == []
+    assert driven.machine.growing() == {}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_asked_for_all_is_computed_or_refused(seed):
+    chance = random.Random(seed)
+    count, workers = chance.randint(1, 12), chance.randint(1, 4)
+    needs = [chance.choice([0, 20, 60, 110, 190]) for _ in range(count)]
+    driven = Driven(unknown(count), workers)
+    machine = driven.machine
+    waiting: dict[int, int] = {}
+    pending = driven.first
+    held: dict[int, int] = {}
+    finished: set[int] = set()
+    for _ in range(2000):
+        follow: list[Instruction] = []
+        for instruction in pending:
+            if type(instruction) is GrantQuota:
+                held[instruction.worker] = instruction.growth_bytes
+            elif type(instruction) is RefuseQuota:
+                assert instruction.is_postponed
+                waiting.pop(instruction.worker, None)
+                follow += driven.post(ChunksReturned(instruction.worker, 1, [instruction.chunk]))
+        pending = follow
+        if pending:
+            continue
+        running = {worker: hand[0][1] for worker in range(workers) if (hand := machine.in_hand(worker))}
+        able = [worker for worker in running if worker not in machine.growing()]
+        if not able:
+            break
+        worker = chance.choice(able)
+        chunk = running[worker]
+        if needs[chunk] > held.get(worker, 0):
+            pending = driven.grow(worker, chunk, needs[chunk])
+        else:
+            finished.add(chunk)
+            pending = driven.done(worker, chunk)
+    assert finished == set(range(count))
+    assert driven.post(ResultsTaken(1))[-1].graph == 1

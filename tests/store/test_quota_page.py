@@ -1,0 +1,280 @@
+"""Quotas of memory: what is within is taken, and what is beyond waits for an answer."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_mars.protocol.control import (
+    PART_BYTES,
+    POSTPONED,
+    REFUSED,
+    STOPPED,
+    ControlPage,
+    QuotaFigures,
+    granted_bytes,
+    page_bytes,
+    quota_figures,
+)
+from dask_mars.store.arena import Arena, create
+
+_arena = pytest.importorskip("dask_mars.store._arena")
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+#: Of a graph that a worker is in the middle of.
+GRAPH = 7
+
+
+class Room:
+    """An arena of 16 MiB with a quota, and the engine's side of it."""
+
+    def __init__(self, engine: int) -> None:
+        self.descriptor = create("test", 16 * MIB)
+        self.arena = Arena(self.descriptor, 16 * MIB)
+        self.memory = mmap.mmap(-1, page_bytes(1))
+        self.control = ControlPage(memoryview(self.memory))
+        self.control.clear(0)
+        self.part = self.control.part_of(0)
+        self.reader, self.wake = os.pipe()
+        self.heap = _arena.Heap(self.arena.view(0, 16 * MIB).data)
+        self.quota = _arena.Quota(self.heap, self.part, self.wake, engine)
+        _arena.install(self.heap, 4096, self.quota)
+
+    def close(self) -> None:
+        _arena.uninstall()
+        for descriptor in (self.descriptor, self.reader, self.wake):
+            os.close(descriptor)
+        # Pytest has the room for a while longer.
+        self.__dict__.clear()
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    room = Room(os.getppid())
+    yield room
+    room.close()
+
+
+def answer(room: Room, reason: int = 0) -> tuple[threading.Thread, list[int]]:
+    """Wait for a question in another thread, and answer it; return what was asked."""
+    asked: list[int] = []
+
+    def wait() -> None:
+        os.read(room.reader, 64)
+        asked.append(room.control.asked_bytes(0))
+        if reason == STOPPED:
+            room.part[:4].cast("I")[0] = GRAPH
+            room.control.stop(0, GRAPH)
+        elif reason:
+            room.control.refuse(0, reason, QuotaFigures(1, 2, 3, 4))
+        else:
+            room.control.grant(0, asked[0])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread, asked
+
+
+def test_what_is_within_the_quota_is_taken(room):
+    room.control.grant(0, 2 * MIB)
+    array = np.ones(MIB, "u1")
+    assert room.control.asked_bytes(0) == 0
+    assert room.quota.growth_bytes == MIB
+    assert granted_bytes(room.part) == 2 * MIB
+    del array
+    assert room.quota.growth_bytes == 0
+
+
+def test_what_is_beyond_it_waits_until_it_is_granted(room):
+    room.control.grant(0, MIB)
+    first = np.ones(MIB, "u1")
+    # The answer cannot come from a thread while this one has the interpreter.
+    answering = in_another_process(room)
+    second = np.ones(2 * MIB, "u1")
+    assert answering.wait(10) == 0
+    assert room.quota.refusal == (0, 0)
+    assert room.control.asked_bytes(0) == 0
+    assert room.quota.growth_bytes == 3 * MIB
+    assert first.sum() + second.sum() == 3 * MIB
+
+
+def in_another_process(room: Room, reason: int = 0) -> Any:
+    """Answer the next question from a process that shares the page."""
+    pid = os.fork()
+    if not pid:
+        thread, _ = answer(room, reason)
+        thread.join()
+        os._exit(0)
+    return Child(pid)
+
+
+class Child:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.01)
+        raise TimeoutError
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.mark.parametrize("reason", [REFUSED, POSTPONED, STOPPED])
+def test_what_is_refused_raises(room, reason):
+    child = in_another_process(room, reason)
+    with pytest.raises(MemoryError):
+        np.ones(MIB, "u1")
+    assert child.wait(10) == 0
+    assert room.quota.refusal == (reason, MIB)
+    if reason != STOPPED:
+        assert quota_figures(room.part) == QuotaFigures(1, 2, 3, 4)
+    room.control.stop(0, 0)
+    # The next operand begins anew.
+    room.quota.begin()
+    assert room.quota.refusal == (0, 0)
+    room.control.grant(0, 4 * MIB)
+    assert np.ones(MIB, "u1").sum() == MIB
+
+
+@pytest.mark.parametrize("make", ["empty", "zeros", "resize"])
+def test_all_ways_to_get_memory_count(room, make):
+    room.control.grant(0, MIB)
+    array = np.ones(MIB, "u1")
+    child = in_another_process(room, REFUSED)
+    take = partial(array.resize, refcheck=False) if make == "resize" else partial(getattr(np, make), dtype="u1")
+    with pytest.raises(MemoryError):
+        take(3 * MIB)
+    assert child.wait(10) == 0
+    assert array.sum() == MIB
+
+
+def test_private_memory_counts_where_the_arena_is_full(room):
+    room.control.grant(0, 64 * MIB)
+    arrays = [np.ones(10 * MIB, "u1") for _ in range(3)]
+    assert 30 * MIB <= room.quota.growth_bytes < 31 * MIB
+    child = in_another_process(room, REFUSED)
+    with pytest.raises(MemoryError):
+        arrays[2].resize(60 * MIB, refcheck=False)
+    assert child.wait(10) == 0
+    assert arrays[2].size == 10 * MIB
+    arrays.clear()
+    assert room.quota.growth_bytes == 0
+
+
+def test_what_was_there_before_an_operand_does_not_count(room):
+    room.control.grant(0, 4 * MIB)
+    kept = np.ones(3 * MIB, "u1")
+    room.quota.begin()
+    assert room.control.held_bytes(0) == 3 * MIB
+    more = np.ones(3 * MIB, "u1")
+    assert room.quota.growth_bytes == 3 * MIB
+    room.quota.excuse(2 * MIB)
+    assert room.quota.growth_bytes == MIB
+    assert kept.size == more.size
+
+
+def test_what_is_sealed_is_not_held(room):
+    room.control.grant(0, 4 * MIB)
+    array = np.ones(2 * MIB, "u1")
+    offset, _ = room.heap.array_block(array.__array_interface__["data"][0])
+    room.heap.seal(offset)
+    room.quota.publish()
+    assert room.control.held_bytes(0) == 0
+    room.heap.free(offset)
+    room.quota.publish()
+    assert room.control.held_bytes(0) == 2 * MIB
+
+
+def test_one_without_an_engine_waits_for_nobody():
+    room = Room(engine=1 if os.getppid() != 1 else 2)
+    try:
+        with pytest.raises(MemoryError):
+            np.ones(MIB, "u1")
+        assert room.quota.refusal == (STOPPED, MIB)
+    finally:
+        room.close()
+
+
+def test_a_forked_process_has_its_memory_for_itself(room):
+    pid = os.fork()
+    if not pid:
+        os._exit(int(np.ones(MIB, "u1").sum() != MIB))
+    assert Child(pid).wait(10) == 0
+    assert room.control.asked_bytes(0) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs MADV_REMOVE")
+def test_free_pages_go_back_at_once_while_others_want_them(room):
+    room.control.grant(0, 16 * MIB)
+
+    def taken() -> int:
+        return os.fstat(room.descriptor).st_blocks * 512
+
+    np.ones(4 * MIB, "u1")
+    assert taken() >= 4 * MIB
+    room.control.set_eager(0, True)
+    # What was freed before goes when memory is next asked for.
+    array = np.ones(MIB, "u1")
+    assert MIB <= taken() < 2 * MIB
+    del array
+    assert taken() < MIB
+    room.control.set_eager(0, False)
+    np.ones(4 * MIB, "u1")
+    assert taken() >= 4 * MIB
+
+
+def test_bad_arguments(room):
+    with pytest.raises(ValueError, match="too small"):
+        _arena.Quota(room.heap, bytearray(PART_BYTES // 4), room.wake, 1)
+    with pytest.raises(TypeError):
+        _arena.Quota(None, room.part, room.wake, 1)
+    with pytest.raises(TypeError, match="Quota"):
+        _arena.install(room.heap, 4096, 5)
+
+
+# -- under the tools that find what tests do not see ------------------------------------------------------------
+
+SANITIZERS = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-fsanitize=thread"],
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
+def test_stress_under_a_sanitizer(tmp_path, flags):
+    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+    if compiler is None:
+        pytest.skip("no C compiler")
+    program = tmp_path / "quota_stress"
+    names = ("tests/quota_stress.c", "dask_mars/store/_quota.c", "dask_mars/store/_heap.c")
+    sources = [ROOT / name for name in names]
+    options = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-pthread", *flags]
+    built = subprocess.run([compiler, *options, *sources, "-o", program], capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"no such sanitizer: {built.stderr[-200:]}")
+    assert built.stderr == ""
+    done = subprocess.run([program, "500"], capture_output=True, text=True, timeout=120)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the sanitizer does not know this kernel's address space")
+    assert (done.returncode, done.stderr) == (0, "")
