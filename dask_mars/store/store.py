@@ -67,6 +67,8 @@ class Store:
         Values up to this size travel in messages.
     heap : Heap, optional
         Hands out the blocks of the own arena to arrays too, and knows of `live`.
+    quota : Quota, optional
+        What this process's memory may grow by while an operand runs.
     """
 
     def __init__(
@@ -531,10 +533,26 @@ class Store:
             for _, at, _ in blocks:
                 self.allocator.free(at)
             raise
+        if self._quota is not None:
+            # From here on it is counted as stored.
+            self._quota.excuse(sum([size for _, _, size in blocks]))
         kind, _, *rest = ref[3]
         return (kind, tuple(blocks), *rest)
 
     # -- what operands need -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Count by how much this process's memory grows from now on: an operand begins."""
+        if self._quota is not None:
+            self._quota.begin()
+
+    @property
+    def refusal(self) -> tuple[int, int]:
+        """Why growth was refused since an operand began, 0 if it was not, and to how many bytes.
+
+        `protocol.control` has the reasons.
+        """
+        return (0, 0) if self._quota is None else self._quota.refusal
 
     def mark(self) -> None:
         """Start to watch how much of the own arena is in use."""

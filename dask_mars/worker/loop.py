@@ -21,7 +21,7 @@ from contextvars import copy_context
 from functools import partial
 from itertools import repeat
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import dask
 import numpy as np
@@ -61,9 +61,6 @@ from dask_mars.worker import forked
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.outbox import Outbox, Output
 from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
-
-if TYPE_CHECKING:
-    from dask_mars.store._arena import Quota
 
 #: How long results may wait for company before they are sent.
 _FLUSH_S = 0.001
@@ -115,8 +112,6 @@ class WorkerProcess:
         After how many idle seconds unused memory goes back to the system.
     overflow : SpillFiles, optional
         Where results go that the own arena has no room for at the moment; by default they fail.
-    quota : Quota, optional
-        What limits the memory of arrays while an operand runs.
     """
 
     def __init__(
@@ -126,11 +121,9 @@ class WorkerProcess:
         part: memoryview,
         idle_trim_s: float,
         overflow: SpillFiles | None = None,
-        quota: Quota | None = None,
     ) -> None:
         self._connection = connection
         self._store = store
-        self._quota = quota
         self._part = part
         self._note, self._step = part[:SUBTASK_ID_BYTES], part[STEP_AT:][:1]
         self._idle_trim_s = idle_trim_s
@@ -357,8 +350,7 @@ class WorkerProcess:
         self._running = (number, chunk)
         self._trimmed = False
         owners: list[tuple[Block, Bytes]] = []
-        if self._quota is not None:
-            self._quota.begin()
+        self._store.begin()
         start = time.perf_counter()
         try:
             # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
@@ -426,7 +418,7 @@ class WorkerProcess:
             except _ReturnChunk:
                 raise
             except BaseException:
-                if self._quota is not None and self._quota.refusal[0]:
+                if self._store.refusal[0]:
                     raise
                 # Of a class, say, that only the user's own process can import.
                 raise _ReturnChunk("unreadable") from None
@@ -494,9 +486,6 @@ class WorkerProcess:
             with contextlib.suppress(StoreFull):
                 ref = self._store.restore(ref)
                 graph.values[chunk] = (None, ref)
-                if self._quota is not None:
-                    # From here on the store counts it.
-                    self._quota.excuse(sum([size for _, _, size in blocks_of(ref)]))
                 self._outbox.outgoing.append(messages.Restored(number, {chunk: ref}))
 
     def _seal(
@@ -576,7 +565,7 @@ class WorkerProcess:
         self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]
     ) -> bool:
         """Say whether a chunk failed because its memory could not grow, and see to it then."""
-        reason, growth_bytes = (0, 0) if self._quota is None else self._quota.refusal
+        reason, growth_bytes = self._store.refusal
         if not reason or not (reason == POSTPONED or _is_about_memory(error)):
             return False
         if reason == STOPPED:

@@ -80,7 +80,6 @@ def main(descriptor: int) -> None:
         part,
         start.idle_trim_s,
         None if start.overflow_directory is None else SpillFiles(start.overflow_directory, lz4_codec()),
-        quota,
     )
     sys.stdout = Output(process.send_output, "stdout", sys.stdout)
     sys.stderr = Output(process.send_output, "stderr", sys.stderr)
