@@ -150,7 +150,7 @@ class Engine:
         self._watched_s = 0.0
         #: What the store may hold at the moment.
         self._limit_bytes = settings.store_limit
-        self._most_bytes = self._hard_limit_bytes = most
+        self._hard_limit_bytes = settings.memory_limit
         self._private_bytes = 0
         self._commands: deque[Callable[[], None]] = deque()
         #: References to persisted objects that the user has no more.
@@ -633,8 +633,8 @@ class Engine:
         room = settings.memory_limit - private - held - self._slack_bytes
         least = min(max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES), settings.store_limit)
         self._limit_bytes = max(min(settings.store_limit, room), least)
-        hard_limit = max(room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE))
-        self._hard_limit_bytes = min(hard_limit, self._most_bytes)
+        # It may be more than arenas hold: what has no room there is private memory, or goes to disk.
+        self._hard_limit_bytes = max(room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE))
         wanted = self._machine.memory.awaited_bytes + asked_bytes
         is_eager = private + arena_bytes(self._arena_files) + wanted > _PRESSURE * settings.memory_limit
         self._registry.is_short = is_eager
