@@ -47,7 +47,7 @@ def test_sizes_follow_the_limit(name):
 
 
 def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
-    arguments = ["-c", "centre", "-p", "mars", "--limit", "64 MiB", "--rounds", "1", "--directory", str(tmp_path)]
+    arguments = ["-c", "centre", "-p", "mars", "--limit", "256 MiB", "--rounds", "1", "--directory", str(tmp_path)]
     files = ["--markdown", str(tmp_path / "table.md"), "--json", str(tmp_path / "figures.json")]
     result = CliRunner().invoke(main, ["memory", *arguments, *files])
     assert result.exit_code == 0, result.output
