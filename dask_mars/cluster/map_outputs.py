@@ -66,7 +66,7 @@ class Selections:
 
 def with_selections(
     graph: ChunkGraph, slots: Sequence[int], fixed: Collection[int] = ()
-) -> tuple[ChunkGraph, Selections, Mapping[int, int]]:
+) -> tuple[ChunkGraph, Selections, Sequence[int]]:
     """Add to a graph a selection for each map output and each host that has reducers of it.
 
     Parameters
@@ -84,21 +84,20 @@ def with_selections(
         The graph, which reads no selection before `Selections.route`.
     Selections
         What was added.
-    mapping
+    sequence of int
         New number of each chunk.
     """
     reads = _reads_of_reducers(graph, fixed)
     if len(slots) < 2 or not reads:
-        return graph, Selections(), {chunk: chunk for chunk in range(len(graph))}
+        return graph, Selections(), range(len(graph))
     host_of = _hosts_of_reducers(reads, slots)
     parts: dict[int, dict[int, set[int]]] = {}
     for chunk, numbers in reads.items():
         for source, number in numbers.items():
             parts.setdefault(source, {}).setdefault(host_of[chunk], set()).add(number)
-    found, new, selections = _Rebuilt(graph, parts).result()
-    selections.host_of = {new[chunk]: host for chunk, host in host_of.items()}
-    selections.inputs = {chunk: found.inputs[chunk] for chunk in selections.host_of}
-    return found, selections, new
+    found, new, chunks = _rebuilt(graph, parts)
+    placed = {new[chunk]: host for chunk, host in host_of.items()}
+    return found, Selections(placed, {chunk: found.inputs[chunk] for chunk in placed}, chunks), new
 
 
 def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, dict[int, int]]:
@@ -155,8 +154,10 @@ def _hosts_of_reducers(reads: Mapping[int, Mapping[int, int]], slots: Sequence[i
     return host_of
 
 
-class _Rebuilt:
-    """A graph with selections behind their map outputs.
+def _rebuilt(
+    graph: ChunkGraph, parts: Mapping[int, Mapping[int, Collection[int]]]
+) -> tuple[ChunkGraph, list[int], dict[tuple[int, int], int]]:
+    """Put selections behind their map outputs.
 
     Parameters
     ----------
@@ -164,44 +165,35 @@ class _Rebuilt:
         The graph.
     parts : mapping
         Of each map output, the numbers of the parts that each host reads.
+
+    Returns
+    -------
+    ChunkGraph, list of int, dict
+        The graph, the new number of each chunk, and the selection for a map output and a host.
     """
+    selecting = len(graph.operands)
+    operand = Operand("select", (select,), (Step(0, (0, 1), ()),), 1, 1)
+    found = ChunkGraph(operands=[*graph.operands, operand], declared=graph.declared)
 
-    def __init__(self, graph: ChunkGraph, parts: Mapping[int, Mapping[int, Collection[int]]]) -> None:
-        self._graph = graph
-        self._parts = parts
+    def add(key: Any, operand: int, literals: tuple[Any, ...], inputs: tuple[int, ...]) -> int:
+        found.keys.append(key)
+        found.operand_of.append(operand)
+        found.literals.append(literals)
+        found.inputs.append(inputs)
+        return len(found) - 1
 
-    def result(self) -> tuple[ChunkGraph, dict[int, int], Selections]:
-        """Return the graph, the new number of each chunk, and the selections."""
-        graph, selections = self._graph, Selections()
-        operand = len(graph.operands)
-        new: dict[int, int] = {}
-        found = ChunkGraph(
-            operands=[*graph.operands, Operand("select", (select,), (Step(0, (0, 1), ()),), 1, 1)],
-            declared=graph.declared,
-        )
-
-        def add(key: Any, operand: int, literals: tuple[Any, ...], inputs: tuple[int, ...]) -> int:
-            found.keys.append(key)
-            found.operand_of.append(operand)
-            found.literals.append(literals)
-            found.inputs.append(inputs)
-            return len(found) - 1
-
-        for chunk, key in enumerate(graph.keys):
-            inputs = tuple([new[source] for source in graph.inputs[chunk]])
-            new[chunk] = add(key, graph.operand_of[chunk], graph.literals[chunk], inputs)
-            for host, numbers in sorted(self._parts.get(chunk, {}).items()):
-                literals = (tuple(sorted(numbers)),)
-                selection = add(("mars-selection", key, host), operand, literals, (new[chunk],))
-                selections.chunks[new[chunk], host] = selection
-        found.values = {new[chunk]: value for chunk, value in graph.values.items()}
-        found.outputs = [new[chunk] for chunk in graph.outputs]
-        found.ids = {key: new[chunk] for key, chunk in graph.ids.items()}
-        found.in_client = {new[chunk] for chunk in graph.in_client}
-        found.retries = {new[chunk]: count for chunk, count in graph.retries.items()}
-        found.priorities = {new[chunk]: priority for chunk, priority in graph.priorities.items()}
-        found.restrictions = {new[chunk]: restriction for chunk, restriction in graph.restrictions.items()}
-        return found, new, selections
+    new: list[int] = []
+    chunks: dict[tuple[int, int], int] = {}
+    for chunk, key in enumerate(graph.keys):
+        inputs = tuple([new[source] for source in graph.inputs[chunk]])
+        here = add(key, graph.operand_of[chunk], graph.literals[chunk], inputs)
+        new.append(here)
+        for host, numbers in sorted(parts.get(chunk, {}).items()):
+            literals = (tuple(sorted(numbers)),)
+            chunks[here, host] = add(("mars-selection", key, host), selecting, literals, (here,))
+    found.ids = {key: new[chunk] for key, chunk in graph.ids.items()}
+    found.take_over(graph, new)
+    return found, new, chunks
 
 
 __all__ = ["Selections", "with_selections"]

@@ -5,7 +5,7 @@ Each of them is then in a subtask of its own, or with its kind alone: what holds
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
@@ -52,7 +52,7 @@ class Requirements:
             found[chunk] = alone, self.files.get(chunk), self.locks.get(chunk)
         return found
 
-    def renumbered(self, new: Mapping[int, int]) -> Requirements:
+    def renumbered(self, new: Mapping[int, int] | Sequence[int]) -> Requirements:
         """Return the same of chunks that have new numbers."""
         return Requirements(
             {new[chunk]: tokens for chunk, tokens in self.locks.items()},

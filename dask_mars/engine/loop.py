@@ -145,7 +145,7 @@ class Engine:
             result_limit=self._capacity_bytes if self._capacity_bytes < settings.memory_limit else None,
             quota_slack_bytes=_slack_bytes(settings),
         )
-        self._slack_bytes = _slack_bytes(settings) * settings.num_workers
+        self._slack_bytes = (parameters.quota_slack_bytes or 0) * settings.num_workers
         self._machine = Machine(parameters)
         self._watched_s = 0.0
         #: What the store may hold at the moment.

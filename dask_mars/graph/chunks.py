@@ -278,6 +278,23 @@ class ChunkGraph:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def take_over(self, graph: ChunkGraph, new: Sequence[int]) -> None:
+        """Say of chunks what another graph says of them, in which they have other numbers.
+
+        Parameters
+        ----------
+        graph : ChunkGraph
+            The other graph.
+        new : sequence of int
+            The number of each of its chunks here.
+        """
+        self.values = {new[chunk]: value for chunk, value in graph.values.items()}
+        self.outputs = [new[chunk] for chunk in graph.outputs]
+        self.in_client = {new[chunk] for chunk in graph.in_client}
+        self.retries = {new[chunk]: count for chunk, count in graph.retries.items()}
+        self.priorities = {new[chunk]: priority for chunk, priority in graph.priorities.items()}
+        self.restrictions = {new[chunk]: restriction for chunk, restriction in graph.restrictions.items()}
+
     def chunks_for_client(self) -> set[int]:
         """Return the chunks whose operand must run in the user's own process; `in_client` has others that must."""
         client_operands = {number for number, operand in enumerate(self.operands) if operand.in_client}

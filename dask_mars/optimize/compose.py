@@ -172,18 +172,14 @@ def without(
     else:
         # With aliases.
         ids = {key: new_id[chunk] for key, chunk in graph.ids.items() if kept[chunk]}
-    return ChunkGraph(
+    found = ChunkGraph(
         keys=keys,
         operand_of=[places[operand] for operand in old_operands],
         literals=list(compress(literals, kept)),
         inputs=[tuple([new_id[at] for at in sources]) if sources else () for sources in compress(inputs, kept)],
         operands=[operands[operand] for operand in used],
-        values={new_id[chunk]: value for chunk, value in graph.values.items()},
-        outputs=[new_id[chunk] for chunk in graph.outputs],
         ids=ids,
-        in_client={new_id[chunk] for chunk in graph.in_client},
-        retries={new_id[chunk]: count for chunk, count in graph.retries.items()},
-        priorities={new_id[chunk]: priority for chunk, priority in graph.priorities.items()},
-        restrictions={new_id[chunk]: restriction for chunk, restriction in graph.restrictions.items()},
         declared=graph.declared,
     )
+    found.take_over(graph, new_id)
+    return found
