@@ -146,6 +146,61 @@ class QuotaExceeded(MemoryError, MarsError):
         )
 
 
+class WorkerOverLimit(MemoryError, MarsError):
+    """A task took more memory than the limit allows, without asking for it: alone, or before it could be tried so.
+
+    NumPy asks for memory before it takes any, and gets `QuotaExceeded`. Python's own objects, and other libraries,
+    do not ask: what they have taken is measured, and the worker process that is past its share is ended.
+
+    Attributes
+    ----------
+    key : str
+        Dask's key of the task.
+    worker_bytes : int
+        What its worker process had taken when it was ended, its interpreter and modules included.
+    limit_bytes : int
+        The memory limit.
+    others_bytes : int
+        What other processes had taken for themselves: the user's, and other workers.
+    store_bytes : int
+        What shared memory took.
+    repeatable : bool
+        False if the task was not tried again alone, because it appends to files or tables.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        worker_bytes: int,
+        limit_bytes: int,
+        others_bytes: int,
+        store_bytes: int,
+        repeatable: bool = True,
+    ) -> None:
+        super().__init__(key, worker_bytes, limit_bytes, others_bytes, store_bytes, repeatable)
+        self.key = key
+        self.worker_bytes = worker_bytes
+        self.limit_bytes = limit_bytes
+        self.others_bytes = others_bytes
+        self.store_bytes = store_bytes
+        self.repeatable = repeatable
+
+    __str__ = MarsError.__str__
+
+    def _message(self) -> str:
+        tried = (
+            "also when nothing else was being computed"
+            if self.repeatable
+            else "and is not tried again alone, because it appends to files or tables"
+        )
+        return (
+            f"{self.key} took its worker process to {self.worker_bytes:,} bytes of memory, {tried}. Of the limit "
+            f"of {self.limit_bytes:,} bytes, other processes take {self.others_bytes:,} for themselves, and "
+            f"shared memory takes {self.store_bytes:,}. Smaller chunks need less; dask-mars.memory-limit allows "
+            "more"
+        )
+
+
 class UnsupportedPlatform(MarsError, ImportError):
     """The operating system cannot run dask_mars."""
 

@@ -36,6 +36,7 @@ from dask_mars.scheduler.events import (
     Refuse,
     RefuseQuota,
     RefuseReservation,
+    RenewWorkers,
     Run,
     Spill,
     UseRestored,
@@ -66,6 +67,8 @@ class Executor:
     grant_quota, refuse_quota : callable
         Tell a worker by how many bytes its memory may grow, and that it may not; the latter also whether what it
         runs is to be tried again.
+    renew_workers : callable
+        Replaces idle workers that have kept memory.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Executor:
         notify: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
         grant_quota: Callable[[int, int], None],
         refuse_quota: Callable[[int, bool], None],
+        renew_workers: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._post = post
@@ -86,6 +90,7 @@ class Executor:
         self._request_recall = request_recall
         self._notify = notify
         self._grant, self._refuse_growth = grant_quota, refuse_quota
+        self._renew = renew_workers
         self._blocks, self._spill_writer, self._sender = registry.blocks, registry.spill_writer, registry.sender
         self._runs, self._workers = registry.runs, registry.workers
         #: Why chunks cannot be written to disk, if so.
@@ -125,6 +130,9 @@ class Executor:
 
     def _refuse_quota(self, instruction: RefuseQuota) -> None:
         self._refuse_growth(instruction.worker, instruction.is_postponed)
+
+    def _renew_workers(self, instruction: RenewWorkers) -> None:
+        self._renew()
 
     def _recall_queued(self, instruction: RecallQueued) -> None:
         self._request_recall(self._workers[instruction.worker])
@@ -245,6 +253,7 @@ class Executor:
         ForgetObjects: _forget_objects,
         GrantQuota: _grant_quota,
         RefuseQuota: _refuse_quota,
+        RenewWorkers: _renew_workers,
         GrantReservation: _grant_reservation,
         RefuseReservation: _refuse_reservation,
         ReadAhead: _read_ahead,

@@ -157,6 +157,10 @@ def _why_ready(machine: Machine, run: GraphRun, chunk: int, now_s: float) -> str
     due_s = machine.retry_due_s(number, chunk)
     if due_s is not None:
         return f"will be tried again in {max(due_s - now_s, 0):.1f} s"
+    if machine.is_to_run_alone(number, chunk):
+        return (
+            "waits for all workers to have nothing to do: it took one past the memory limit, and is to run alone"
+        )
     if machine.blocked is not None and machine.blocked[:2] == (number, chunk):
         return _waits_for_memory(run, chunk, machine.blocked[2])
     if missing := machine.missing_resources(number, chunk):

@@ -31,6 +31,7 @@ from dask_mars.engine.executor import Executor
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, listeners
+from dask_mars.engine.memory_watch import MemoryWatch
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import LayerProfile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
@@ -44,12 +45,13 @@ from dask_mars.errors import (
     SpillError,
     Stalled,
     WorkerDied,
+    WorkerOverLimit,
     WorkerStartFailed,
     describe_exit,
 )
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
-from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory, library_bytes
+from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import POSTPONED, REFUSED, ControlPage, QuotaFigures, page_bytes
@@ -69,6 +71,7 @@ from dask_mars.scheduler.events import (
     MemoryMeasured,
     ObjectsPut,
     ObjectsReleased,
+    PrivateMeasured,
     QuotaRequested,
     ReservationReleased,
     ReservationRequested,
@@ -76,6 +79,7 @@ from dask_mars.scheduler.events import (
     ResultsTaken,
     TimePassed,
     WorkerLost,
+    WorkersRenewed,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
@@ -91,7 +95,7 @@ Answer = TypeVar("Answer")
 
 #: Start failures in a row, over all workers, after which the engine gives up.
 _START_ATTEMPTS = 3
-#: How often is looked at what the processes really use, and from which share of the limit on free memory is given
+#: How often limits follow what the processes really use, and from which share of the limit on free memory is given
 #: back to the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.8
@@ -147,11 +151,10 @@ class Engine:
         )
         self._slack_bytes = (parameters.quota_slack_bytes or 0) * settings.num_workers
         self._machine = Machine(parameters)
-        self._watched_s = 0.0
+        self._watched_s = self._trimmed_s = 0.0
         #: What the store may hold at the moment.
         self._limit_bytes = settings.store_limit
         self._hard_limit_bytes = settings.memory_limit
-        self._private_bytes = 0
         self._commands: deque[Callable[[], None]] = deque()
         #: References to persisted objects that the user has no more.
         self._gone: deque[PersistedWeakRef] = deque()
@@ -181,6 +184,7 @@ class Engine:
                 os.close(descriptor)
             raise not_mapped(settings.memory_limit, count, self._capacity_bytes) from error
         *self._arena_files, self._control_file = descriptors
+        self._memory_watch = MemoryWatch(settings.memory_limit, count, self.pid, self._arena_files)
         self._locks_file = _locks_file()
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
@@ -205,6 +209,7 @@ class Engine:
             self._notify,
             self._grant_quota,
             self._refuse_quota,
+            self._renew_workers,
         )
 
         self._wake_reader, self._wake_writer = os.pipe()
@@ -610,9 +615,8 @@ class Engine:
             self._handle(TimePassed())
         if not ready and self._runs:
             self._end_stalled()
-        if self._runs and now - self._watched_s > _WATCH_S:
-            self._watched_s = now
-            self._watch_memory()
+        if self._runs and now >= self._memory_watch.next_s:
+            self._look_at_memory(now)
         for handle in self._workers.values():
             handle.flush_frees()
             self._write(handle)
@@ -624,25 +628,94 @@ class Engine:
         if released := [id for reference in gone if (id := (reference.graph, reference.chunk)) in known]:
             self._handle(ObjectsReleased(released))
 
-    def _watch_memory(self, asked_bytes: int = 0) -> None:
+    def _look_at_memory(self, now: float) -> None:
+        """Look at what the processes take, and see to it that it stays within the limit."""
+        watch = self._memory_watch
+        is_due = now - self._watched_s >= _WATCH_S
+        watch.look(self.worker_pids(), self._in_hands_of, with_libraries=is_due)
+        if is_due or watch.is_short:
+            self._watched_s = now
+            self._adjust_limits()
+        growths, over_share = watch.growths(), watch.over_share() if watch.is_short else []
+        if growths or over_share != self._machine.over_share:
+            self._handle(PrivateMeasured(growths, over_share))
+        elif watch.is_short:
+            # What is stored may have to go to disk.
+            self._handle(TimePassed())
+        growing = self._machine.growing()
+        may_shrink = bool(self._machine.memory.spilling_bytes) or any(
+            worker.running is not None and worker.paused_s is None and number not in growing
+            for number, worker in watch.workers.items()
+        )
+        orders = watch.decide(may_shrink, now)
+        for number in orders.pause:
+            watch.workers[number].paused_s = now
+            self._workers[number].pause()
+        for number in orders.resume:
+            watch.workers[number].paused_s = None
+            self._workers[number].resume()
+        for number in orders.end:
+            self._end_over_limit(number)
+
+    def _in_hands_of(self, number: int) -> tuple[int, int] | None:
+        """Return graph and chunk that a worker is in the middle of, or about to begin."""
+        running = self._inspection.running(number)
+        if running is None:
+            running = next(iter(self._machine.in_hand(number)), None)
+        return running
+
+    def _end_over_limit(self, number: int) -> None:
+        """End a worker that has taken more memory than there is for it."""
+        watch, handle = self._memory_watch, self._workers[number]
+        worker_bytes = watch.workers[number].private_bytes
+        running = self._in_hands_of(number)
+        logger.log(
+            logging.INFO if running is None else logging.WARNING,
+            "worker %d is ended: it has taken %d bytes for itself, and all processes %d of %d",
+            number,
+            worker_bytes,
+            watch.used_bytes,
+            self.settings.memory_limit,
+        )
+        others_bytes, store_bytes = watch.private_bytes - worker_bytes, arena_bytes(self._arena_files)
+        facts = worker_bytes, self.settings.memory_limit, others_bytes, store_bytes
+        handle.kill()
+        self._lose(handle, running, facts)
+
+    def _renew_workers(self) -> None:
+        """Replace idle workers that have kept memory of what they have computed."""
+        self._memory_watch.look(self.worker_pids(), self._in_hands_of)
+        for number in self._memory_watch.grown():
+            self._end_over_limit(number)
+        self._handle(WorkersRenewed())
+
+    def _adjust_limits(self, asked_bytes: int = 0) -> None:
         """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
-        settings = self.settings
-        pids = [self.pid, *self.worker_pids()]
-        private = self._private_bytes = estimate_memory(pids) + library_bytes(pids)
+        settings, watch = self.settings, self._memory_watch
+        # What is reserved for it is not counted once more when it is taken.
+        expected = sum(
+            [
+                min(worker.growth_bytes, self._machine.expected_private_bytes(number))
+                for number, worker in watch.workers.items()
+            ]
+        )
+        private = watch.private_bytes
         held = sum([self._control.held_bytes(number) for number in self._workers])
-        room = settings.memory_limit - private - held - self._slack_bytes
+        room = settings.memory_limit - private + expected - held - self._slack_bytes
         least = min(max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES), settings.store_limit)
         self._limit_bytes = max(min(settings.store_limit, room), least)
         # It may be more than arenas hold: what has no room there is private memory, or goes to disk.
         self._hard_limit_bytes = max(room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE))
         wanted = self._machine.memory.awaited_bytes + asked_bytes
-        is_eager = private + arena_bytes(self._arena_files) + wanted > _PRESSURE * settings.memory_limit
+        is_eager = watch.used_bytes + wanted > _PRESSURE * settings.memory_limit
         self._registry.is_short = is_eager
-        if is_eager:
-            self.store.trim()
-        for number, handle in self._workers.items():
+        for number in self._workers:
             self._control.set_eager(number, is_eager)
-            if is_eager:
+        now = time.monotonic()
+        if is_eager and (asked_bytes or now - self._trimmed_s >= _WATCH_S):
+            self._trimmed_s = now
+            self.store.trim()
+            for handle in self._workers.values():
                 handle.send(Trim())
 
     def _timeout_s(self) -> float | None:
@@ -650,6 +723,8 @@ class Engine:
         if not self._runs and not self._registry.persisted and deadline_s is None:
             return None
         times = [due for due in (self._machine.next_due_s(), deadline_s) if due is not None]
+        if self._runs:
+            times.append(self._memory_watch.next_s)
         if self._registry.persisted:
             times.append(time.monotonic() + _PERSISTED_S)
         return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
@@ -722,7 +797,8 @@ class Engine:
                 self._control.grant(number, asked_bytes)
                 continue
             handle.asked_bytes = asked_bytes
-            self._watch_memory(asked_bytes)
+            self._memory_watch.look(self.worker_pids(), self._in_hands_of)
+            self._adjust_limits(asked_bytes)
             self._handle(QuotaRequested(number, *running, asked_bytes))
             if handle.asked_bytes and number not in self._machine.growing():
                 # Nobody else will answer.
@@ -737,7 +813,8 @@ class Engine:
     def _refuse_quota(self, worker: int, is_postponed: bool) -> None:
         memory = self._machine.memory
         others_bytes = memory.reserved_bytes - memory.reserved_by_worker.get(worker, 0)
-        figures = QuotaFigures(self.settings.memory_limit, memory.stored_bytes, others_bytes, self._private_bytes)
+        private_bytes = self._memory_watch.private_bytes
+        figures = QuotaFigures(self.settings.memory_limit, memory.stored_bytes, others_bytes, private_bytes)
         self._workers[worker].asked_bytes = 0
         self._control.refuse(worker, POSTPONED if is_postponed else REFUSED, figures)
 
@@ -787,6 +864,7 @@ class Engine:
                 self._receiver.take(handle, message)
                 if not was_ready and handle.ready:
                     was_ready = True
+                    self._memory_watch.add(handle.number, handle.process.pid)
                     self._check_memory_limit(handle)
         except (ProtocolError, UnreadableStream) as error:
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
@@ -810,8 +888,13 @@ class Engine:
             raise MemoryLimitTooLow(settings.memory_limit, settings.num_workers, worker_bytes)
         self._is_up = True
 
-    def _lose(self, handle: WorkerHandle) -> None:
-        """Replace a worker process that has ended."""
+    def _lose(
+        self,
+        handle: WorkerHandle,
+        running: tuple[int, int] | None = None,
+        over_limit: tuple[int, int, int, int] | None = None,
+    ) -> None:
+        """Replace a worker process that has ended, or is ended for what it has taken for a chunk."""
         number = handle.number
         if self._workers.get(number) is not handle:
             return
@@ -820,29 +903,42 @@ class Engine:
             self._selector.unregister(handle.exit_descriptor)
         code = handle.close()
         del self._workers[number]
+        self._memory_watch.remove(number)
         if not handle.ready:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
                 raise handle.start_error or WorkerStartFailed(self._start_failures, describe_exit(code))
-        running = self._record_death(number, code)
+        running = self._record_death(number, code, running or self._inspection.running(number), over_limit)
         for block in handle.retained:
             self._blocks.decref(block)
-        self._handle(WorkerLost(number, running, handle.ready))
+        self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
         self._start_worker(number)
 
-    def _record_death(self, number: int, code: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker was running when it ended, and note why what it had may fail."""
+    def _record_death(
+        self,
+        number: int,
+        code: int,
+        running: tuple[int, int] | None,
+        over_limit: tuple[int, int, int, int] | None,
+    ) -> tuple[int, int] | None:
+        """Note why what a worker had may fail; return graph and chunk that it was running."""
         for graph, chunk in self._machine.in_hand(number):
             owner = self._runs[graph]
-            if not owner.plan.is_repeatable(chunk):
-                owner.errors[chunk] = WorkerDied(repr(owner.graph.keys[chunk]), code, 1, repeatable=False)
-        running = self._inspection.running(number)
+            key = repr(owner.graph.keys[chunk])
+            if owner.plan.is_repeatable(chunk):
+                continue
+            if over_limit is not None:
+                owner.errors[chunk] = WorkerOverLimit(key, *over_limit, repeatable=False)
+            else:
+                owner.errors[chunk] = WorkerDied(key, code, 1, repeatable=False)
         if running is not None:
             graph, chunk = running
             run = self._runs[graph]
             if logger.isEnabledFor(logging.INFO):
                 logger.info("worker %d %s while it ran %s", number, describe_exit(code), run.name_of(chunk))
-            if run.plan.is_repeatable(chunk):
+            if over_limit is not None and run.plan.is_repeatable(chunk):
+                run.errors[chunk] = WorkerOverLimit(repr(run.graph.keys[chunk]), *over_limit)
+            elif run.plan.is_repeatable(chunk):
                 attempts = self.settings.allowed_worker_losses + 1
                 run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, attempts)
         return running

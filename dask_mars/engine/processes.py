@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -147,6 +148,14 @@ class WorkerHandle:
     def interrupt(self) -> None:
         """Have the process look whether it is to leave the task that it runs."""
         self.process.send_signal(SIGNAL)
+
+    def pause(self) -> None:
+        """Stop the process until it is told to go on."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a process go on that was stopped."""
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End the process at once."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dask_mars.scheduler.assigner import Traversal
-from dask_mars.scheduler.bookkeeping import FINISHED, UNSCHEDULED, Graph, Worker
+from dask_mars.scheduler.bookkeeping import FINISHED, READY, RUNNING, UNSCHEDULED, Graph, Worker
 from dask_mars.scheduler.events import (
     CLIENT,
     ChunksFinished,
@@ -24,6 +24,7 @@ from dask_mars.scheduler.events import (
     Refuse,
     RefuseQuota,
     RefuseReservation,
+    RenewWorkers,
     Resources,
     Run,
     Spill,
@@ -140,6 +141,13 @@ class Dispatcher:
         Amount of each resource that nothing in hand takes.
     blocked : Blocked or None
         What is next and waits for memory.
+    to_run_alone : dict
+        Graph and chunk of what has taken a worker past the memory limit, and is tried once more with nothing else
+        in any worker's hands.
+    is_renewed : bool or None
+        Whether workers have kept nothing of what they have computed, None if they are to be made so.
+    over_share : collection of int
+        Workers that have more memory than their share: while they are busy they are given nothing more.
     """
 
     def __init__(
@@ -163,6 +171,9 @@ class Dispatcher:
         self.blocked: Blocked | None = None
         #: Workers that wait for memory in the middle of a chunk, the one that has waited longest first.
         self.growing: dict[int, Growth] = {}
+        self.to_run_alone: dict[tuple[int, int], None] = {}
+        self.is_renewed: bool | None = False
+        self.over_share: Collection[int] = ()
         #: Whether something had to wait for memory while there are map outputs in it.
         self._is_short = False
 
@@ -170,7 +181,10 @@ class Dispatcher:
         """Hand out what can be; return what can never be."""
         if self.growing:
             self._let_grow()
-        self._dispatch_all()
+        if self.to_run_alone and (alone := self._next_alone()) is not None:
+            self._dispatch_alone(*alone)
+        else:
+            self._dispatch_all()
         self._recall_queued()
         for graph in self._graphs.values():
             if objects := graph.read_ahead(min(len(self.workers), self._parameters.read_ahead_limit)):
@@ -255,6 +269,24 @@ class Dispatcher:
                     required_bytes = max(graph.required_bytes(chunk), self.memory.reserved_for(number, chunk))
                     self.memory.reserve(number, chunk, required_bytes, worker_number)
 
+    def learn_private(self, growths: Iterable[tuple[int, int, int]]) -> None:
+        """Note what chunks in hand have taken without asking, and reserve it for others of their kind."""
+        for number, chunk, growth_bytes in growths:
+            graph = self._graphs.get(number)
+            if graph is None or not graph.estimates.learn_private(chunk, growth_bytes):
+                continue
+            operand = graph.plan.operand_of[chunk]
+            for worker_number, worker in self.workers.items():
+                for other_number, other in worker.in_hand:
+                    if other_number == number and graph.plan.operand_of[other] == operand:
+                        required_bytes = max(graph.required_bytes(other), self.memory.reserved_for(number, other))
+                        self.memory.reserve(number, other, required_bytes, worker_number)
+
+    def expected_private_bytes(self, number: int) -> int:
+        """Return how much of what is reserved for a worker is for memory that is taken without asking."""
+        in_hand = self.workers[number].in_hand if number in self.workers else ()
+        return sum([self._graphs[graph].estimates.private_bytes(chunk) for graph, chunk in in_hand])
+
     def restored(self, number: int, graph: Graph, chunk: int) -> None:
         """Note that a worker has put a chunk back into the store, where it is counted from now on."""
         found = graph.objects[chunk]
@@ -287,11 +319,54 @@ class Dispatcher:
 
     # -- handing out ------------------------------------------------------------------------------------------
 
-    def _dispatch_all(self) -> None:
+    def _next_alone(self) -> tuple[Graph, int] | None:
+        """Return the first chunk that is to run alone and could run, or does."""
+        for number, chunk in list(self.to_run_alone):
+            graph = self._graphs.get(number)
+            if graph is None or graph.stopping or graph.state[chunk] not in (UNSCHEDULED, READY, RUNNING):
+                del self.to_run_alone[number, chunk]
+            elif graph.state[chunk] == RUNNING or graph.is_next(chunk):
+                return graph, chunk
+        return None
+
+    def _dispatch_alone(self, graph: Graph, chunk: int) -> None:
+        """Hand out a chunk once workers have nothing in hand and what can go to disk is there."""
         self.blocked = None
+        self._dispatch_to_clients()
+        if any(worker.in_hand for worker in self.workers.values()):
+            return
+        self._spill(self.memory.stored_bytes, set(graph.objects_of(graph.inputs(chunk))))
+        limit = graph.plan.worker_limit
+        free = [number for number in self.workers if limit is None or number < limit]
+        if self.memory.spilling_bytes or not free:
+            return
+        if self.is_renewed is False:
+            self.is_renewed = None
+            self._emit(RenewWorkers())
+        if not self.is_renewed:
+            return
+        self.is_renewed = False
+        graph.withdraw(chunk)
+        graph.dispatch(chunk)
+        self._hand_out(free[0], graph, chunk, graph.required_bytes(chunk))
+
+    def _hand_out(self, number: int, graph: Graph, chunk: int, required_bytes: int) -> None:
+        """Give a worker a chunk that was dispatched, and nothing besides."""
+        self.memory.reserve(graph.number, chunk, required_bytes, number)
+        self._take(graph, chunk)
+        worker = self.workers[number]
+        worker.in_hand[graph.number, chunk] = self._parameters.window_s
+        worker.load_s += self._parameters.window_s
+        self._emit(Run(number, graph.number, [chunk], graph.restores(number, [chunk])))
+
+    def _dispatch_to_clients(self) -> None:
         for graph in self._graphs.values():
             if graph.client_ready:
                 self._dispatch_to_client(graph)
+
+    def _dispatch_all(self) -> None:
+        self.blocked = None
+        self._dispatch_to_clients()
         # Graphs take turns, so that a small one is not stuck behind a large one.
         given = True
         while given:
@@ -328,7 +403,7 @@ class Dispatcher:
         busy = [
             (worker.load_s, len(worker.in_hand), number)
             for number, worker in self.workers.items()
-            if limit is None or number < limit
+            if (limit is None or number < limit) and not (worker.in_hand and number in self.over_share)
         ]
         # A worker is topped up when half of its window is worked off, so that it does not run dry meanwhile. What
         # runs for longer than was thought may go on for as long again.
@@ -466,10 +541,11 @@ class Dispatcher:
         window_s = self._parameters.window_s
         return window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8), required_bytes
 
-    @staticmethod
-    def _can_follow(graph: Graph, worker: Worker, chunk: int) -> bool:
+    def _can_follow(self, graph: Graph, worker: Worker, chunk: int) -> bool:
         """Say whether a worker would have a chunk's inputs when its turn came, were it queued there now."""
         if graph.state[chunk] != UNSCHEDULED or graph.in_client[chunk]:
+            return False
+        if self.to_run_alone and (graph.number, chunk) in self.to_run_alone:
             return False
         state, number, in_hand = graph.state, graph.number, worker.in_hand
         return all(state[source] == FINISHED or (number, source) in in_hand for source in graph.inputs(chunk))
@@ -537,16 +613,11 @@ class Dispatcher:
         if result_limit is not None and result_bytes > result_limit:
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, result_bytes, result_limit, is_result=True)
-        if required_bytes > limit_bytes:
+        # What others of its kind have taken without asking it need not take too.
+        if required_bytes - graph.estimates.private_bytes(chunk) > limit_bytes:
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, required_bytes, limit_bytes)
-        number = free[0]
-        self.memory.reserve(graph.number, chunk, required_bytes, number)
-        self._take(graph, chunk)
-        worker = self.workers[number]
-        worker.in_hand[graph.number, chunk] = self._parameters.window_s
-        worker.load_s += self._parameters.window_s
-        self._emit(Run(number, graph.number, [chunk], graph.restores(number, [chunk])))
+        self._hand_out(free[0], graph, chunk, required_bytes)
         return None
 
     def request(self, reservation: int, size_bytes: int) -> None:

@@ -19,7 +19,16 @@ class Estimates:
         The bytes that each chunk's result is declared to take, None where nothing is said.
     """
 
-    __slots__ = ("_count", "_declared", "_expected", "_learned", "_operand_of", "_peaks", "_total_bytes")
+    __slots__ = (
+        "_count",
+        "_declared",
+        "_expected",
+        "_learned",
+        "_operand_of",
+        "_peaks",
+        "_private",
+        "_total_bytes",
+    )
 
     def __init__(self, operand_of: Sequence[int], declared_bytes: Sequence[int | None] | None) -> None:
         self._operand_of = operand_of
@@ -29,6 +38,8 @@ class Estimates:
         self._learned: set[int] = set()
         #: Most bytes that operands were seen to take while they ran.
         self._peaks: dict[int, int] = {}
+        #: Most bytes that operands were seen to take without asking.
+        self._private: dict[int, int] = {}
         #: Number of results that have been seen, and what they have added to the store.
         self._count = 0
         self._total_bytes = 0
@@ -48,7 +59,20 @@ class Estimates:
 
     def required_bytes(self, chunk: int) -> int:
         """Return the bytes that a chunk is thought to take while it is computed, its result included."""
-        return max(self.expected_bytes(chunk), self._peaks.get(self._operand_of[chunk], 0))
+        operand = self._operand_of[chunk]
+        return max(self.expected_bytes(chunk), self._peaks.get(operand, 0)) + self._private.get(operand, 0)
+
+    def private_bytes(self, chunk: int) -> int:
+        """Return the bytes that a chunk is thought to take without asking: NumPy asks, other libraries do not."""
+        return self._private.get(self._operand_of[chunk], 0)
+
+    def learn_private(self, chunk: int, growth_bytes: int) -> bool:
+        """Note what was taken without asking while a chunk ran; return whether it is more than was known."""
+        operand = self._operand_of[chunk]
+        is_more = growth_bytes > self._private.get(operand, 0)
+        if is_more:
+            self._private[operand] = growth_bytes
+        return is_more
 
     def learn_growth(self, chunk: int, growth_bytes: int) -> None:
         """Note by how much memory was to grow while a chunk ran."""

@@ -141,12 +141,14 @@ class WorkerStarted:
 class WorkerLost:
     """A worker process died while it ran `running`, if anything.
 
-    Unless it was up it has begun nothing of what it had in hand.
+    Unless it was up it has begun nothing of what it had in hand. With `over_limit` it was ended because it had
+    taken too much memory.
     """
 
     worker: int
     running: tuple[int, int] | None
     was_up: bool = True
+    over_limit: bool = False
 
 
 @dataclass(slots=True)
@@ -237,6 +239,23 @@ class QuotaRequested:
 
 
 @dataclass(slots=True)
+class PrivateMeasured:
+    """Workers were seen to take memory that they had not asked for.
+
+    `growths` has graph, chunk and by how many bytes a worker has grown since it began that chunk, of those of
+    which that is news; `over_share` all workers that have more than their share.
+    """
+
+    growths: Sequence[tuple[int, int, int]]
+    over_share: Sequence[int]
+
+
+@dataclass(slots=True)
+class WorkersRenewed:
+    """No worker has memory any more that is left from what it has computed."""
+
+
+@dataclass(slots=True)
 class ReservationRequested:
     """So many bytes of the store are wanted for what is to come from elsewhere."""
 
@@ -272,6 +291,8 @@ Event = (
     | ChunksRestored
     | MemoryMeasured
     | QuotaRequested
+    | PrivateMeasured
+    | WorkersRenewed
     | ReservationRequested
     | ReservationReleased
     | TimePassed
@@ -385,6 +406,14 @@ class RefuseQuota:
 
 
 @dataclass(slots=True)
+class RenewWorkers:
+    """Replace workers, none of which has anything in hand, that have kept memory of what they have computed.
+
+    `WorkersRenewed` is to follow.
+    """
+
+
+@dataclass(slots=True)
 class GrantReservation:
     """Tell who wants bytes that they are there."""
 
@@ -449,6 +478,7 @@ Instruction = (
     | ReadAhead
     | GrantQuota
     | RefuseQuota
+    | RenewWorkers
     | GrantReservation
     | RefuseReservation
     | Refuse

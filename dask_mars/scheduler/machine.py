@@ -48,7 +48,9 @@ from dask_mars.scheduler.events import (
     ObjectSpilled,
     ObjectsPut,
     ObjectsReleased,
+    PrivateMeasured,
     QuotaRequested,
+    RecallQueued,
     ReservationReleased,
     ReservationRequested,
     ResultsPersisted,
@@ -57,6 +59,7 @@ from dask_mars.scheduler.events import (
     UseRestored,
     UseSpilled,
     WorkerLost,
+    WorkersRenewed,
     WorkerStarted,
 )
 from dask_mars.scheduler.memory import RESERVATION
@@ -99,6 +102,8 @@ class Machine:
             ObjectSpilled: self._object_spilled,
             ChunksRestored: self._chunks_restored,
             QuotaRequested: self._quota_requested,
+            PrivateMeasured: self._private_measured,
+            WorkersRenewed: self._workers_renewed,
             ReservationRequested: self._reservation_requested,
             ReservationReleased: self._reservation_released,
             TimePassed: self._time_passed,
@@ -214,6 +219,19 @@ class Machine:
         free = self._dispatcher.free_resources
         taken = self._graphs[graph].plan.resources.get(chunk, ())
         return [(name, amount, free[name]) for name, amount in taken if amount > free[name]]
+
+    @property
+    def over_share(self) -> list[int]:
+        """Workers that were last said to have more memory than their share."""
+        return list(self._dispatcher.over_share)
+
+    def is_to_run_alone(self, graph: int, chunk: int) -> bool:
+        """Return whether a chunk has taken a worker past the memory limit, and is tried once more alone."""
+        return (graph, chunk) in self._dispatcher.to_run_alone
+
+    def expected_private_bytes(self, worker: int) -> int:
+        """Return how much of what is reserved for a worker is for memory that is taken without asking."""
+        return self._dispatcher.expected_private_bytes(worker)
 
     def retry_due_s(self, graph: int, chunk: int) -> float | None:
         """Return when a chunk is to be tried again, if it waits for that."""
@@ -373,6 +391,13 @@ class Machine:
                 # It had not started, so its worker's death is not held against it.
                 if graph.reschedule(chunk):
                     graph.push(chunk)
+            elif event.over_limit:
+                if (number, chunk) in self._dispatcher.to_run_alone:
+                    self._fail(graph, chunk, worker_lost=False)
+                else:
+                    self._dispatcher.to_run_alone[number, chunk] = None
+                    if graph.reschedule(chunk):
+                        graph.push(chunk)
             else:
                 losses = graph.losses[chunk] = graph.losses.get(chunk, 0) + 1
                 if losses > self.parameters.allowed_worker_losses:
@@ -443,6 +468,19 @@ class Machine:
         worker = self._dispatcher.workers.get(event.worker)
         if graph is not None and worker is not None and (event.graph, event.chunk) in worker.in_hand:
             self._dispatcher.request_growth(event.worker, graph, event.chunk, event.growth_bytes)
+
+    def _private_measured(self, event: PrivateMeasured, now_s: float) -> None:
+        dispatcher = self._dispatcher
+        dispatcher.learn_private(event.growths)
+        for worker in event.over_share:
+            record = dispatcher.workers.get(worker)
+            if record is not None and worker not in dispatcher.over_share and len(record.in_hand) > 1:
+                # What waits there can be begun by others.
+                self._out.append(RecallQueued(worker))
+        dispatcher.over_share = event.over_share
+
+    def _workers_renewed(self, event: WorkersRenewed, now_s: float) -> None:
+        self._dispatcher.is_renewed = True
 
     def _reservation_requested(self, event: ReservationRequested, now_s: float) -> None:
         self._dispatcher.request(event.reservation, event.size_bytes)

@@ -1,0 +1,289 @@
+"""Watches what processes take, and decides which workers wait, and which end, so that the memory limit holds.
+
+NumPy asks for memory before it takes any. What else takes memory in a worker (Python's own objects, other
+libraries) is known only once it is there, so that processes are looked at, the more often the less is left. A
+worker that grows past its share when nothing is left is paused: what can go to disk goes there, others come to
+their end and leave room. If nothing can help any more, the worker that has grown most is ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes
+
+#: How fast the memory of all workers together is thought to grow at most.
+_GROWTH_BYTES_PER_S = 1 << 33
+#: Seconds between two looks. Without /proc one takes milliseconds.
+_LONGEST_S = 0.1 if PROC.exists() else 1.0
+_SHORTEST_S = 0.002 if PROC.exists() else 1.0
+#: Looks take this part of the engine's time at most.
+_TIME_SHARE = 0.1
+#: What is kept free of the limit, for what workers take between two looks: this part of it, and at most so much.
+_MARGIN, _MOST_MARGIN_BYTES = 32, 64 << 20
+#: No worker is held to a share of less: modules that a task imports take as much. Where the user's process takes
+#: most of the limit, or all of it, workers could otherwise do nothing.
+_LEAST_SHARE_BYTES = 64 << 20
+#: How long a worker is paused at least before it is ended, which is time for others to give free pages back, and
+#: at most: one of the others may wait for something that it has.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+#: Growth that is worth remembering, and that makes a worker one that grows.
+_NOTED_BYTES, _GROWING_BYTES = 16 << 20, 1 << 20
+
+Running = tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class WorkerMemory:
+    """What one worker process takes for itself.
+
+    Attributes
+    ----------
+    pid : int
+        Of the process.
+    baseline_bytes : int
+        What it took when it had come up.
+    private_bytes : int
+        What it took when it was last looked at.
+    grown_bytes : int
+        By how much that was more than at the look before.
+    running : tuple of int or None
+        Graph and chunk that it was running then.
+    begun_bytes : int
+        What it took when that was seen for the first time, or before.
+    noted_bytes : int
+        By how much it had grown when that was noted last.
+    paused_s : float or None
+        Since when it is paused.
+    """
+
+    pid: int
+    baseline_bytes: int
+    private_bytes: int
+    grown_bytes: int = 0
+    running: Running = None
+    begun_bytes: int = 0
+    noted_bytes: int = 0
+    paused_s: float | None = None
+
+    @property
+    def growth_bytes(self) -> int:
+        """What it has taken since it came up."""
+        return max(self.private_bytes - self.baseline_bytes, 0)
+
+
+class Orders(NamedTuple):
+    """What is to become of workers, by number."""
+
+    pause: tuple[int, ...] = ()
+    resume: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+
+
+def decide(
+    workers: Mapping[int, WorkerMemory],
+    free_bytes: int,
+    margin_bytes: int,
+    share_bytes: int,
+    may_shrink: bool,
+    now_s: float,
+) -> Orders:
+    """Decide which workers wait, go on, or end.
+
+    Parameters
+    ----------
+    workers : mapping
+        Those that are up, by number.
+    free_bytes : int
+        What is left of the limit; negative if it is exceeded.
+    margin_bytes : int
+        What is to be left at least.
+    share_bytes : int
+        By how much each worker may grow in any case.
+    may_shrink : bool
+        Whether something is under way that will give memory back: a file is being written, or a worker runs that
+        is not paused.
+    now_s : float
+        The time, on the clock of `WorkerMemory.paused_s`.
+    """
+    paused = sorted(
+        (worker.growth_bytes, number) for number, worker in workers.items() if worker.paused_s is not None
+    )
+    if free_bytes >= margin_bytes:
+        # One after the other: the first may take all that there is. More than the margin, or it would be paused at
+        # once.
+        return Orders(resume=(paused[0][1],)) if paused and free_bytes >= 2 * margin_bytes else Orders()
+    idle = [
+        (worker.growth_bytes, number)
+        for number, worker in workers.items()
+        if worker.running is None and worker.growth_bytes > share_bytes
+    ]
+    if idle:
+        # It has nothing to lose.
+        return Orders(end=(max(idle)[1],))
+    growing = [
+        number
+        for number, worker in workers.items()
+        if worker.grown_bytes > _GROWING_BYTES
+        and worker.growth_bytes > share_bytes // 2
+        and worker.running is not None
+        and worker.paused_s is None
+    ]
+    if growing:
+        return Orders(pause=tuple(growing))
+    if paused:
+        number = paused[-1][1]
+        since_s = workers[number].paused_s
+        assert since_s is not None
+        if now_s - since_s > (_LONGEST_PAUSE_S if may_shrink else _PAUSE_S):
+            return Orders(end=(number,))
+    return Orders()
+
+
+class MemoryWatch:
+    """Measures the processes of an engine.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        What all processes and shared memory may take.
+    num_workers : int
+        Worker processes.
+    client_pid : int
+        The user's process.
+    arenas : collection of int
+        Descriptors of shared memory.
+    proc : Path, optional
+        Where this file system is mounted.
+
+    Attributes
+    ----------
+    workers : dict
+        What workers take that are up, by number.
+    client_bytes : int
+        What the user's process takes.
+    private_bytes : int
+        What all processes take for themselves, and programs and libraries once.
+    used_bytes : int
+        The same, and shared memory.
+    peak_bytes : int
+        The most that was seen of this.
+    free_bytes : int
+        What is left of the limit, or of what workers may take in any case; negative if that is exceeded.
+    next_s : float
+        When to look again at the latest, on the monotonic clock.
+    """
+
+    def __init__(
+        self, limit_bytes: int, num_workers: int, client_pid: int, arenas: Collection[int], proc: Path = PROC
+    ) -> None:
+        self._limit_bytes = limit_bytes
+        self._num_workers = num_workers
+        self._client_pid = client_pid
+        self._arenas = arenas
+        self._proc = proc
+        self._margin_bytes = min(limit_bytes // _MARGIN, _MOST_MARGIN_BYTES)
+        #: Of workers that are not up yet, what they were seen to take.
+        self._starting_bytes = 0
+        self._library_bytes = 0
+        self.workers: dict[int, WorkerMemory] = {}
+        self.client_bytes = self.private_bytes = self.used_bytes = self.peak_bytes = 0
+        #: By how much workers and shared memory together may grow.
+        self._room_bytes = self.free_bytes = limit_bytes
+        self.next_s = 0.0
+
+    def add(self, number: int, pid: int) -> None:
+        """Note that a worker has come up."""
+        taken = estimate_memory([pid], proc=self._proc)
+        self.workers[number] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
+
+    def remove(self, number: int) -> None:
+        """Note that a worker has ended."""
+        self.workers.pop(number, None)
+
+    def look(self, pids: Iterable[int], running: Callable[[int], Running], with_libraries: bool = True) -> None:
+        """Measure what processes take.
+
+        Parameters
+        ----------
+        pids : iterable of int
+            All worker processes, also those that are not up yet.
+        running : callable
+            Returns graph and chunk that a worker runs.
+        with_libraries : bool, optional
+            Whether to measure programs and libraries, too, which change little.
+        """
+        began_s = time.monotonic()
+        proc = self._proc
+        known = set()
+        for number, worker in self.workers.items():
+            before_bytes, before = worker.private_bytes, worker.running
+            worker.private_bytes = estimate_memory([worker.pid], proc=proc)
+            worker.grown_bytes = worker.private_bytes - before_bytes
+            worker.running = running(number)
+            if worker.running != before:
+                worker.begun_bytes, worker.noted_bytes = before_bytes, 0
+            known.add(worker.pid)
+        starting = [pid for pid in pids if pid not in known]
+        self._starting_bytes = estimate_memory(starting, proc=proc)
+        self.client_bytes = estimate_memory([self._client_pid], proc=proc)
+        if with_libraries:
+            self._library_bytes = library_bytes([self._client_pid, *known, *starting], proc)
+        own = sum([worker.private_bytes for worker in self.workers.values()])
+        self.private_bytes = own + self._starting_bytes + self.client_bytes + self._library_bytes
+        self.used_bytes = self.private_bytes + arena_bytes(self._arenas)
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        ended_s = time.monotonic()
+        baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
+        fixed = self.client_bytes + self._library_bytes + baselines
+        self._room_bytes = max(self._limit_bytes - fixed, self._num_workers * _LEAST_SHARE_BYTES)
+        self.free_bytes = fixed + self._room_bytes - self.used_bytes
+        left_s = (self.free_bytes - self._margin_bytes) / _GROWTH_BYTES_PER_S
+        shortest_s = max(_SHORTEST_S, (ended_s - began_s) / _TIME_SHARE)
+        self.next_s = ended_s + max(min(left_s, _LONGEST_S), shortest_s)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether less is left than there should be."""
+        return self.free_bytes < self._margin_bytes
+
+    @property
+    def share_bytes(self) -> int:
+        """By how much each worker may grow in any case."""
+        return self._room_bytes // self._num_workers
+
+    def over_share(self) -> list[int]:
+        """Return the workers that have grown past their share."""
+        share = self.share_bytes
+        return [number for number, worker in self.workers.items() if worker.growth_bytes > share]
+
+    def grown(self) -> list[int]:
+        """Return the workers that take more than when they had come up, and run nothing."""
+        return [
+            number
+            for number, worker in self.workers.items()
+            if worker.running is None and worker.growth_bytes > _NOTED_BYTES
+        ]
+
+    def growths(self) -> list[tuple[int, int, int]]:
+        """Return graph, chunk and by how many bytes workers have grown since they began it, if that is news."""
+        found = []
+        for worker in self.workers.values():
+            growth = worker.private_bytes - worker.begun_bytes
+            if worker.running is not None and growth > max(worker.noted_bytes * 5 // 4, _NOTED_BYTES):
+                worker.noted_bytes = growth
+                found.append((*worker.running, growth))
+        return found
+
+    def decide(self, may_shrink: bool, now_s: float) -> Orders:
+        """Decide which workers wait, go on, or end; see `decide`."""
+        if not self.is_short and not any(worker.paused_s is not None for worker in self.workers.values()):
+            return Orders()
+        return decide(self.workers, self.free_bytes, self._margin_bytes, self.share_bytes, may_shrink, now_s)
+
+
+__all__ = ["MemoryWatch", "Orders", "Running", "WorkerMemory", "decide"]

@@ -1,0 +1,240 @@
+"""Memory that nobody asks for: which workers are paused and ended, and what becomes of what they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import psutil
+import pytest
+
+from dask_mars import Runtime
+from dask_mars.engine.memory_watch import MemoryWatch, Orders, WorkerMemory, decide
+from dask_mars.errors import Cancelled, EngineStopped, MarsError, WorkerDied, WorkerOverLimit
+from dask_mars.limits import PROC
+from tests.conftest import eventually, limit_with_room
+from tests.engine.test_quota import Background
+from tests.tasks import note, notes, wait_for
+
+MIB = 1 << 20
+ROOM_BYTES = 300 * MIB
+
+needs_proc = pytest.mark.skipif(not PROC.exists(), reason="processes are looked at once a second")
+
+
+# -- decisions ----------------------------------------------------------------------------------------------------
+
+
+def worker(
+    growth_mib: int, running: bool = True, grown_mib: int = 0, paused_s: float | None = None
+) -> WorkerMemory:
+    return WorkerMemory(
+        1, MIB, (1 + growth_mib) * MIB, grown_mib * MIB, (1, 0) if running else None, MIB, 0, paused_s
+    )
+
+
+def decided(free_mib: int, *workers: WorkerMemory, may_shrink: bool = False, now_s: float = 100.0) -> Orders:
+    return decide(dict(enumerate(workers)), free_mib * MIB, 10 * MIB, 100 * MIB, may_shrink, now_s)
+
+
+def test_as_long_as_something_is_left_all_go_on():
+    assert decided(10, worker(500, grown_mib=50), worker(0)) == Orders()
+
+
+def test_those_that_grow_are_paused():
+    assert decided(9, worker(101, grown_mib=5), worker(60, grown_mib=5)) == Orders(pause=(0, 1))
+    # Modules that are imported are no reason.
+    assert decided(9, worker(101, grown_mib=5), worker(40, grown_mib=5)) == Orders(pause=(0,))
+    assert decided(9, worker(150), worker(40)) == Orders()
+
+
+def test_idle_ones_are_ended_first():
+    assert decided(-5, worker(300, grown_mib=5), worker(101, running=False)) == Orders(end=(1,))
+    assert decided(-5, worker(0), worker(99, running=False)) == Orders()
+
+
+def test_the_paused_one_that_has_grown_most_is_ended_when_nothing_else_helps():
+    paused = worker(120, paused_s=99.0), worker(130, paused_s=99.0)
+    assert decided(5, *paused) == Orders(end=(1,))
+    assert decided(5, *paused, may_shrink=True) == Orders()
+    assert decided(5, worker(120, paused_s=99.95)) == Orders()
+    # Others may wait for what it has.
+    assert decided(5, *paused, may_shrink=True, now_s=200.0) == Orders(end=(1,))
+
+
+def test_paused_ones_go_on_one_after_the_other():
+    paused = worker(120, paused_s=99.0), worker(130, paused_s=99.0)
+    assert decided(15, *paused) == Orders()
+    assert decided(25, *paused) == Orders(resume=(0,))
+
+
+@needs_proc
+def test_the_less_is_left_the_sooner_it_looks_again():
+    own = os.getpid()
+    waits = []
+    for room_bytes in (1 << 40, 1 << 28, 1 << 27):
+        watch = MemoryWatch(psutil.Process().memory_info().rss + room_bytes, 2, own, [])
+        began_s = time.monotonic()
+        watch.look([], lambda number: None)
+        waits.append(watch.next_s - began_s)
+        assert watch.client_bytes <= watch.private_bytes == watch.used_bytes == watch.peak_bytes
+        assert not watch.is_short
+    assert waits == sorted(waits, reverse=True)
+
+
+@needs_proc
+def test_what_the_user_takes_leaves_workers_enough_for_their_modules():
+    watch = MemoryWatch(MIB, 2, os.getpid(), [])
+    watch.look([], lambda number: None)
+    assert watch.used_bytes > MIB
+    assert watch.share_bytes == 64 * MIB
+    assert not watch.is_short
+
+
+# -- engines ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited() -> Iterator[Runtime]:
+    with Runtime(2, memory_limit=limit_with_room(ROOM_BYTES, 2)) as runtime:
+        graph = {("x", number): (pow, 2, number) for number in range(4)}
+        runtime.get(graph, list(graph))
+        yield runtime
+
+
+@pytest.fixture
+def large(limited: Runtime) -> int:
+    """More than half of what there is room for, and less than all of it, in bytes."""
+    return int(0.65 * limited.engine()._memory_watch.free_bytes) // MIB * MIB
+
+
+def take(size_bytes: int, path: Path | str | None = None, *_: Any) -> int:
+    """Take memory in steps, as most programs do."""
+    if path is not None:
+        note(path)
+    parts = [bytearray(MIB) for _ in range(size_bytes // MIB)]
+    return len(parts)
+
+
+_kept: list[bytearray] = []
+
+
+def keep(size_bytes: int, number: int) -> int:
+    _kept.append(bytearray(size_bytes))
+    return number
+
+
+@needs_proc
+def test_those_that_do_not_fit_side_by_side_take_turns(limited, large):
+    tasks = [dask.delayed(take)(large, dask_key_name=f"take-{number}") for number in range(6)]
+    assert dask.compute(*tasks, scheduler=limited.get) == (large // MIB,) * 6
+
+
+@needs_proc
+def test_what_does_not_fit_alone_is_tried_twice_and_fails_with_numbers(limited, tmp_path):
+    begun = tmp_path / "begun"
+    with pytest.raises(WorkerOverLimit) as caught:
+        dask.delayed(take)(20 * ROOM_BYTES, str(begun), dask_key_name="take").compute(scheduler=limited.get)
+    error = caught.value
+    assert isinstance(error, MemoryError)
+    assert isinstance(error, MarsError)
+    assert error.key == "'take'"
+    assert error.limit_bytes == limited.engine().settings.memory_limit
+    assert 0 < error.worker_bytes + error.others_bytes + error.store_bytes < 1.2 * error.limit_bytes
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert "alone" not in str(error)
+    assert f"{error.limit_bytes:,}" in str(error)
+    assert len(notes(begun)) == 2
+    assert limited.get({"x": (pow, 2, 3)}, "x") == 8
+
+
+@needs_proc
+def test_what_is_not_to_be_begun_twice_is_not_tried_again(limited, tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({f"{__name__}.take"}))
+    with pytest.raises(WorkerOverLimit, match="appends to files"):
+        dask.delayed(take)(20 * ROOM_BYTES, str(tmp_path / "begun")).compute(scheduler=limited.get)
+    assert len(notes(tmp_path / "begun")) == 1
+
+
+@needs_proc
+def test_what_tasks_leave_behind_goes_with_their_worker(limited):
+    tasks = [dask.delayed(keep)(70 * MIB, number) for number in range(12)]
+    assert dask.compute(*tasks, scheduler=limited.get) == tuple(range(12))
+
+
+def take_until(size_bytes: int, gate: str, begun: str) -> int:
+    """Wait until all have begun, then take memory."""
+    note(begun)
+    wait_for(gate)
+    return take(size_bytes)
+
+
+@pytest.fixture
+def paused(limited: Runtime, large: int, tmp_path: Path) -> Iterator[tuple[Background, int]]:
+    """Have one task wait, and another be paused on account of the memory that it takes."""
+    held, go_on = tmp_path / "held", tmp_path / "go on"
+    holder = Background(limited, {"hold": (hold, large, str(held), str(go_on))}, "hold")
+    assert eventually(lambda: notes(held), 20)
+    other = Background(limited, {"grow": (take, large)}, "grow")
+    assert eventually(lambda: paused_workers(limited), 20)
+    yield other, paused_workers(limited)[0]
+    go_on.touch()
+    with contextlib.suppress(EngineStopped):
+        holder.result(20)
+
+
+def hold(size_bytes: int, path: str, gate: str) -> int:
+    held = bytearray(size_bytes)
+    note(path)
+    wait_for(gate)
+    return len(held)
+
+
+def paused_workers(runtime: Runtime) -> list[int]:
+    workers = runtime.engine()._memory_watch.workers
+    return [memory.pid for memory in [*workers.values()] if memory.paused_s is not None]
+
+
+@needs_proc
+def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
+    other, pid = paused
+    assert eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    (tmp_path / "go on").touch()
+    assert other.result(20) == large // MIB
+
+
+@needs_proc
+def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
+    other, pid = paused
+    other.cancel()
+    with pytest.raises(Cancelled):
+        other.result(20)
+    assert eventually(lambda: not psutil.pid_exists(pid), 20)
+
+
+@needs_proc
+def test_a_paused_worker_dies(large, paused, tmp_path):
+    other, pid = paused
+    os.kill(pid, signal.SIGKILL)
+    (tmp_path / "go on").touch()
+    try:
+        assert other.result(20) == large // MIB
+    except WorkerDied:
+        pytest.fail("one loss is allowed")
+
+
+@needs_proc
+def test_an_engine_ends_while_a_worker_is_paused(limited, paused, tmp_path):
+    other, pid = paused
+    (tmp_path / "go on").touch()
+    limited.close()
+    with pytest.raises(EngineStopped):
+        other.result(20)
+    assert not psutil.pid_exists(pid)

@@ -1,0 +1,214 @@
+"""The state machine and chunks that take a worker past the memory limit without asking."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from machines import plan
+
+from dask_mars.scheduler.events import (
+    ChunkFailed,
+    ChunksFinished,
+    ChunksReturned,
+    FailGraph,
+    FinishGraph,
+    GraphCancelled,
+    GraphPlan,
+    GraphSubmitted,
+    Instruction,
+    MemoryMeasured,
+    ObjectSpilled,
+    PrivateMeasured,
+    RecallQueued,
+    RenewWorkers,
+    Run,
+    Spill,
+    TimePassed,
+    WorkerLost,
+    WorkersRenewed,
+    WorkerStarted,
+)
+from dask_mars.scheduler.machine import Machine, Parameters
+
+
+class Driven:
+    """A machine with a limit of 100 bytes, 200 if nothing else helps."""
+
+    def __init__(self, graph: GraphPlan, workers: int = 2, **parameters: Any) -> None:
+        options: dict[str, Any] = {"store_limit": 100, "memory_limit": 200} | parameters
+        self.machine = Machine(Parameters(**options))
+        self.now_s = 0.0
+        for worker in range(workers):
+            self.post(WorkerStarted(worker))
+        self.first = self.post(GraphSubmitted(1, graph))
+
+    def post(self, event: Any) -> list[Instruction]:
+        self.now_s += 1
+        found = self.machine.handle(event, self.now_s)
+        self.machine.validate()
+        return found
+
+    def end(self, worker: int, chunk: int) -> list[Instruction]:
+        found = self.post(WorkerLost(worker, (1, chunk), over_limit=True))
+        return found + self.post(WorkerStarted(worker))
+
+    def done(self, worker: int, *chunks: int, size: int = 0, seconds: float = 1.0) -> list[Instruction]:
+        sizes = {chunk: size for chunk in chunks if size}
+        return self.post(ChunksFinished(worker, 1, chunks, [seconds] * len(chunks), sizes, sizes))
+
+
+def unknown(count: int, **options: Any) -> GraphPlan:
+    """Chunks of operands of their own, of which nothing is known."""
+    return plan(*[()] * count, operand_of=list(range(count)), **options)
+
+
+def test_what_went_past_the_limit_is_tried_once_more_alone():
+    driven = Driven(unknown(3))
+    assert driven.first == [Run(0, 1, [0]), Run(1, 1, [1])]
+    assert driven.end(0, 0) == []
+    assert driven.machine.is_to_run_alone(1, 0)
+    # Nothing else is begun before, and nothing beside it.
+    assert driven.done(1, 1) == [RenewWorkers()]
+    assert driven.post(WorkersRenewed()) == [Run(1, 1, [0])]
+    assert driven.post(TimePassed()) == []
+    assert driven.done(1, 0) == [Run(0, 1, [2])]
+    assert not driven.machine.is_to_run_alone(1, 0)
+
+
+def test_a_second_time_is_the_last():
+    driven = Driven(unknown(2))
+    driven.end(0, 0)
+    driven.done(1, 1)
+    assert driven.post(WorkersRenewed()) == [Run(1, 1, [0])]
+    found = driven.post(WorkerLost(1, (1, 0), over_limit=True))
+    assert FailGraph(1, 0, worker_lost=False) in found
+    driven.post(WorkerStarted(1))
+    # Others find all as it was.
+    assert driven.post(GraphSubmitted(2, unknown(2))) == [Run(0, 2, [0]), Run(1, 2, [1])]
+
+
+def test_what_must_not_be_begun_twice_is_not_tried_again():
+    driven = Driven(unknown(2, unrepeatable=frozenset({0})))
+    found = driven.post(WorkerLost(0, (1, 0), over_limit=True))
+    assert [type(instruction) for instruction in found].count(FailGraph) == 1
+    assert not driven.machine.is_to_run_alone(1, 0)
+
+
+def test_an_idle_worker_takes_nothing_with_it():
+    driven = Driven(unknown(1))
+    assert driven.post(WorkerLost(1, None, over_limit=True)) == []
+    driven.post(WorkerStarted(1))
+    assert driven.done(0, 0) == [FinishGraph(1)]
+
+
+def test_what_is_stored_goes_to_disk_first():
+    # The third needs the first; nobody the second, which the user wants.
+    driven = Driven(plan((), (), (0,), operand_of=[0, 1, 2], outputs=(1, 2)))
+    driven.done(0, 0, size=30)
+    assert driven.done(1, 1, size=40) == []
+    driven.post(MemoryMeasured(70, 100, 200))
+    assert driven.end(0, 2) == [Spill([(1, 1)])]
+    assert driven.post(ObjectSpilled((1, 1), 40))[-1] == RenewWorkers()
+    driven.post(MemoryMeasured(30, 100, 200))
+    assert driven.post(WorkersRenewed()) == [Run(1, 1, [2])]
+
+
+def test_two_take_turns():
+    driven = Driven(unknown(2))
+    assert driven.end(0, 0) == []
+    assert driven.end(1, 1) == [RenewWorkers()]
+    assert driven.post(WorkersRenewed()) == [Run(0, 1, [0])]
+    assert driven.done(0, 0) == [RenewWorkers()]
+    assert driven.post(WorkersRenewed()) == [Run(0, 1, [1])]
+    assert driven.done(0, 1) == [FinishGraph(1)]
+
+
+def test_a_cancelled_one_holds_nobody_up():
+    driven = Driven(unknown(2))
+    driven.end(0, 0)
+    driven.post(GraphSubmitted(2, unknown(1)))
+    assert Run(0, 2, [0]) in driven.post(GraphCancelled(1))
+
+
+def test_inputs_that_were_lost_come_before_it():
+    # One that takes no time, and behind it in the same worker's queue what reads it.
+    driven = Driven(plan((), (), (1,), operand_of=[0, 0, 1], default_retries=1), workers=1)
+    assert driven.first == [Run(0, 1, [0])]
+    assert driven.done(0, 0, seconds=1e-4) == [Run(0, 1, [1, 2])]
+    driven.machine._dispatcher.to_run_alone[1, 2] = None
+    # What is to run alone is not queued behind its input again.
+    assert driven.post(ChunkFailed(0, 1, 1)) == []
+    assert driven.post(ChunksReturned(0, 1, [2])) == [Run(0, 1, [1])]
+    assert driven.done(0, 1) == [RenewWorkers()]
+    assert driven.post(WorkersRenewed()) == [Run(0, 1, [2])]
+
+
+def test_what_one_has_taken_is_kept_free_for_others_of_its_kind():
+    driven = Driven(plan(*[()] * 3, operand_of=[0, 0, 0]))
+    assert driven.post(PrivateMeasured([(1, 0, 60)], [])) == []
+    memory = driven.machine.memory
+    assert memory.reserved_bytes == 120
+    assert driven.machine.expected_private_bytes(0) == driven.machine.expected_private_bytes(1) == 60
+    assert driven.done(0, 0) == []
+    assert driven.machine.blocked == (1, 2, 60)
+    assert driven.done(1, 1) == [Run(0, 1, [2])]
+
+
+def test_what_took_more_than_there_is_is_not_refused_before_it_does():
+    driven = Driven(plan(*[()] * 2, operand_of=[0, 0]), workers=1)
+    driven.post(PrivateMeasured([(1, 0, 500)], []))
+    assert driven.done(0, 0) == [Run(0, 1, [1])]
+
+
+def test_a_busy_worker_over_its_share_is_given_nothing_more():
+    driven = Driven(unknown(6), window_s=10.0)
+    driven.done(0, 0)
+    waiting = [chunk for _, chunk in driven.machine.in_hand(0)]
+    assert len(waiting) > 1
+    assert RecallQueued(0) in driven.post(PrivateMeasured([], [0]))
+    assert RecallQueued(0) not in driven.post(PrivateMeasured([], [0]))
+    assert driven.machine.over_share == [0]
+    # Once it is idle it is as good as any other.
+    driven.done(0, *waiting)
+    driven.post(GraphSubmitted(2, unknown(2)))
+    assert (2, 0) in driven.machine.in_hand(0) + driven.machine.in_hand(1)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_goes_past_the_limit_all_is_computed_or_fails(seed):
+    chance = random.Random(seed)
+    count = chance.randint(1, 12)
+    inputs = [tuple(chance.sample(range(n), min(n, chance.randint(0, 2)))) for n in range(count)]
+    driven = Driven(plan(*inputs, operand_of=list(range(count))), chance.randint(1, 3))
+    pending = list(driven.first)
+    running: dict[int, list[int]] = {}
+    ended = dict.fromkeys(range(count), 0)
+    failed = finished = False
+    for _ in range(1000):
+        for instruction in pending:
+            if type(instruction) is Run:
+                running.setdefault(instruction.worker, []).extend(instruction.chunks)
+            failed |= type(instruction) is FailGraph
+            finished |= type(instruction) is FinishGraph
+        renewed = any(type(instruction) is RenewWorkers for instruction in pending)
+        pending = driven.post(WorkersRenewed()) if renewed else []
+        if pending:
+            continue
+        if failed or finished:
+            break
+        alone = [chunk for chunk in range(count) if driven.machine.is_to_run_alone(1, chunk)]
+        busy = [worker for worker, chunks in running.items() if chunks]
+        worker = chance.choice(busy)
+        chunk = running[worker].pop(0)
+        if chunk in alone:
+            assert busy == [worker]
+        if chance.random() < 0.2:
+            ended[chunk] += 1
+            running[worker] = []
+            pending = driven.end(worker, chunk)
+        else:
+            pending = driven.done(worker, chunk)
+    assert failed != finished
+    assert failed == (max(ended.values()) == 2)
