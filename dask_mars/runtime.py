@@ -21,6 +21,7 @@ from dask_mars.errors import EngineStopped, refuse_unhashable
 
 if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
+    from dask_mars.engine.memory_account import MemoryAccount
     from dask_mars.engine.profile import LayerProfile
 
 
@@ -187,6 +188,30 @@ class Runtime:
         with self._lock:
             engine = self._engine
         return {} if engine is None or not engine.alive else engine.state()
+
+    def memory(self) -> MemoryAccount:
+        """Return what memory is used for, from any thread; ``print`` and notebooks show it as a table.
+
+        Returns
+        -------
+        MemoryAccount
+            In bytes. Of all processes together ``limit_bytes``, ``in_use_bytes``, and ``peak_bytes``, the most
+            that was measured at once since the start. What is in use: ``shared_bytes``, of which results take
+            ``store_bytes``; ``private``, of each process; ``library_bytes``. Besides ``promised_bytes``, what is
+            reserved for tasks in hand, used or not; ``on_disk_bytes``; and ``spilled_bytes``, what has been
+            written to disk since the start. If no workers are running, the limit, and 0 for all else.
+
+        Raises
+        ------
+        EngineStopped
+            The runtime is closed while this asks.
+        """
+        # Whoever imports dask_mars need not be about to compute.
+        from dask_mars.engine.memory_account import MemoryAccount
+
+        with self._lock:
+            engine = self._engine
+        return MemoryAccount(self.settings.memory_limit) if engine is None or not engine.alive else engine.memory()
 
     def profile(self) -> dict[int, dict[str, LayerProfile]]:
         """Return what the operands of running computations took, and those of the last that has ended.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from dask_mars.engine.explain import RunningStep, explain, explain_chunk
 from dask_mars.engine.listeners import EngineView
+from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory
 from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.registry import Registry
+from dask_mars.limits import arena_bytes, library_bytes
 from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.machine import Machine
 
@@ -20,13 +23,23 @@ class Inspection:
     ----------
     machine, registry, control, view
         Of the engine.
+    arenas : sequence of int
+        Descriptors of its arenas.
     """
 
-    def __init__(self, machine: Machine, registry: Registry, control: ControlPage, view: EngineView) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        registry: Registry,
+        control: ControlPage,
+        view: EngineView,
+        arenas: Sequence[int],
+    ) -> None:
         self._machine = machine
         self._registry = registry
         self._control = control
         self._view = view
+        self._arenas = arenas
 
     def explain(self) -> str:
         """Say what waits for what."""
@@ -71,6 +84,28 @@ class Inspection:
             "workers": workers,
             "store": self._view.store(),
         }
+
+    def memory(self, processes: tuple[ProcessMemory, ...]) -> MemoryAccount:
+        """Return what the engine's memory is used for, given what its processes have for themselves."""
+        registry, memory = self._registry, self._machine.memory
+        store = self._view.store()
+        shared_bytes, libraries = arena_bytes(self._arenas), library_bytes([process.pid for process in processes])
+        in_use_bytes = shared_bytes + libraries + sum([process.private_bytes for process in processes])
+        registry.note_in_use(in_use_bytes)
+        known = self._view.memory()
+        return MemoryAccount(
+            limit_bytes=known["limit_bytes"],
+            in_use_bytes=in_use_bytes,
+            peak_bytes=known["peak_bytes"],
+            shared_bytes=shared_bytes,
+            store_bytes=store["stored_bytes"],
+            store_limit_bytes=store["limit_bytes"],
+            promised_bytes=memory.reserved_bytes + memory.awaited_bytes,
+            private=processes,
+            library_bytes=libraries,
+            on_disk_bytes=known["on_disk_bytes"],
+            spilled_bytes=store["spilled_bytes"],
+        )
 
     def measurements(self) -> list[ChunkMeasurements]:
         """Return what has been measured of the computations that there are, and of the last one that there was."""

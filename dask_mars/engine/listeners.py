@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,8 +24,17 @@ from dask_mars.scheduler.objects import ObjectId
 
 logger = logging.getLogger(__name__)
 
-#: What listeners hear: all that the state machine is told, and of what it says the ends of graphs.
-ListenerEvent = Event | FinishGraph | FailGraph | ForgetGraph
+
+@dataclass(slots=True)
+class ProcessesMeasured:
+    """What all processes and arenas take was measured: up to ten times a second while something is computed."""
+
+    in_use_bytes: int
+
+
+#: What listeners hear: all that the state machine is told, of what it says the ends of graphs, and how much memory
+#: is in use.
+ListenerEvent = Event | FinishGraph | FailGraph | ForgetGraph | ProcessesMeasured
 
 
 class EngineView:
@@ -36,6 +46,8 @@ class EngineView:
         Of the engine.
     is_agent : bool
         Whether it computes parts of what a cluster computes.
+    memory_limit : int
+        What all its processes together may use, in bytes.
 
     Attributes
     ----------
@@ -49,8 +61,12 @@ class EngineView:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, registry: Registry, memory: Memory, control: ControlPage, is_agent: bool) -> None:
+    def __init__(
+        self, registry: Registry, memory: Memory, control: ControlPage, is_agent: bool, memory_limit: int
+    ) -> None:
         self.is_agent = is_agent
+        self._registry = registry
+        self._memory_limit = memory_limit
         self.number = next(self._numbers)
         self.runs = registry.runs
         self._key_of = registry.key_of
@@ -66,6 +82,18 @@ class EngineView:
             "limit_bytes": self._memory.limit_bytes,
             "reserved_bytes": self._memory.reserved_bytes,
             "spilled_bytes": self._spill_writer.spilled_bytes,
+        }
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that all processes may use and use, the most since the start, and those on disk.
+
+        Nothing is measured for it: what is in use is as the engine has found it last.
+        """
+        return {
+            "limit_bytes": self._memory_limit,
+            "in_use_bytes": self._registry.in_use_bytes,
+            "peak_bytes": self._registry.peak_bytes,
+            "on_disk_bytes": self._blocks.file_bytes,
         }
 
     def key_of(self, id: ObjectId) -> Hashable:

@@ -30,7 +30,8 @@ from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.executor import Executor
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.inspection import Inspection
-from dask_mars.engine.listeners import EngineView, ListenerEvent, listeners
+from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
+from dask_mars.engine.memory_account import MemoryAccount, measure_processes
 from dask_mars.engine.memory_watch import MemoryWatch
 from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import LayerProfile, by_layer
@@ -195,11 +196,11 @@ class Engine:
         self._cancellation = Cancellation(
             self._workers, self._control, self._machine.in_hand, settings.cancel_grace_s
         )
-        self.view = EngineView(registry, self._machine.memory, self._control, is_agent)
+        self.view = EngineView(registry, self._machine.memory, self._control, is_agent, settings.memory_limit)
         path = settings.scheduler_log
         self._recorder = None if path is None else Recorder(path, self.view.number, parameters)
         self._registry = registry
-        self._inspection = Inspection(self._machine, registry, self._control, self.view)
+        self._inspection = Inspection(self._machine, registry, self._control, self.view, self._arena_files)
         self._instructions = Executor(
             registry,
             self._handle,
@@ -488,6 +489,12 @@ class Engine:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
         return self._call(self._inspection.state)
 
+    def memory(self) -> MemoryAccount:
+        """Return what memory is used for; see `Runtime.memory`."""
+        # Measured by whoever asks: without /proc it takes a while for each process.
+        processes = measure_processes(self.pid, self.view.pids())
+        return self._call(partial(self._inspection.memory, processes))
+
     def profile(self) -> dict[int, dict[str, LayerProfile]]:
         """Return by graph and layer what has been computed; see `Runtime.profile`."""
         measured = self._call(self._inspection.measurements)
@@ -633,6 +640,9 @@ class Engine:
         watch = self._memory_watch
         is_due = now - self._watched_s >= _WATCH_S
         watch.look(self.worker_pids(), self._in_hands_of, with_libraries=is_due)
+        self._registry.note_in_use(watch.used_bytes)
+        if is_due:
+            self._notify(ProcessesMeasured(watch.used_bytes))
         if is_due or watch.is_short:
             self._watched_s = now
             self._adjust_limits()

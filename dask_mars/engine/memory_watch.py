@@ -170,8 +170,6 @@ class MemoryWatch:
         What all processes take for themselves, and programs and libraries once.
     used_bytes : int
         The same, and shared memory.
-    peak_bytes : int
-        The most that was seen of this.
     free_bytes : int
         What is left of the limit, or of what workers may take in any case; negative if that is exceeded.
     next_s : float
@@ -191,7 +189,7 @@ class MemoryWatch:
         self._starting_bytes = 0
         self._library_bytes = 0
         self.workers: dict[int, WorkerMemory] = {}
-        self.client_bytes = self.private_bytes = self.used_bytes = self.peak_bytes = 0
+        self.client_bytes = self.private_bytes = self.used_bytes = 0
         #: By how much workers and shared memory together may grow.
         self._room_bytes = self.free_bytes = limit_bytes
         self.next_s = 0.0
@@ -236,7 +234,6 @@ class MemoryWatch:
         own = sum([worker.private_bytes for worker in self.workers.values()])
         self.private_bytes = own + self._starting_bytes + self.client_bytes + self._library_bytes
         self.used_bytes = self.private_bytes + arena_bytes(self._arenas)
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         ended_s = time.monotonic()
         baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
         fixed = self.client_bytes + self._library_bytes + baselines

@@ -84,6 +84,8 @@ class Registry:
         Those that are not released, by number.
     last_measurements : ChunkMeasurements or None
         Of the last computation that was released.
+    in_use_bytes, peak_bytes : int
+        What all processes and arenas took when that was measured last, and at most; 0 before.
     blocks, sender, spill_writer
         Of this store.
     """
@@ -96,11 +98,17 @@ class Registry:
         self.files: dict[int, dict[int, ObjectRef]] = {}
         self.reservations: dict[int, ReservationRecord] = {}
         self.last_measurements: ChunkMeasurements | None = None
+        self.in_use_bytes = self.peak_bytes = 0
         #: Whether the pages of blocks are to go back to the system as soon as nobody needs them.
         self.is_short = False
         self.spill_writer = SpillWriter(store, spill_directory)
         self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
+
+    def note_in_use(self, in_use_bytes: int) -> None:
+        """Note what all processes and arenas take, as it was measured just now."""
+        self.in_use_bytes = in_use_bytes
+        self.peak_bytes = max(self.peak_bytes, in_use_bytes)
 
     def put(self, values: Sequence[Any]) -> list[ObjectRef]:
         """Put values into the store, and return where they are."""
