@@ -78,17 +78,22 @@ class Display:
         if whole.failed:
             parts.append(f"{whole.failed:,} failed")
         if engine is not None:
-            store, running = engine.store(), engine.running()
-            busy = sum(noted is not None for noted in running.values())
-            limit, spilled = format_bytes(store["limit_bytes"]), format_bytes(store["spilled_bytes"])
-            if tally.ended_s is None:
-                parts.append(f"{busy} of {len(running)} workers busy")
-                parts.append(f"{format_bytes(store['stored_bytes'])} of {limit} stored")
-            else:
-                parts.append(f"at most {format_bytes(tally.most_stored_bytes)} of {limit} stored")
-            parts.append(f"{spilled} spilled")
+            parts += _engine_parts(tally, engine)
         text = " · ".join(parts)
         return Text(f"{tally.outcome or 'running'}: {text}", style=_STYLES[tally.outcome])
+
+
+def _engine_parts(tally: Tally, engine: EngineView) -> list[str]:
+    """Return what there is to say of workers and memory, from figures that the engine has."""
+    memory = engine.memory()
+    limit = format_bytes(memory["limit_bytes"])
+    if tally.ended_s is not None:
+        spilled = format_bytes(engine.store()["spilled_bytes"])
+        return [f"at most {format_bytes(tally.most_in_use_bytes)} of {limit} in use", f"{spilled} spilled"]
+    running = engine.running()
+    busy = sum(noted is not None for noted in running.values())
+    in_use, on_disk = format_bytes(memory["in_use_bytes"]), format_bytes(memory["on_disk_bytes"])
+    return [f"{busy} of {len(running)} workers busy", f"{in_use} of {limit} in use, {on_disk} on disk"]
 
 
 def _can_be_redrawn(console: Console) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dask.callbacks import Callback
 
 from dask_mars.diagnostics.tally import Tally
-from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, listeners
+from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.graph.chunks import Key
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Progress(Callback, Listener):  # type: ignore[misc]
-    """Shows how far computations are: a bar for each layer, the store's memory, and how many workers are busy.
+    """Shows how far computations are: a bar for each layer, the memory in use, and how many workers are busy.
 
     It is a callback of Dask, used as its `ProgressBar` is: as a context manager, or for good by `register`. In a
     terminal, or a notebook that has `ipywidgets`, the display is renewed up to ten times a second; elsewhere a
@@ -126,19 +126,26 @@ class Progress(Callback, Listener):  # type: ignore[misc]
             keys, operand_of = run.graph.keys, run.graph.operand_of
             tasks = (key for key, operand in zip(keys, operand_of, strict=True) if operand >= 0)
             tally = Tally(time.monotonic(), tasks, keys.__getitem__, lambda: _running(engine, run.number, keys))
+            tally.most_in_use_bytes = engine.memory()["in_use_bytes"]
             self._show((engine.number, run.number), tally, engine)
+            return
+        if isinstance(event, ProcessesMeasured):
+            self._note_in_use(engine.number, event.in_use_bytes)
             return
         tally_of = self._tallies.get((engine.number, getattr(event, "graph", 0)))
         if tally_of is None:
             return
         if isinstance(event, ChunksFinished):
             tally_of.done.append(event.chunks)
-            stored_bytes = engine.store()["stored_bytes"]
-            tally_of.most_stored_bytes = max(tally_of.most_stored_bytes, stored_bytes)
         elif isinstance(event, ChunkFailed):
             tally_of.failed.append(event.chunk)
         elif kind in _OUTCOMES:
             tally_of.end(time.monotonic(), _OUTCOMES[kind])
+
+    def _note_in_use(self, engine: int, in_use_bytes: int) -> None:
+        for (number, _), tally in list(self._tallies.items()):
+            if number == engine and tally.ended_s is None:
+                tally.most_in_use_bytes = max(tally.most_in_use_bytes, in_use_bytes)
 
     def _show(self, name: tuple[int, int], tally: Tally, engine: EngineView | None) -> None:
         self._tallies[name] = tally

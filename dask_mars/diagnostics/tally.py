@@ -41,8 +41,8 @@ class Tally:
         Batches of tasks that are done, and tasks that have failed since they were last looked at.
     ended_s, outcome
         When and how it ended; None and "" before.
-    most_stored_bytes : int
-        What the store was seen to hold at most.
+    most_in_use_bytes : int
+        The most memory that was seen to be in use.
     """
 
     began_s: float
@@ -53,7 +53,7 @@ class Tally:
     failed: deque[Any] = field(default_factory=deque)
     ended_s: float | None = None
     outcome: str = ""
-    most_stored_bytes: int = 0
+    most_in_use_bytes: int = 0
 
     def __post_init__(self) -> None:
         #: One thread at a time counts.

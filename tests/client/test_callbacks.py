@@ -17,6 +17,7 @@ import pytest
 from conftest import eventually
 from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
+from dask.utils import format_bytes
 from tasks import die_first, fail_first, wait_for
 
 from dask_mars import Runtime, errors
@@ -72,15 +73,14 @@ GRAPH = {**{("leaf", n): (abs, n) for n in range(6)}, "sum": (sum, [("leaf", n) 
 # -- under our scheduler ----------------------------------------------------------------------------------------
 
 
-def test_a_bar_for_each_layer_and_the_whole(get: Get):
+def test_a_bar_for_each_layer_and_the_whole(runtime: Runtime, get: Get):
     screen = Screen()
     with Progress(console=screen.console):
         assert get(GRAPH, "sum") == 15
     *bars, whole = screen.last
     assert bars == ["leaf 6/6", "sum 1/1"]
     assert whole.startswith("finished: 7 of 7 tasks in ")
-    assert "stored" in whole
-    assert "0 B spilled" in whole
+    assert f" of {format_bytes(runtime.settings.memory_limit)} in use · 0 B spilled" in whole
     screen.assert_clean()
 
 
@@ -92,7 +92,7 @@ def test_collections(get: Get):
     assert screen.last[-1].startswith("finished: ")
 
 
-def test_while_it_runs(get: Get, tmp_path: Path):
+def test_while_it_runs(runtime: Runtime, get: Get, tmp_path: Path):
     screen = Screen()
     graph = {("quick", 0): (abs, -1), ("slow", 0): (wait_for, tmp_path / "go", ("quick", 0))}
 
@@ -107,6 +107,9 @@ def test_while_it_runs(get: Get, tmp_path: Path):
     watcher.join()
     assert "running: 1 of 2 tasks in " in screen.text
     assert "1 of 2 workers busy" in screen.text
+    # The line may be longer than the screen is wide.
+    in_use = f" of {format_bytes(runtime.settings.memory_limit)} in use, 0 B on disk"
+    assert in_use in " ".join(screen.text.split())
     assert "1 running" in screen.text
     assert screen.last[-1].startswith("finished: 2 of 2 tasks")
 
@@ -271,7 +274,7 @@ def test_under_dask_s_own_schedulers(scheduler: str):
         assert x.compute(scheduler=scheduler) == 3200
     assert any(line.endswith("16/16") for line in screen.last)
     assert screen.last[-1].startswith("finished: ")
-    assert "stored" not in screen.last[-1]
+    assert "in use" not in screen.last[-1]
     with Progress(console=screen.console), pytest.raises(ZeroDivisionError):
         dask.delayed(divmod)(1, 0).compute(scheduler=scheduler)
     assert screen.last[-1].startswith("failed: 0 of 1 tasks")
