@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from dask_mars.diagnostics.trace_file import TraceFile
-from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, listeners
+from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import (
     CLIENT,
@@ -30,6 +30,8 @@ from dask_mars.scheduler.events import (
 
 #: How much time lies at least between two looks at what the store holds.
 _COUNT_S = 0.001
+#: And between two notes of the memory that an engine's processes use.
+_MEMORY_S = 0.09
 
 
 class EventLog(Listener):
@@ -65,6 +67,8 @@ class EventLog(Listener):
         #: Graphs that have not come to an end.
         self._open: set[tuple[int, int]] = set()
         self._counted_s = 0.0
+        #: When the memory in use of each engine was noted last.
+        self._memory_noted_s: dict[int, float] = {}
 
     def open(self) -> EventLog:
         """Begin a new file, and write there what happens from now on."""
@@ -72,6 +76,7 @@ class EventLog(Listener):
             raise ValueError(f"the event log {self.path} is open already")
         self._pids.clear()
         self._open.clear()
+        self._memory_noted_s.clear()
         self._file = TraceFile(self.path)
         listeners.add(self)
         return self
@@ -178,6 +183,12 @@ class EventLog(Listener):
             ids = None if run is None else run.subtask_ids
             file.note(file.spill, engine.number, event.began_s, event.ended_s, args, ids, chunk)
 
+    def _on_measured(self, file: TraceFile, engine: EngineView, event: ProcessesMeasured, now_s: float) -> None:
+        # Workers that wait for memory have it measured more often.
+        if now_s - self._memory_noted_s.get(engine.number, 0.0) > _MEMORY_S:
+            self._memory_noted_s[engine.number] = now_s
+            file.note(file.counters, engine.number, now_s, {"in_use_bytes": event.in_use_bytes})
+
     def _on_graph_finished(self, file: TraceFile, engine: EngineView, event: FinishGraph, now_s: float) -> None:
         self._end(file, engine, "graph finished", event.graph, now_s)
 
@@ -214,6 +225,7 @@ class EventLog(Listener):
         WorkerStarted: _on_started,
         WorkerLost: _on_lost,
         ObjectSpilled: _on_spilled,
+        ProcessesMeasured: _on_measured,
         FinishGraph: _on_graph_finished,
         FailGraph: _on_graph_failed,
         GraphCancelled: _on_graph_cancelled,

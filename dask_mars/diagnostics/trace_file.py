@@ -23,11 +23,12 @@ _WRITE_S = 0.5
 #: Begun, inputs loaded, value computed, sealed.
 Times = tuple[float, float, float, float]
 
-#: Counters of the trace, by what `EngineView.store` calls them.
+#: Counters of the trace, by what `EngineView` calls them in `store` and `memory`.
 _COUNTERS = {
     "stored_bytes": "bytes stored",
     "reserved_bytes": "bytes reserved",
     "spilled_bytes": "bytes spilled",
+    "in_use_bytes": "bytes in use",
 }
 
 
@@ -153,10 +154,11 @@ class TraceFile:
 
     def counters(self, engine: int, time_s: float, values: Mapping[str, int]) -> Iterator[str]:
         """Return the events of counters that have changed."""
-        for name, title in _COUNTERS.items():
-            if self._counts.get((engine, name)) != values[name]:
-                self._counts[engine, name] = values[name]
-                yield trace.counter(title, self.process, time_s, values[name])
+        for name, value in values.items():
+            title = _COUNTERS.get(name)
+            if title is not None and self._counts.get((engine, name)) != value:
+                self._counts[engine, name] = value
+                yield trace.counter(title, self.process, time_s, value)
 
     def _row(self, what: tuple[Any, ...], name: str) -> tuple[int, list[str]]:
         """Return the number of a row, and the events that name it if it is new."""

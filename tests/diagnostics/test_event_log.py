@@ -30,7 +30,7 @@ from dask_mars.diagnostics import (
     remove_listener,
 )
 from dask_mars.diagnostics.trace_file import TraceFile
-from dask_mars.engine.listeners import listeners
+from dask_mars.engine.listeners import ProcessesMeasured, listeners
 from dask_mars.graph import ids
 from dask_mars.graph.ids import SubtaskIds, depths_of, subtask_id
 from dask_mars.scheduler.events import ChunksFinished
@@ -138,8 +138,10 @@ def test_nobody_looks_how_deep_chunks_are_unless_somebody_asks(get: Get, path: P
     assert asked == [5]
 
 
-def test_counters_and_instants_of_a_graph(get: Get, path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_counters_and_instants_of_a_graph(runtime: Runtime, get: Get, path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_log, "_COUNT_S", 0.0)
+    # So that the engine measures its processes once more, however short a time ago it has.
+    runtime.engine()._watched_s = 0.0
     with EventLog(path):
         get({"a": (large_array, 1), "b": (np.sum, "a")}, "b")
     log = events(path)
@@ -149,8 +151,21 @@ def test_counters_and_instants_of_a_graph(get: Get, path: Path, monkeypatch: pyt
     assert row_names(log)[submitted["tid"]] == "engine"
     assert {event["args"]["graph"] for event in of_kind(log, cat="chunk")} == {submitted["args"]["graph"]}
     counters = {event["name"] for event in of_kind(log, ph="C")}
-    assert counters == {"bytes stored", "bytes reserved", "bytes spilled"}
+    assert counters == {"bytes stored", "bytes reserved", "bytes spilled", "bytes in use"}
     assert max(event["args"]["bytes"] for event in of_kind(log, name="bytes stored")) >= 1 << 20
+    in_use = [event["args"]["bytes"] for event in of_kind(log, name="bytes in use")]
+    assert 1 << 20 < max(in_use) <= runtime.memory().peak_bytes
+
+
+def test_memory_in_use_is_noted_a_few_times_a_second(runtime: Runtime, path: Path):
+    log, view = EventLog(path), runtime.engine().view
+    with log:
+        for in_use_bytes in range(1000, 1050):
+            log.on_event(view, ProcessesMeasured(in_use_bytes))
+    noted = [event["args"]["bytes"] for event in of_kind(events(path), name="bytes in use")]
+    times_s = [event["ts"] / 1e6 for event in of_kind(events(path), name="bytes in use")]
+    assert noted[0] == 1000
+    assert all(later - earlier > event_log._MEMORY_S - 1e-6 for earlier, later in pairwise(times_s))
 
 
 def test_a_failing_task(get: Get, path: Path):
