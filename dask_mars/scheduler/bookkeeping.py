@@ -190,7 +190,18 @@ class Graph:
 
     def required_bytes(self, chunk: int) -> int:
         """Return the bytes that have to be free before a chunk is computed: what it takes and reads from disk."""
-        return self.estimates.required_bytes(chunk) + self.disk_bytes(chunk)
+        return self.taken_bytes(chunk) + self.disk_bytes(chunk)
+
+    def taken_bytes(self, chunk: int) -> int:
+        """Return the bytes that a chunk is thought to take while it is computed, its result included."""
+        required_bytes = self.estimates.required_bytes(chunk)
+        temporaries = self.plan.temporaries
+        if temporaries and not self.estimates.is_learned(chunk):
+            share = temporaries.get(self.plan.operand_of[chunk])
+            if share is not None:
+                largest = max(map(self.bytes_of, self.plan.inputs[chunk]), default=0)
+                required_bytes += int(share * max(largest, self.estimates.expected_bytes(chunk)))
+        return required_bytes
 
     def disk_bytes(self, chunk: int) -> int:
         """Return the bytes of those inputs of a chunk that are on disk."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -433,8 +433,8 @@ class Dispatcher:
         in_hand, load_s, operand_of = worker.in_hand, worker.load_s, graph.plan.operand_of
         if not in_hand:
             worker.last_report_s, worker.recall_attempts = self.now_s, 0
-        #: What chunks of an operand cost and need.
-        costs: dict[int, tuple[float, int]] = {}
+        #: What chunks of an operand cost and need, and whether the latter is known.
+        costs: dict[int, tuple[float, int, bool]] = {}
         ready, run_ahead_keys = graph.ready, graph.run_ahead_keys.pop(number, [])
         chunks: list[int] = []
         passed: list[tuple[list[int], int]] = []
@@ -453,15 +453,21 @@ class Dispatcher:
                 continue
             operand = operand_of[chunk]
             if operand not in costs:
-                costs[operand] = self._cost(graph, chunk)
-            cost_s, required_bytes = costs[operand]
+                is_known = not memory.is_limited or graph.estimates.is_known(chunk)
+                costs[operand] = (*self._cost(graph, chunk), is_known)
+            cost_s, required_bytes, is_known = costs[operand]
             if in_hand and load_s + cost_s > parameters.window_s:
                 break
             if graph.on_disk:
                 required_bytes += graph.disk_bytes(chunk)
-            if required_bytes:
+            is_first = not is_known and memory.is_tight
+            if is_first:
+                # It gets a share of what is free, and others of its kind wait until it has shown what they take.
+                required_bytes = max(required_bytes, memory.free_bytes // len(self.workers))
+            if required_bytes or is_first:
                 too_large = result_limit is not None and graph.estimates.expected_bytes(chunk) > result_limit
-                if too_large or not memory.admits(required_bytes):
+                waits = is_first and self._is_in_hand(graph.number, graph.plan.operand_of, operand)
+                if too_large or waits or not memory.admits(required_bytes):
                     if follows or len(passed) > parameters.look_ahead:
                         break
                     if self.blocked is None:
@@ -527,9 +533,17 @@ class Dispatcher:
         next(waiting)
         return any(not self._graphs[number].unfinished_inputs[chunk] for number, chunk in waiting)
 
+    def _is_in_hand(self, number: int, operand_of: Sequence[int], operand: int) -> bool:
+        """Say whether a worker has a chunk of an operand."""
+        return any(
+            other == number and operand_of[chunk] == operand
+            for worker in self.workers.values()
+            for other, chunk in worker.in_hand
+        )
+
     def _cost(self, graph: Graph, chunk: int) -> tuple[float, int]:
         """Return the seconds that a chunk is thought to take, and the bytes that it needs besides its inputs."""
-        required_bytes = graph.estimates.required_bytes(chunk) if self.memory.is_limited else 0
+        required_bytes = graph.taken_bytes(chunk) if self.memory.is_limited else 0
         if not graph.plan.is_repeatable(chunk):
             # Always alone in a worker's hands: if that dies, it is clear which one may have been begun.
             return self._parameters.window_s, required_bytes
@@ -613,10 +627,12 @@ class Dispatcher:
         if result_limit is not None and result_bytes > result_limit:
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, result_bytes, result_limit, is_result=True)
-        # What others of its kind have taken without asking it need not take too.
-        if required_bytes - graph.estimates.private_bytes(chunk) > limit_bytes:
+        # What others of its kind have taken without asking, and what is a guess, it need not take.
+        estimates = graph.estimates
+        least_bytes = estimates.required_bytes(chunk) - estimates.private_bytes(chunk) + graph.disk_bytes(chunk)
+        if least_bytes > limit_bytes:
             graph.in_hand_count -= 1
-            return Refuse(graph.number, chunk, required_bytes, limit_bytes)
+            return Refuse(graph.number, chunk, least_bytes, limit_bytes)
         self._hand_out(free[0], graph, chunk, required_bytes)
         return None
 

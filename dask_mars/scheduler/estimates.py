@@ -62,6 +62,17 @@ class Estimates:
         operand = self._operand_of[chunk]
         return max(self.expected_bytes(chunk), self._peaks.get(operand, 0)) + self._private.get(operand, 0)
 
+    def is_learned(self, chunk: int) -> bool:
+        """Say whether some chunk of the same operand has run."""
+        return self._operand_of[chunk] in self._learned
+
+    def is_known(self, chunk: int) -> bool:
+        """Say whether something is known of what a chunk's result takes: by others of its operand, or declared."""
+        operand = self._operand_of[chunk]
+        if operand in self._expected or operand in self._peaks:
+            return True
+        return self._declared is not None and self._declared[chunk] is not None
+
     def private_bytes(self, chunk: int) -> int:
         """Return the bytes that a chunk is thought to take without asking: NumPy asks, other libraries do not."""
         return self._private.get(self._operand_of[chunk], 0)

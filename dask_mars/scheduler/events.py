@@ -44,6 +44,9 @@ class GraphPlan:
         Whether a chunk may be handed to a worker that is still to compute inputs of it.
     declared_bytes : sequence of int or None, optional
         The bytes that each chunk's result is declared to take in the store, None where nothing is said.
+    temporaries : mapping
+        Of operands that are known to take more while they run: how much, as a multiple of the larger of the
+        largest input and the result.
     unrepeatable : collection of int
         Operands of which no chunk may be begun a second time.
     resources : mapping
@@ -63,6 +66,7 @@ class GraphPlan:
     objects: Mapping[int, ObjectId] = field(default_factory=dict)
     run_ahead: bool = True
     declared_bytes: Sequence[int | None] | None = None
+    temporaries: Mapping[int, float] = field(default_factory=dict)
     unrepeatable: frozenset[int] = frozenset()
     resources: Mapping[int, Resources] = field(default_factory=dict)
     keeps_data_on_failure: bool = False

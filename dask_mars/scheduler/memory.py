@@ -58,6 +58,17 @@ class Memory:
         #: What workers wait for, besides what is reserved for them.
         self.awaited_bytes = 0
 
+    @property
+    def free_bytes(self) -> int:
+        """What is neither stored nor reserved nor waited for."""
+        taken_bytes = self.stored_bytes + self.reserved_bytes + self.awaited_bytes
+        return max(self.limit_bytes - taken_bytes, 0)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether less than half of what may be stored is free."""
+        return self.is_limited and 2 * self.free_bytes < self.limit_bytes
+
     def admits(self, required_bytes: int) -> bool:
         """Tell whether so many bytes may be reserved now, for what is not begun yet."""
         return self.has_room(required_bytes + self.awaited_bytes)

@@ -224,3 +224,38 @@ def test_whatever_is_asked_for_all_is_computed_or_refused(seed):
             pending = driven.done(worker, chunk)
     assert finished == set(range(count))
     assert driven.post(ResultsTaken(1))[-1].graph == 1
+
+
+# -- what nobody has seen -----------------------------------------------------------------------------------------
+
+
+def test_the_first_of_its_kind_has_a_share_and_nothing_of_its_kind_beside_it():
+    driven = Driven(plan())
+    # More than half is in use.
+    driven.post(MemoryMeasured(60, 100, 200))
+    found = driven.post(GraphSubmitted(2, plan(*[()] * 4, operand_of=[0, 0, 1, 0])))
+    # One of another kind passes.
+    assert of_kind(Run, found) == [Run(0, 2, [0]), Run(1, 2, [2])]
+    assert driven.machine.memory.reserved_by_worker == {0: 20, 1: 10}
+    assert driven.post(ChunksFinished(1, 2, [2], [1.0]))[-1] == GrantQuota(1, SLACK)
+    # Once it is known, the others go side by side.
+    found = driven.post(ChunksFinished(0, 2, [0], [1.0], {0: 5}, {0: 5}))
+    assert of_kind(Run, found) == [Run(0, 2, [1]), Run(1, 2, [3])]
+    assert driven.machine.memory.reserved_by_worker == {0: 5, 1: 5}
+
+
+def test_where_there_is_room_all_begin():
+    driven = Driven(plan(*[()] * 3, operand_of=[0, 0, 0]))
+    assert len(of_kind(Run, driven.first)) == 2
+
+
+def test_temporaries_of_known_functions_are_reserved_until_they_are_measured():
+    driven = Driven(plan((), (), declared_bytes=[10, 10], operand_of=[0, 0], temporaries={0: 2.5}), workers=1)
+    assert driven.machine.memory.reserved_by_worker[0] == 35
+    driven.done(0, 0, 10)
+    assert driven.machine.memory.reserved_by_worker[0] == 10
+
+
+def test_a_guess_refuses_nothing():
+    driven = Driven(plan((), declared_bytes=[90], temporaries={0: 10}), workers=1)
+    assert of_kind(Run, driven.first) == [Run(0, 1, [0])]
