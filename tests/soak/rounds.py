@@ -21,7 +21,15 @@ import numpy as np
 
 from benchmarks.report import MIB
 from dask_mars import Runtime
-from dask_mars.errors import QuotaExceeded, RequestTooLarge, SpillError, StoreFull, WorkerDied, WorkerStartFailed
+from dask_mars.errors import (
+    QuotaExceeded,
+    RequestTooLarge,
+    SpillError,
+    StoreFull,
+    WorkerDied,
+    WorkerOverLimit,
+    WorkerStartFailed,
+)
 from dask_mars.scheduler.replay import replay
 from tests.soak.leaks import Errors, Surroundings, left_in_engine, private_bytes
 from tests.soak.tasks import OnPurpose
@@ -100,7 +108,7 @@ class Troubles:
         if isinstance(error, WorkerDied | WorkerStartFailed):
             return kills > 0
         # The limits are tiny in all rounds.
-        return isinstance(error, RequestTooLarge | StoreFull | QuotaExceeded)
+        return isinstance(error, RequestTooLarge | StoreFull | QuotaExceeded | WorkerOverLimit)
 
 
 def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int]:

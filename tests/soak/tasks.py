@@ -50,6 +50,13 @@ def mix_unsendable(number: int, length: int, *inputs: Any) -> Unsendable:
     return Unsendable(digest(mix(number, min(length, 1000), *inputs)))
 
 
+def take(number: int, size_bytes: int, *inputs: Any) -> int:
+    """Take memory that nobody is asked for, in steps, and some that is; return what depends on all inputs."""
+    parts = [bytearray(1 << 20) for _ in range(size_bytes >> 20)]
+    texts = [str(value) for value in range(size_bytes >> 10)]
+    return digest(mix(number, (size_bytes >> 5) + 1, *inputs)) + len(parts) + len(texts[-1] if texts else "")
+
+
 def fail(*inputs: Any) -> None:
     """Raise."""
     raise OnPurpose(sum(digest(value) for value in inputs))

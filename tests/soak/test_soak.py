@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dask_mars import Runtime
-from dask_mars.errors import QuotaExceeded, RequestTooLarge, SpillDiskFull, StoreFull, WorkerDied
+from dask_mars.errors import QuotaExceeded, RequestTooLarge, SpillDiskFull, StoreFull, WorkerDied, WorkerOverLimit
 from dask_mars.scheduler.events import ForgetGraph, WorkerStarted
 from dask_mars.scheduler.log import first_line, line
 from dask_mars.scheduler.machine import Parameters
@@ -111,6 +111,7 @@ def test_errors_are_excused_by_what_caused_them():
     assert calm.excuses(RequestTooLarge("x", 2, 1), 0)
     assert calm.excuses(StoreFull(2, 1, 1), 0)
     assert calm.excuses(QuotaExceeded(2, 1, 1, 0, 0, 0), 0)
+    assert calm.excuses(WorkerOverLimit("x", 2, 1, 0, 0), 0)
     assert not full.excuses(ValueError(), 5)
 
 

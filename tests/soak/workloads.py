@@ -170,6 +170,16 @@ def _delayed(rng: Generator, size_bytes: int) -> list[Any]:
     return [_dask.delayed(tasks.digest, pure=False)(value) for value in [*outputs, made[-1]]]
 
 
+def _hungry(rng: Generator, size_bytes: int) -> list[Any]:
+    """Make tasks whose memory is not NumPy's, and that are done with it when they end."""
+    count = int(rng.integers(2, 12))
+    made: list[Any] = []
+    for number in range(count):
+        inputs = made[-1:] if rng.random() < 0.3 else []
+        made.append(_dask.delayed(tasks.take, pure=False)(number, int(size_bytes * rng.uniform(0, 1)), *inputs))
+    return made
+
+
 def _bag(rng: Generator, size_bytes: int) -> list[Any]:
     import dask.bag as bag
 
@@ -212,6 +222,7 @@ KINDS: dict[str, Callable[[Generator, int], list[Any]]] = {
     "overlapping": _overlapping,
     "masked": _masked,
     "delayed": _delayed,
+    "hungry": _hungry,
     "bag": _bag,
 }
 if importlib.util.find_spec("pandas") is not None:
