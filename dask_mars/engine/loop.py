@@ -649,8 +649,8 @@ class Engine:
         growths, over_share = watch.growths(), watch.over_share() if watch.is_short else []
         if growths or over_share != self._machine.over_share:
             self._handle(PrivateMeasured(growths, over_share))
-        elif watch.is_short:
-            # What is stored may have to go to disk.
+        elif watch.is_short and self._machine.memory.missing_bytes(0):
+            # What is stored has to go to disk.
             self._handle(TimePassed())
         growing = self._machine.growing()
         may_shrink = bool(self._machine.memory.spilling_bytes) or any(

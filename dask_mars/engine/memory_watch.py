@@ -18,13 +18,13 @@ from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes
 
 #: How fast the memory of all workers together is thought to grow at most.
 _GROWTH_BYTES_PER_S = 1 << 33
-#: Seconds between two looks. Without /proc one takes milliseconds.
-_LONGEST_S = 0.1 if PROC.exists() else 1.0
-_SHORTEST_S = 0.002 if PROC.exists() else 1.0
+#: Seconds between two looks: at most, at least, and at least while no worker grows. Without /proc one look takes
+#: milliseconds.
+_LONGEST_S, _SHORTEST_S, _SHORTEST_CALM_S = (0.1, 0.002, 0.01) if PROC.exists() else (1.0, 1.0, 1.0)
 #: Looks take this part of the engine's time at most.
 _TIME_SHARE = 0.1
 #: What is kept free of the limit, for what workers take between two looks: this part of it, and at most so much.
-_MARGIN, _MOST_MARGIN_BYTES = 32, 64 << 20
+_MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: No worker is held to a share of less: modules that a task imports take as much. Where the user's process takes
 #: most of the limit, or all of it, workers could otherwise do nothing.
 _LEAST_SHARE_BYTES = 64 << 20
@@ -215,7 +215,8 @@ class MemoryWatch:
         with_libraries : bool, optional
             Whether to measure programs and libraries, too, which change little.
         """
-        began_s = time.monotonic()
+        # Not by the clock: who waits for a processor must not wait the longer for it.
+        began_s = time.thread_time()
         proc = self._proc
         known = set()
         for number, worker in self.workers.items():
@@ -234,14 +235,15 @@ class MemoryWatch:
         own = sum([worker.private_bytes for worker in self.workers.values()])
         self.private_bytes = own + self._starting_bytes + self.client_bytes + self._library_bytes
         self.used_bytes = self.private_bytes + arena_bytes(self._arenas)
-        ended_s = time.monotonic()
         baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
         fixed = self.client_bytes + self._library_bytes + baselines
         self._room_bytes = max(self._limit_bytes - fixed, self._num_workers * _LEAST_SHARE_BYTES)
         self.free_bytes = fixed + self._room_bytes - self.used_bytes
         left_s = (self.free_bytes - self._margin_bytes) / _GROWTH_BYTES_PER_S
-        shortest_s = max(_SHORTEST_S, (ended_s - began_s) / _TIME_SHARE)
-        self.next_s = ended_s + max(min(left_s, _LONGEST_S), shortest_s)
+        is_calm = all(worker.grown_bytes < _GROWING_BYTES for worker in self.workers.values())
+        cost_s = time.thread_time() - began_s
+        shortest_s = max(_SHORTEST_CALM_S if is_calm else _SHORTEST_S, cost_s / _TIME_SHARE)
+        self.next_s = time.monotonic() + max(min(left_s, _LONGEST_S), shortest_s)
 
     @property
     def is_short(self) -> bool:
