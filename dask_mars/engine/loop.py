@@ -797,9 +797,9 @@ class Engine:
 
     def _see_to_quotas(self) -> None:
         """Look which workers wait for their memory to grow."""
-        for number, handle in list(self._workers.items()):
-            asked_bytes = self._control.asked_bytes(number)
-            if not asked_bytes or asked_bytes == handle.asked_bytes:
+        for number, asked_bytes in self._control.asking():
+            handle = self._workers.get(number)
+            if handle is None or asked_bytes == handle.asked_bytes:
                 continue
             running = self._inspection.running(number)
             if running is None:

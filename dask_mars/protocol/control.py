@@ -105,6 +105,8 @@ class ControlPage:
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
+        #: What workers ask for, by number; more than there are.
+        self._asked = memory.cast("Q")[_ASKED.start // 8 :: PART_BYTES // 8]
 
     def part_of(self, worker: int) -> memoryview:
         """Return all of a worker's part."""
@@ -140,9 +142,9 @@ class ControlPage:
         """Let a worker's memory grow by so many bytes while an operand runs."""
         self.part_of(worker)[_GRANTED].cast("Q")[0] = size_bytes
 
-    def asked_bytes(self, worker: int) -> int:
-        """Return by how many bytes a worker that waits wants to grow, 0 if it does not wait."""
-        return int(self.part_of(worker)[_ASKED].cast("Q")[0])
+    def asking(self) -> list[tuple[int, int]]:
+        """Return the workers that wait, and by how many bytes they want to grow."""
+        return [(worker, asked_bytes) for worker, asked_bytes in enumerate(self._asked.tolist()) if asked_bytes]
 
     def refuse(self, worker: int, reason: int, figures: QuotaFigures) -> None:
         """Tell a worker that waits why it does not get what it asks for."""

@@ -63,6 +63,7 @@ def raise_deep_inside() -> None:
         np.linalg.LinAlgError("singular"),
         errors.StoreFull(3, 2, 1),
         errors.QuotaExceeded(1 << 30, 5, 4, 3, 2, 1),
+        errors.WorkerOverLimit("x", 1 << 30, 5, 4, 3, repeatable=False),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -381,6 +382,7 @@ OURS = {
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
     errors.QuotaExceeded: (1 << 30, 1 << 20, 1 << 29, 0, 0, 1 << 27),
+    errors.WorkerOverLimit: ("x", 1 << 30, 1 << 29, 1 << 27, 0),
     errors.RequestTooLarge: ("'x'", 3 << 30, 1 << 30),
     errors.ResultTooLarge: ("'x'", 3 << 30, 1 << 30),
     errors.SpillError: ("/spill/x", 3 << 20, 2 << 20, "a reason"),

@@ -75,7 +75,7 @@ def answer(room: Room, reason: int = 0) -> tuple[threading.Thread, list[int]]:
 
     def wait() -> None:
         os.read(room.reader, 64)
-        asked.append(room.control.asked_bytes(0))
+        asked.append(dict(room.control.asking())[0])
         if reason == STOPPED:
             room.part[:4].cast("I")[0] = GRAPH
             room.control.stop(0, GRAPH)
@@ -92,7 +92,7 @@ def answer(room: Room, reason: int = 0) -> tuple[threading.Thread, list[int]]:
 def test_what_is_within_the_quota_is_taken(room):
     room.control.grant(0, 2 * MIB)
     array = np.ones(MIB, "u1")
-    assert room.control.asked_bytes(0) == 0
+    assert room.control.asking() == []
     assert room.quota.growth_bytes == MIB
     assert granted_bytes(room.part) == 2 * MIB
     del array
@@ -107,7 +107,7 @@ def test_what_is_beyond_it_waits_until_it_is_granted(room):
     second = np.ones(2 * MIB, "u1")
     assert answering.wait(10) == 0
     assert room.quota.refusal == (0, 0)
-    assert room.control.asked_bytes(0) == 0
+    assert room.control.asking() == []
     assert room.quota.growth_bytes == 3 * MIB
     assert first.sum() + second.sum() == 3 * MIB
 
@@ -220,7 +220,7 @@ def test_a_forked_process_has_its_memory_for_itself(room):
     if not pid:
         os._exit(int(np.ones(MIB, "u1").sum() != MIB))
     assert Child(pid).wait(10) == 0
-    assert room.control.asked_bytes(0) == 0
+    assert room.control.asking() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs MADV_REMOVE")
