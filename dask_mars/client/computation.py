@@ -30,6 +30,7 @@ from dask_mars.protocol.object_ref import ObjectRef, is_stored
 from dask_mars.protocol.pickling import FailureRecord, is_picklable, unpack_error
 from dask_mars.scheduler.events import GraphPlan, Resources
 from dask_mars.store.persisted import PersistedChunk, value_of
+from dask_mars.store.store import bytes_to_store
 
 #: How often a waiting thread makes sure that the engine still lives.
 _LIVENESS_S = 2.0
@@ -106,12 +107,16 @@ class Computation:
         self._pool: ThreadPoolExecutor | None = None
         self._pool_size = num_workers or engine.settings.num_workers
         operands = graph.operands
-        objects = {}
+        objects, copied_bytes = {}, {}
+        inline_bytes = engine.settings.inline_bytes
         for chunk, value in graph.values.items():
             if type(value) is PersistedChunk and value.engine is engine:
                 objects[chunk] = value.graph, value.chunk
-            else:
-                graph.values[chunk] = value_of(value)
+                continue
+            value = graph.values[chunk] = value_of(value)
+            size_bytes = bytes_to_store(value)
+            if size_bytes > inline_bytes:
+                copied_bytes[chunk] = size_bytes
         in_client = graph.chunks_for_client()
         self._plan = GraphPlan(
             inputs=graph.inputs,
@@ -124,6 +129,7 @@ class Computation:
             # As with Dask's own schedulers, 0 is no limit.
             worker_limit=num_workers or None,
             objects=objects,
+            copied_bytes=copied_bytes,
             run_ahead=observer is None or not observer.in_order,
             declared_bytes=DeclaredSizes(graph, engine.settings.inline_bytes),
             resources=_resources(graph, engine.settings.resources),

@@ -140,6 +140,10 @@ class Executor:
     def _spill(self, instruction: Spill) -> None:
         registry = self._registry
         for id in instruction.objects:
+            copied_bytes = registry.copied_bytes(id)
+            if copied_bytes is not None:
+                self._post(ObjectSpilled(id, copied_bytes))
+                continue
             ref = registry.ref_of(id)
             assert ref is not None
             if registry.file_of(id) is not None:
@@ -173,6 +177,9 @@ class Executor:
 
     def _use_spilled(self, instruction: UseSpilled) -> None:
         registry = self._registry
+        if registry.copied_bytes(instruction.object) is not None:
+            registry.drop_copy(instruction.object)
+            return
         file = registry.file_of(instruction.object)
         assert file is not None
         registry.move(instruction.object, file)

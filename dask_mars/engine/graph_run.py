@@ -101,6 +101,8 @@ class GraphRun:
         Where each chunk's value is in the shared store, or None.
     values : dict
         Values that are in the user's process: given, or computed by tasks that ran here.
+    copied_bytes : dict
+        What those of them take in the store that are large.
     packed : dict
         Operands as they travel; None for those that cannot.
     literal_blocks : list of Block
@@ -126,6 +128,7 @@ class GraphRun:
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
     refs: list[ObjectRef | None] = field(default_factory=list)
     values: dict[int, Any] = field(default_factory=dict)
+    copied_bytes: dict[int, int] = field(default_factory=dict)
     packed: dict[int, PackedOperand | None] = field(default_factory=dict)
     literal_blocks: list[Block] = field(default_factory=list)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
@@ -137,6 +140,7 @@ class GraphRun:
     def __post_init__(self) -> None:
         self.refs = [None] * len(self.graph)
         self.values = dict(self.graph.values)
+        self.copied_bytes = dict(self.plan.copied_bytes)
         count = len(self.graph)
         durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count
         self.measurements = ChunkMeasurements(self.number, self.graph.keys, durations_s, stored_bytes)

@@ -88,7 +88,7 @@ from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.store import arena as arenas
 from dask_mars.store.arena_capacity import arena_capacity, not_mapped
 from dask_mars.store.persisted import PersistedChunk, PersistedWeakRef, weak_reference_to
-from dask_mars.store.store import Store
+from dask_mars.store.store import Store, bytes_to_store
 
 logger = logging.getLogger(__name__)
 
@@ -246,6 +246,9 @@ class Engine:
         def command() -> None:
             self._sender.add_context(context[0], context[1].payload)
             self._runs[run.number] = run
+            if run.copied_bytes:
+                # What the user's process has leaves less for copies of it.
+                self._watch_memory()
             self._handle(GraphSubmitted(run.number, run.plan))
 
         self._call_soon(command)
@@ -407,12 +410,15 @@ class Engine:
     def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
         """Take the value of a chunk that was computed in the user's process."""
         duration_s = steps_s[-1] - steps_s[0]
+        copied_bytes = bytes_to_store(value)
 
         def command() -> None:
             if run.number in self._runs:
                 run.values[chunk] = value
                 run.measurements.durations_s[chunk] = duration_s
-                self._handle(ChunksFinished(CLIENT, run.number, [chunk], [duration_s], steps_s=[steps_s]))
+                sizes = {chunk: copied_bytes} if copied_bytes > self.settings.inline_bytes else {}
+                run.copied_bytes.update(sizes)
+                self._handle(ChunksFinished(CLIENT, run.number, [chunk], [duration_s], sizes, steps_s=[steps_s]))
 
         self._call_soon(command)
 

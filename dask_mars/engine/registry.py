@@ -156,6 +156,21 @@ class Registry:
         """Return where an object was written to, if it was."""
         return self.files.get(id[0], {}).get(id[1])
 
+    def copied_bytes(self, id: ObjectId) -> int | None:
+        """Return what an object takes that is a copy of what the user's process has; None of any other."""
+        run = self.runs.get(id[0])
+        return None if run is None else run.copied_bytes.get(id[1])
+
+    def drop_copy(self, id: ObjectId) -> None:
+        """Release a copy of what the user's process has; the next worker that is to read it has it copied anew."""
+        number, chunk = id
+        run = self.runs[number]
+        ref = run.refs[chunk]
+        if ref is not None:
+            run.refs[chunk] = None
+            self.blocks.decref_object(ref)
+            self.forget_refs(number, [chunk])
+
     def add_file(self, id: ObjectId, ref: ObjectRef) -> None:
         """Note where an object was written to."""
         self.blocks.incref_object(ref)

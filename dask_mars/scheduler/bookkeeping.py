@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dask_mars.errors import StateError
 from dask_mars.graph.ids import SubtaskIds
@@ -183,9 +183,12 @@ class Graph:
         found = []
         for key in first:
             for source in self.plan.inputs[self.chunk_of(key)]:
-                if source in on_disk and not self.objects[source].is_read_ahead:
-                    self.objects[source].is_read_ahead = True
-                    found.append(self.objects[source].id)
+                if source not in on_disk:
+                    continue
+                stored = self.objects[source]
+                if not (stored.is_read_ahead or stored.is_copy):
+                    stored.is_read_ahead = True
+                    found.append(stored.id)
         return found
 
     def required_bytes(self, chunk: int) -> int:
@@ -265,6 +268,18 @@ class Graph:
         for queue in (self.client_ready, self.ready, *self._other_queues()):
             queue[:] = [key for key in queue if self.chunk_of(key) != chunk]
             heapq.heapify(queue)
+
+    def move_to_client(self, chunks: Collection[int]) -> None:
+        """Have chunks that nobody has in hand run in the user's process."""
+        queued = set()
+        for queue in (self.ready, *self._other_queues()):
+            queued.update([chunk for key in queue if (chunk := self.chunk_of(key)) in chunks])
+            queue[:] = [key for key in queue if self.chunk_of(key) not in chunks]
+            heapq.heapify(queue)
+        for chunk in chunks:
+            self.in_client[chunk] = 1
+        for chunk in sorted(queued):
+            self.push(chunk)
 
     def forget_policy(self) -> None:
         """Let go of the policy: the two refer to each other, and the collector would come late to large graphs."""

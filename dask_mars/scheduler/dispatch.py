@@ -352,6 +352,7 @@ class Dispatcher:
 
     def _hand_out(self, number: int, graph: Graph, chunk: int, required_bytes: int) -> None:
         """Give a worker a chunk that was dispatched, and nothing besides."""
+        required_bytes -= self._note_copies(graph, chunk)
         self.memory.reserve(graph.number, chunk, required_bytes, number)
         self._take(graph, chunk)
         worker = self.workers[number]
@@ -476,6 +477,8 @@ class Dispatcher:
                     continue
                 if passed and graph.passes >= parameters.pass_limit:
                     break
+                if graph.on_disk:
+                    required_bytes -= self._note_copies(graph, chunk)
                 memory.reserve(graph.number, chunk, required_bytes, number)
                 graph.passes = graph.passes + 1 if passed else 0
             heapq.heappop(queue)
@@ -621,6 +624,8 @@ class Dispatcher:
         if not free:
             return None
         self.blocked = None
+        if required_bytes > limit_bytes and self._move_to_client(graph, chunk, required_bytes, limit_bytes):
+            return None
         graph.withdraw(chunk)
         graph.dispatch(chunk)
         result_bytes, result_limit = graph.estimates.expected_bytes(chunk), self._parameters.result_limit
@@ -635,6 +640,36 @@ class Dispatcher:
             return Refuse(graph.number, chunk, least_bytes, limit_bytes)
         self._hand_out(free[0], graph, chunk, required_bytes)
         return None
+
+    def _note_copies(self, graph: Graph, chunk: int) -> int:
+        """Note that what a chunk reads of the user's process is copied into the store; return how much that is.
+
+        From now on it is counted as stored, and who reads it next needs no room for it.
+        """
+        copied_bytes = 0
+        for source in graph.inputs(chunk):
+            if source in graph.on_disk and (found := graph.objects[source]).is_copy:
+                self.objects.moved_to_memory(found)
+                copied_bytes += found.size_bytes
+        self.memory.stored_bytes += copied_bytes
+        return copied_bytes
+
+    def _move_to_client(self, graph: Graph, chunk: int, required_bytes: int, limit_bytes: int) -> bool:
+        """Leave a chunk to the user's process if there is no room but for the copies of what that has.
+
+        Whatever else reads a value that is too large to be copied goes there as well.
+        """
+        copies = {found for found in graph.objects_of(graph.inputs(chunk)) if found.is_copy}
+        if required_bytes - limit_bytes > sum([found.size_bytes for found in copies]):
+            return False
+        chunks = {chunk}
+        for _, source in [found.id for found in copies if found.size_bytes > limit_bytes]:
+            chunks.update(
+                [other for other in graph.successors[source] if graph.state[other] in (UNSCHEDULED, READY)]
+            )
+        graph.move_to_client(chunks)
+        self._dispatch_to_client(graph)
+        return True
 
     def request(self, reservation: int, size_bytes: int) -> None:
         """Note that bytes of the store are wanted for what is to come from elsewhere."""

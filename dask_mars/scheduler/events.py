@@ -40,6 +40,9 @@ class GraphPlan:
         Most workers to use at the same time.
     objects : mapping
         Of chunks whose value is a persisted object: its id.
+    copied_bytes : mapping
+        Of chunks whose value the user's process has, and which take room in the store when workers are to read
+        them: how much.
     run_ahead : bool
         Whether a chunk may be handed to a worker that is still to compute inputs of it.
     declared_bytes : sequence of int or None, optional
@@ -64,6 +67,7 @@ class GraphPlan:
     priorities: dict[int, float] = field(default_factory=dict)
     worker_limit: int | None = None
     objects: Mapping[int, ObjectId] = field(default_factory=dict)
+    copied_bytes: Mapping[int, int] = field(default_factory=dict)
     run_ahead: bool = True
     declared_bytes: Sequence[int | None] | None = None
     temporaries: Mapping[int, float] = field(default_factory=dict)
@@ -94,6 +98,7 @@ class ChunksFinished:
     `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
     there before: a slice is a view of what it was cut from. Of them `map_outputs` are read in parts, also from
     disk, and never put back into memory, and those `on_disk` are there already: the worker's arena had no room.
+    What the client has computed is in the store only while there are workers that read it.
     `peaks` has the bytes of shared memory that operands took while they ran, of those of which that is news.
     `steps_s` says of each chunk when it was begun, its inputs were loaded and its value was computed, on the clock
     of `time.perf_counter`; empty unless a listener wants it.
@@ -345,14 +350,17 @@ class RecallQueued:
 
 @dataclass(slots=True)
 class Spill:
-    """Write objects to disk, unless they are there already, and leave them in memory until that is answered."""
+    """Write objects to disk, and leave them in memory until that is answered.
+
+    What is there already, and copies of what the user's process has, are not written.
+    """
 
     objects: list[ObjectId]
 
 
 @dataclass(slots=True)
 class UseSpilled:
-    """Release the memory of an object: from now on it is read from disk.
+    """Release the memory of an object: from now on it is read from disk, or copied anew if it is a copy.
 
     `read_as` has the graphs that read it, and the chunk that it is there.
     """

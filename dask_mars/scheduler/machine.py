@@ -276,6 +276,8 @@ class Machine:
             graph.mark_dispatched(chunk)
         for chunk, id in plan.objects.items():
             self._objects.add_reader(graph, chunk, id)
+        if plan.copied_bytes and self.memory.is_limited:
+            self._objects.add_copies(graph, plan.copied_bytes)
         for chunk in finished:
             graph.after_finish(chunk)
         if not graph.unfinished_outputs:
@@ -290,13 +292,15 @@ class Machine:
         state = graph.state
         if event.worker != CLIENT:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
-        if event.sizes:
+        if event.sizes and event.worker == CLIENT:
+            self._objects.add_copies(graph, event.sizes)
+        elif event.sizes:
             self._objects.add(graph, event.sizes, event.map_outputs)
             for chunk in event.on_disk:
                 self._objects.moved_to_disk(graph.objects[chunk])
         if graph.offers is not None:
             graph.makers.update(dict.fromkeys(event.chunks, event.worker))
-        if self.memory.is_limited and (event.sizes or event.worker != CLIENT):
+        if self.memory.is_limited and event.worker != CLIENT:
             self._dispatcher.learn_sizes(graph, event)
         freed: list[int] = []
         all_inputs, unfinished_consumers, is_output = (
@@ -441,10 +445,11 @@ class Machine:
 
     def _object_spilled(self, event: ObjectSpilled, now_s: float) -> None:
         self.memory.spill_ended(event.size_bytes)
-        self.memory.can_spill = event.written
-        if not event.written:
-            self._disk_due_s = now_s + self.parameters.disk_delay_s
         found = self._objects.get(event.object)
+        if found is None or not found.is_copy:
+            self.memory.can_spill = event.written
+            if not event.written:
+                self._disk_due_s = now_s + self.parameters.disk_delay_s
         if found is None:
             return
         found.is_spilling = False

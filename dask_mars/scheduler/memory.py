@@ -138,13 +138,11 @@ class Memory:
         list of tuple of int
             Ids of objects, which are from now on being written.
         """
-        if not self.can_spill:
-            return []
         chosen: list[ObjectId] = []
         for found in objects:
             if missing_bytes <= 0:
                 break
-            if found in excluded:
+            if found in excluded or not (self.can_spill or found.is_copy):
                 continue
             found.is_spilling = True
             self.spilling_bytes += found.size_bytes

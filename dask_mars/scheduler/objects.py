@@ -43,11 +43,14 @@ class StoredObject:
         What it takes in memory.
     is_map_output : bool, optional
         Whether it is read in parts, from disk too, and never put back into memory.
+    is_copy : bool, optional
+        Whether the user's process has it as well. Such an object is never written: its memory is released, and it
+        is copied into the store once more when a worker is to read it.
 
     Attributes
     ----------
     is_on_disk : bool
-        Whether it is read from disk. What is in memory may have a file too.
+        Whether it is read from disk, or a copy that is not in the store. What is in memory may have a file too.
     is_spilling : bool
         Whether it is being written.
     is_read_ahead : bool
@@ -62,6 +65,7 @@ class StoredObject:
 
     __slots__ = (
         "id",
+        "is_copy",
         "is_map_output",
         "is_on_disk",
         "is_persisted",
@@ -72,8 +76,9 @@ class StoredObject:
         "size_bytes",
     )
 
-    def __init__(self, id: ObjectId, size_bytes: int, is_map_output: bool = False) -> None:
+    def __init__(self, id: ObjectId, size_bytes: int, is_map_output: bool = False, is_copy: bool = False) -> None:
         self.id = id
+        self.is_copy = is_copy
         self.is_map_output = is_map_output
         self.size_bytes = size_bytes
         self.is_on_disk = False
@@ -123,6 +128,14 @@ class Objects:
             found.readers.append((reader, chunk))
             if found.is_map_output:
                 self._map_outputs[id] = found
+
+    def add_copies(self, reader: Reader, sizes: Mapping[int, int]) -> None:
+        """Note that chunks of a graph are values of the user's process, of which the store has no copies yet."""
+        for chunk, size_bytes in sizes.items():
+            id = reader.number, chunk
+            found = self._objects[id] = reader.objects[chunk] = StoredObject(id, size_bytes, is_copy=True)
+            found.readers.append((reader, chunk))
+            self.moved_to_disk(found)
 
     def persist(self, id: ObjectId, size_bytes: int = 0, is_map_output: bool = False) -> None:
         """Note that the user refers to an object; of one that is not known, what it takes and is."""
@@ -214,6 +227,7 @@ class Objects:
             assert found.id == id
             assert found.is_persisted or found.readers, "an object is kept for nobody"
             assert not (found.is_on_disk and found.is_spilling), "what is on disk is being written"
+            assert not (found.is_copy and found.restoring_worker is not None), "a worker is to restore a copy"
             for reader, chunk in found.readers:
                 assert reader.objects[chunk] is found
                 assert (chunk in reader.on_disk) == (found.is_on_disk and not found.is_map_output)

@@ -581,6 +581,21 @@ class Store:
             arena.give_back(offset, size)
 
 
+def bytes_to_store(value: Any) -> int:
+    """Return the bytes that a value would take in the store, roughly; 0 where that is not seen at a glance."""
+    if isinstance(value, np.ndarray):
+        low, high = _byte_bounds(value) if value.size else (0, 0)
+        return min(value.nbytes, high - low)
+    kind = type(value)
+    if kind is bytes or kind is bytearray:
+        return len(value)
+    library = kind.__module__.partition(".")[0]
+    if library == "pandas" and hasattr(value, "memory_usage"):
+        # What strings take besides their addresses would take long to see.
+        return int(np.sum(value.memory_usage()))
+    return int(value.nbytes) if library == "pyarrow" and hasattr(value, "nbytes") else 0
+
+
 def still_used(owners: list[tuple[Block, Bytes]]) -> list[tuple[Block, Bytes]]:
     """Return those entries of a list that `Store.load` filled whose memory something else still refers to."""
     return [entry for entry in owners if sys.getrefcount(entry[1]) > _UNUSED_COUNT]

@@ -136,6 +136,60 @@ def test_one_that_is_larger_than_all_memory_is_refused_at_once(small):
     assert caught.value.limit_bytes <= 160 * MIB
 
 
+# -- what the user's process has ----------------------------------------------------------------------------------
+
+
+def test_arrays_of_the_user_that_are_larger_than_the_store(small, written):
+    values = np.random.default_rng(3).random((2000, 2000))
+    x = da.from_array(values, chunks=(250, 500))
+    lazy = ((x + 1) * (x - x.mean())).sum(axis=0)
+    np.testing.assert_allclose(lazy.compute(scheduler=small.get), lazy.compute(scheduler="threads"))
+    # They are in memory anyway.
+    assert not written
+    assert values.flags.writeable
+    assert eventually(lambda: not small.engine()._blocks.counts)
+
+
+def test_copies_of_many_arrays_of_the_user_come_and_go(small):
+    arrays = [np.full(MIB // 8, number) for number in range(24)]
+    firsts = [dask.delayed(np.sum)(array) for array in arrays]
+    total = dask.delayed(sum)(firsts)
+    again = [dask.delayed(lambda array, total: float(array.sum() / total))(array, total) for array in arrays]
+    most = 0
+    decref = small.engine()._blocks.decref_object
+
+    def note(ref: Any) -> None:
+        nonlocal most
+        most = max(most, small.engine()._blocks.stored_bytes)
+        decref(ref)
+
+    small.engine()._blocks.decref_object = note
+    assert sum(dask.compute(*again, scheduler=small.get)) == pytest.approx(1)
+    assert 4 * MIB < most <= 9 * MIB
+
+
+def test_frames_of_the_user_come_and_go(small):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": np.arange(2_000_000.0), "b": np.arange(2_000_000) % 7})
+    lazy = dd.from_pandas(frame, npartitions=20)
+    assert (lazy.a - lazy.a.mean()).std().compute(scheduler=small.get) == pytest.approx(frame.a.std())
+
+
+def test_what_is_too_large_to_be_copied_is_computed_where_it_is(small):
+    values = np.ones(20 * MIB)
+
+    def inspect(array: np.ndarray, number: int) -> tuple[int, float]:
+        return os.getpid(), float(array[number::1000].sum())
+
+    found = dask.compute(*[dask.delayed(inspect)(values, number) for number in range(4)], scheduler=small.get)
+    assert {pid for pid, _ in found} == {os.getpid()}
+    assert sum([total for _, total in found]) == pytest.approx(4 * len(values) / 1000, abs=4)
+
+
+# -- what else goes wrong -----------------------------------------------------------------------------------------
+
+
 def test_a_full_disk_is_an_error_with_its_path_and_sizes(small, monkeypatch, tmp_path):
     import errno
 

@@ -70,6 +70,9 @@ class Host:
         self.written: set[tuple[int, int]] = set()
         #: By graph, which worker is to put which chunk back into the store.
         self.loads: dict[int, dict[int, int]] = {}
+        #: What was copied from the user's process, whenever it was.
+        self.copied: list[tuple[int, int]] = []
+        self.done_in_client: list[int] = []
         self.ever_loaded: list[tuple[int, int]] = []
         self.announced: list[tuple[int, int]] = []
         self.ever_spilled: list[tuple[int, int]] = []
@@ -122,6 +125,8 @@ class Host:
                     self.loads.setdefault(graph, {})[source] = worker
                 for chunk in chunks:
                     for source in self.plans[graph].inputs[chunk]:
+                        if worker != CLIENT:
+                            self.copy(graph, source)
                         value = self.plans[graph].operand_of[source] < 0
                         ahead = worker != CLIENT and (graph, source) in self.hands[worker]
                         assert value or ahead or self.is_there(graph, source)
@@ -136,6 +141,10 @@ class Host:
                 assert self.stored.keys() >= set(objects)
                 assert not set(objects) & set(self.writing)
                 self.writing += objects
+            case UseSpilled(id, places) if self.is_copy(id):
+                assert places == [id]
+                assert id not in self.pinned()
+                del self.stored[id]
             case UseSpilled(id, places):
                 assert places == ([] if id in self.persisted else [id])
                 assert id in self.written
@@ -160,6 +169,16 @@ class Host:
                         place.pop(key) if isinstance(place, dict) else place.remove(key)
             case Interrupt():
                 pass
+
+    def is_copy(self, id: tuple[int, int]) -> bool:
+        return id[1] in self.plans[id[0]].copied_bytes
+
+    def copy(self, graph: int, chunk: int) -> None:
+        """Copy what the user's process has, unless that was done and is there still."""
+        id = graph, chunk
+        if self.is_copy(id) and id not in self.stored:
+            self.stored[id] = self.plans[graph].copied_bytes[chunk]
+            self.copied.append(id)
 
     def is_there(self, graph: int, chunk: int) -> bool:
         return (graph, chunk) in self.stored or (graph, chunk) in self.on_disk
@@ -191,6 +210,8 @@ class Host:
         sizes, on_disk = {}, []
         self.load(worker, graph, chunks)
         for chunk in chunks:
+            if worker == CLIENT:
+                self.done_in_client.append(chunk)
             self.hands[worker].remove((graph, chunk))
             size = self.sizes[chunk]
             if size and worker != CLIENT and chunk in self.overflowing:
@@ -241,7 +262,8 @@ class Host:
         id = self.writing.pop(0)
         if written and id in self.stored:
             self.written.add(id)
-        self.post(ObjectSpilled(id, self.sizes[id[1]], written))
+        size_bytes = self.plans[id[0]].copied_bytes.get(id[1], self.sizes[id[1]])
+        self.post(ObjectSpilled(id, size_bytes, written))
 
     def step(self) -> bool:
         """Let something happen; False if nothing can."""
@@ -308,6 +330,75 @@ def test_declared_bytes_hold_back_what_was_never_seen():
     host.run()
     assert host.finished == {1}
     assert host.peak_bytes <= 100
+
+
+# -- copies of what the user's process has ------------------------------------------------------------------------
+
+
+def values_read_twice(count: int, size: int) -> GraphPlan:
+    """Return a plan of values, of what reads each, of the total of that, and of what reads that and each value."""
+    inputs: list[tuple[int, ...]] = [()] * count
+    inputs += [(number,) for number in range(count)]
+    inputs.append(tuple(range(count, 2 * count)))
+    inputs += [(number, 2 * count) for number in range(count)]
+    operand_of = [0] * count + [1] * count + [2] + [3] * count
+    copied_bytes = dict.fromkeys(range(count), size)
+    return plan(*inputs, operand_of=operand_of, data=range(count), copied_bytes=copied_bytes)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_copies_are_made_as_they_are_needed_and_dropped_where_there_is_no_room(workers):
+    graph_plan = values_read_twice(8, 30)
+    host = Host([0] * len(graph_plan.inputs), limit=100, workers=workers)
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+    assert host.copied.count((1, 7)) + host.copied.count((1, 0)) >= 2
+    assert len(host.copied) > 8
+    assert host.peak_bytes <= 100
+    host.take_results(1)
+    assert host.stored_bytes == 0
+
+
+def test_copies_are_dropped_though_the_disk_has_failed():
+    graph_plan = values_read_twice(8, 30)
+    host = Host([0] * len(graph_plan.inputs), limit=100)
+    host.machine.memory.can_spill = False
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+    assert not host.machine.memory.can_spill
+
+
+def test_one_copy_serves_all_who_read_it():
+    graph_plan = plan((), *[(0,)] * 9, operand_of=[0] + [1] * 9, data=[0], copied_bytes={0: 60})
+    host = Host([0] * 10, limit=100, workers=3)
+    host.submit(graph_plan)
+    # It is counted once.
+    assert len(host.started) == 3
+    host.run()
+    assert host.copied == [(1, 0)]
+
+
+def test_what_is_too_large_to_be_copied_is_read_in_the_users_process():
+    inputs = [(), (), (0, 1), (0,), (1,), (2, 3)]
+    graph_plan = plan(*inputs, operand_of=[0, 0, 1, 2, 3, 4], data=[0, 1], copied_bytes={0: 300, 1: 10})
+    host = Host([0] * 6, limit=100, hard_limit=200)
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+    assert host.copied == [(1, 1)]
+    assert set(host.done_in_client) == {2, 3}
+
+
+def test_what_needs_too_much_besides_copies_is_refused():
+    graph_plan = plan((), (0,), data=[0], operand_of=[0, 1], copied_bytes={0: 10}, declared_bytes=[10, 300])
+    host = Host([0, 300], limit=100, hard_limit=200)
+    host.submit(graph_plan)
+    assert host.failed == {1: 1}
+
+
+# -- what is learnt -----------------------------------------------------------------------------------------------
 
 
 def test_what_operands_take_while_they_run_is_learnt():
