@@ -87,6 +87,7 @@ from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.store import arena as arenas
 from dask_mars.store.arena_capacity import arena_capacity, not_mapped
+from dask_mars.store.in_place_sealing import has_quotas
 from dask_mars.store.persisted import PersistedChunk, PersistedWeakRef, weak_reference_to
 from dask_mars.store.store import Store, bytes_to_store
 
@@ -148,7 +149,7 @@ class Engine:
             store_limit=settings.store_limit,
             memory_limit=most,
             result_limit=self._capacity_bytes if self._capacity_bytes < settings.memory_limit else None,
-            quota_slack_bytes=_slack_bytes(settings),
+            quota_slack_bytes=_slack_bytes(settings) if has_quotas(settings.arena_threshold_bytes) else None,
         )
         self._slack_bytes = (parameters.quota_slack_bytes or 0) * settings.num_workers
         self._machine = Machine(parameters)

@@ -33,6 +33,8 @@ class Graph:
         Makes the policy that decides on order and workers.
     slots : mapping, optional
         How many chunks each worker computes at the same time, by number.
+    credible_bytes : int or None, optional
+        As `Estimates` takes it.
     """
 
     __slots__ = (
@@ -78,6 +80,7 @@ class Graph:
         plan: GraphPlan,
         make_policy: Callable[[GraphView, Mapping[int, int]], Policy] = MemoryPolicy,
         slots: Mapping[int, int] | None = None,
+        credible_bytes: int | None = None,
     ) -> None:
         count = len(plan.inputs)
         self.number = number
@@ -128,7 +131,7 @@ class Graph:
         self.results_taken = False
         #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
         self.mean_s: float | None = None
-        self.estimates = Estimates(plan.operand_of, plan.declared_bytes)
+        self.estimates = Estimates(plan.operand_of, plan.declared_bytes, credible_bytes)
         #: Its objects by chunk, and the bytes of those on disk; the ledger keeps them up to date.
         self.objects: dict[int, StoredObject] = {}
         self.on_disk: dict[int, int] = {}

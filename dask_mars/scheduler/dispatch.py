@@ -352,7 +352,7 @@ class Dispatcher:
 
     def _hand_out(self, number: int, graph: Graph, chunk: int, required_bytes: int) -> None:
         """Give a worker a chunk that was dispatched, and nothing besides."""
-        required_bytes -= self._note_copies(graph, chunk)
+        required_bytes = max(required_bytes - self._note_copies(graph, chunk), 0)
         self.memory.reserve(graph.number, chunk, required_bytes, number)
         self._take(graph, chunk)
         worker = self.workers[number]
@@ -635,11 +635,20 @@ class Dispatcher:
         # What others of its kind have taken without asking, and what is a guess, it need not take.
         estimates = graph.estimates
         least_bytes = estimates.required_bytes(chunk) - estimates.private_bytes(chunk) + graph.disk_bytes(chunk)
-        if least_bytes > limit_bytes:
+        if least_bytes > limit_bytes and self._is_certain(graph, chunk, limit_bytes):
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, least_bytes, limit_bytes)
-        self._hand_out(free[0], graph, chunk, required_bytes)
+        self._hand_out(free[0], graph, chunk, min(required_bytes, limit_bytes))
         return None
+
+    def _is_certain(self, graph: Graph, chunk: int, limit_bytes: int) -> bool:
+        """Say whether a chunk needs more bytes than that for certain.
+
+        What is no more than declared may be false, and the quota refuses what is not.
+        """
+        if self._parameters.quota_slack_bytes is None:
+            return True
+        return graph.estimates.measured_bytes(chunk) + graph.disk_bytes(chunk) > limit_bytes
 
     def _note_copies(self, graph: Graph, chunk: int) -> int:
         """Note that what a chunk reads of the user's process is copied into the store; return how much that is.

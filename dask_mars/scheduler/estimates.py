@@ -17,10 +17,13 @@ class Estimates:
         Operand number of each chunk.
     declared_bytes : sequence of int or None, optional
         The bytes that each chunk's result is declared to take, None where nothing is said.
+    credible_bytes : int or None, optional
+        What is declared to take more than that says nothing; by default all is believed.
     """
 
     __slots__ = (
         "_count",
+        "_credible_bytes",
         "_declared",
         "_expected",
         "_learned",
@@ -30,9 +33,15 @@ class Estimates:
         "_total_bytes",
     )
 
-    def __init__(self, operand_of: Sequence[int], declared_bytes: Sequence[int | None] | None) -> None:
+    def __init__(
+        self,
+        operand_of: Sequence[int],
+        declared_bytes: Sequence[int | None] | None,
+        credible_bytes: int | None = None,
+    ) -> None:
         self._operand_of = operand_of
         self._declared = declared_bytes
+        self._credible_bytes = credible_bytes
         self._expected: dict[int, int] = {}
         #: Operands of which a result has been seen.
         self._learned: set[int] = set()
@@ -50,7 +59,7 @@ class Estimates:
         known = self._expected.get(operand)
         if known is None:
             declared = self._declared[chunk] if self._declared is not None else None
-            if declared is None:
+            if declared is None or (self._credible_bytes is not None and declared > self._credible_bytes):
                 # What results of this graph take as a rule is the best guess.
                 return self._total_bytes // max(self._count, 1)
             # The first chunk speaks for all until one has been computed.
@@ -84,6 +93,12 @@ class Estimates:
         if is_more:
             self._private[operand] = growth_bytes
         return is_more
+
+    def measured_bytes(self, chunk: int) -> int:
+        """Return the bytes that chunks of the same operand were seen to take, 0 where none was."""
+        operand = self._operand_of[chunk]
+        result_bytes = self._expected[operand] if operand in self._learned else 0
+        return max(result_bytes, self._peaks.get(operand, 0))
 
     def learn_growth(self, chunk: int, growth_bytes: int) -> None:
         """Note by how much memory was to grow while a chunk ran."""

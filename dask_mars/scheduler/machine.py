@@ -259,7 +259,9 @@ class Machine:
         limit = plan.worker_limit or parameters.num_workers
         slots = dict.fromkeys(range(min(limit, parameters.num_workers)), 1)
         make_policy = partial(POLICIES[parameters.policy], assignment=parameters.assignment)
-        graph = self._graphs[event.graph] = Graph(event.graph, plan, make_policy, slots)
+        # Where what a chunk takes is measured while it takes it, false declarations do no harm.
+        credible_bytes = parameters.memory_limit if parameters.quota_slack_bytes is not None else None
+        graph = self._graphs[event.graph] = Graph(event.graph, plan, make_policy, slots, credible_bytes)
         state = graph.state
         finished = []
         initial = []

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 _SHARE = 1 / 2
 
 
+def has_quotas(threshold_bytes: int | None) -> bool:
+    """Say whether workers count the memory of their arrays; the argument is as for `make_heap`."""
+    if threshold_bytes is None:
+        return False
+    try:
+        from dask_mars.store import _arena  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: int | None) -> Heap | None:
     """Have this thread's arrays built in an arena, and return what hands out its blocks.
 

@@ -18,7 +18,7 @@ import pytest
 from conftest import eventually, files
 
 import dask_mars
-from dask_mars.errors import RequestTooLarge, SpillDiskFull
+from dask_mars.errors import QuotaExceeded, SpillDiskFull
 
 MIB = 1 << 20
 
@@ -128,12 +128,49 @@ def test_one_chunk_that_is_larger_than_the_store_runs_alone(small):
     np.testing.assert_array_equal(x.compute(scheduler=small.get), x.compute(scheduler="threads"))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
 def test_one_that_is_larger_than_all_memory_is_refused_at_once(small):
+    pytest.importorskip("dask_mars.store._arena")
     x = da.random.default_rng(3).random((24_000, 1000), chunks=-1)
-    with pytest.raises(RequestTooLarge, match="192,000,000") as caught:
+    with pytest.raises(MemoryError, match="192,000,000") as caught:
         x.compute(scheduler=small.get)
-    assert caught.value.requested_bytes == 192_000_000
-    assert caught.value.limit_bytes <= 160 * MIB
+    assert isinstance(caught.value, QuotaExceeded)
+    assert caught.value.growth_bytes == 192_000_000
+    assert caught.value.limit_bytes == 160 * MIB
+    # What fits is computed after that as before.
+    assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
+
+
+# -- what is declared falsely -------------------------------------------------------------------------------------
+
+
+def first_items(block: np.ndarray) -> np.ndarray:
+    return block[:5, :10]
+
+
+def ones_of_two_dimensions(block: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(block, (200_000, 20_000))
+
+
+FALSELY_DECLARED: dict[str, Callable[[], da.Array]] = {
+    "zeros": lambda: da.zeros((200_000, 20_000), chunks=-1),
+    "a view of zeros": lambda: da.zeros((200_000, 20_000), chunks=-1).T[::-1],
+    "broadcast by the user": lambda: da.ones(20_000, chunks=-1).map_blocks(
+        ones_of_two_dimensions, chunks=((200_000,), (20_000,)), new_axis=0, dtype=float
+    ),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
+@pytest.mark.parametrize("name", FALSELY_DECLARED)
+def test_what_takes_less_than_it_is_declared_to_is_computed(name, small, written):
+    pytest.importorskip("dask_mars.store._arena")
+    x = FALSELY_DECLARED[name]()
+    lazy = x.map_blocks(first_items), x.map_blocks(first_items) + 1
+    ours, theirs = dask.compute(*lazy, scheduler=small.get), dask.compute(*lazy, scheduler="threads")
+    for found, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert not written
 
 
 # -- what the user's process has ----------------------------------------------------------------------------------

@@ -398,6 +398,26 @@ def test_what_needs_too_much_besides_copies_is_refused():
     assert host.failed == {1: 1}
 
 
+@pytest.mark.parametrize("declared", [150, 500])
+def test_what_is_declared_falsely_is_not_refused_where_quotas_hold(declared):
+    graph_plan = plan((), operand_of=[0], declared_bytes=[declared])
+    host = Host([1], limit=100, hard_limit=120, quota_slack_bytes=10)
+    host.submit(graph_plan)
+    # More than there can be is not reserved.
+    assert host.machine.memory.reserved_bytes <= 120
+    host.run()
+    assert host.finished == {1}
+
+
+def test_what_was_measured_is_refused_where_quotas_hold_too():
+    graph_plan = plan((), (0,), outputs=[1], operand_of=[0, 0])
+    host = Host([150, 150], limit=100, hard_limit=200, workers=1, quota_slack_bytes=10)
+    host.submit(graph_plan)
+    host.run()
+    assert host.failed == {1: 1}
+    assert host.refused[1].required_bytes == 150
+
+
 # -- what is learnt -----------------------------------------------------------------------------------------------
 
 
