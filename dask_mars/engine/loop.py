@@ -169,8 +169,6 @@ class Engine:
         self._start_failures = 0
         #: Whether a worker has come up, and was seen to leave some of the memory.
         self._is_up = False
-        #: Where workers write results that have no room in their arenas, if these are small.
-        self._overflow_directory: str | None = None
         self._closing = False
         self._stopped: BaseException | None = None
         self._pumping = False
@@ -249,7 +247,7 @@ class Engine:
             self._runs[run.number] = run
             if run.copied_bytes:
                 # What the user's process has leaves less for copies of it.
-                self._watch_memory()
+                self._measure_memory()
             self._handle(GraphSubmitted(run.number, run.plan))
 
         self._call_soon(command)
@@ -575,9 +573,7 @@ class Engine:
         process_role.enter_engine()
         try:
             if self._capacity_bytes < self.settings.memory_limit:
-                # Without a disk, what has no room in an arena fails, with the numbers.
-                with contextlib.suppress(SpillError):
-                    self._overflow_directory = self._spill_writer.make_directory()
+                self._offer_disk()
             for number in range(self.settings.num_workers):
                 self._start_worker(number)
             self._spill_writer.clear_abandoned()
@@ -706,6 +702,11 @@ class Engine:
             self._end_over_limit(number)
         self._handle(WorkersRenewed())
 
+    def _measure_memory(self, asked_bytes: int = 0) -> None:
+        """Have the limits follow what the processes take now, before something is decided that takes much."""
+        self._memory_watch.look(self.worker_pids(), self._in_hands_of)
+        self._adjust_limits(asked_bytes)
+
     def _adjust_limits(self, asked_bytes: int = 0) -> None:
         """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
         settings, watch = self.settings, self._memory_watch
@@ -768,6 +769,10 @@ class Engine:
         try:
             while self._events:
                 now = time.monotonic()
+                event = self._events[0]
+                if type(event) is ChunksFinished and event.on_disk:
+                    # What its worker had for itself, and was in the way, is free now.
+                    self._measure_memory()
                 machine = self._machine
                 stored = self._blocks.stored_bytes
                 known = machine.memory
@@ -777,7 +782,7 @@ class Engine:
                     known.hard_limit_bytes,
                 ):
                     self._decide(MemoryMeasured(stored, self._limit_bytes, self._hard_limit_bytes), now)
-                event = self._events.popleft()
+                self._events.popleft()
                 if listeners.active:
                     listeners.notify(self.view, event)
                 for instruction in self._decide(event, now):
@@ -814,8 +819,7 @@ class Engine:
                 self._control.grant(number, asked_bytes)
                 continue
             handle.asked_bytes = asked_bytes
-            self._memory_watch.look(self.worker_pids(), self._in_hands_of)
-            self._adjust_limits(asked_bytes)
+            self._measure_memory(asked_bytes)
             self._handle(QuotaRequested(number, *running, asked_bytes))
             if handle.asked_bytes and number not in self._machine.growing():
                 # Nobody else will answer.
@@ -830,10 +834,18 @@ class Engine:
     def _refuse_quota(self, worker: int, is_postponed: bool) -> None:
         memory = self._machine.memory
         others_bytes = memory.reserved_bytes - memory.reserved_by_worker.get(worker, 0)
+        if self._control.step(worker) == "seal":
+            # The result is there, and can go to disk as it is.
+            self._offer_disk()
         private_bytes = self._memory_watch.private_bytes
         figures = QuotaFigures(self.settings.memory_limit, memory.stored_bytes, others_bytes, private_bytes)
         self._workers[worker].asked_bytes = 0
         self._control.refuse(worker, POSTPONED if is_postponed else REFUSED, figures)
+
+    def _offer_disk(self) -> None:
+        """Let workers write results to disk that have no room; without a disk these fail, with the numbers."""
+        with contextlib.suppress(SpillError):
+            self._control.spill_directory = self._spill_writer.make_directory()
 
     # -- workers ----------------------------------------------------------------------------------------------
 
@@ -854,7 +866,6 @@ class Engine:
             inline_bytes=self.settings.inline_bytes,
             arena_threshold_bytes=self.settings.arena_threshold_bytes,
             idle_trim_s=self.settings.idle_trim_s,
-            overflow_directory=self._overflow_directory,
         )
         try:
             handle = WorkerHandle(start)

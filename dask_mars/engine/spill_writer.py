@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,8 @@ class SpillWriter:
         self._store = store
         self._root = root
         self._directory: SpillDirectory | None = None
+        #: Its own thread and the engine's make it.
+        self._making = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self.spilled_bytes = 0
         #: Its thread does not wait for what is written.
@@ -63,9 +66,10 @@ class SpillWriter:
         SpillError
             It cannot be made.
         """
-        if self._directory is None:
-            self._directory = SpillDirectory(self._root, codec=lz4_codec())
-        return str(self._directory.path)
+        with self._making:
+            if self._directory is None:
+                self._directory = SpillDirectory(self._root, codec=lz4_codec())
+            return str(self._directory.path)
 
     def write(self, name: str, ref: ObjectRef, answer: Answer) -> None:
         """Write a value to a file, some time later.

@@ -11,6 +11,7 @@ number are enough to find it; `graph.ids.SubtaskIds` makes the id that people ar
 
 from __future__ import annotations
 
+import os
 from array import array
 from typing import NamedTuple
 
@@ -34,6 +35,9 @@ _EAGER = slice(44, 48)
 _HELD = slice(48, 56)
 #: What was counted when it was refused: `QuotaFigures`.
 _FIGURES = slice(64, 96)
+
+#: Behind all parts: the length of the path of the directory for spilled values, and the path.
+_PATH_BYTES = 4096
 
 #: Noted of a graph none of whose chunks it is that a worker is busy with.
 NO_CHUNK = NUMBER_LIMIT - 1
@@ -81,7 +85,7 @@ def granted_bytes(part: memoryview) -> int:
 
 def page_bytes(workers: int) -> int:
     """Return the size of a control page, in whole pages of memory."""
-    return -(-workers * PART_BYTES // 4096) * 4096
+    return -(-workers * PART_BYTES // 4096) * 4096 + _PATH_BYTES
 
 
 def to_stop(part: memoryview) -> int:
@@ -107,6 +111,21 @@ class ControlPage:
         self._memory = memory
         #: What workers ask for, by number; more than there are.
         self._asked = memory.cast("Q")[_ASKED.start // 8 :: PART_BYTES // 8]
+
+    @property
+    def spill_directory(self) -> str | None:
+        """Where workers may write results for which there is no room; None until the engine has said so."""
+        field = self._memory[-_PATH_BYTES:]
+        length = int(field[:4].cast("I")[0])
+        return os.fsdecode(bytes(field[4 : 4 + length])) if length else None
+
+    @spill_directory.setter
+    def spill_directory(self, path: str) -> None:
+        field, name = self._memory[-_PATH_BYTES:], os.fsencode(path)
+        if len(name) <= _PATH_BYTES - 4:
+            # The length comes last: whoever reads it reads the path.
+            field[4 : 4 + len(name)] = name
+            field[:4].cast("I")[0] = len(name)
 
     def part_of(self, worker: int) -> memoryview:
         """Return all of a worker's part."""

@@ -50,8 +50,6 @@ class Start:
         Arrays of at least this size are built in the arena; None for none.
     idle_trim_s : float
         Idle seconds before memory is given back.
-    overflow_directory : str or None
-        Where results are written that have no room in the own arena; None if there always should be.
     """
 
     parent: int
@@ -68,7 +66,6 @@ class Start:
     inline_bytes: int
     arena_threshold_bytes: int | None
     idle_trim_s: float
-    overflow_directory: str | None
 
 
 # -- engine to worker -----------------------------------------------------------------------------------------

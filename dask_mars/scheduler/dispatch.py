@@ -259,6 +259,8 @@ class Dispatcher:
     def learn_sizes(self, graph: Graph, event: ChunksFinished) -> None:
         """Note what operands and their results have taken in the store."""
         new = graph.estimates.learn(event.chunks, event.fresh, event.peaks)
+        if event.on_disk:
+            graph.estimates.learn_overflow(event.on_disk)
         if not new:
             return
         # Chunks of these operands may be in hand with nothing reserved for them.

@@ -5,7 +5,7 @@ Pure bookkeeping, and a part of the state machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class Estimates:
@@ -28,6 +28,7 @@ class Estimates:
         "_expected",
         "_learned",
         "_operand_of",
+        "_overflowing",
         "_peaks",
         "_private",
         "_total_bytes",
@@ -49,6 +50,8 @@ class Estimates:
         self._peaks: dict[int, int] = {}
         #: Most bytes that operands were seen to take without asking.
         self._private: dict[int, int] = {}
+        #: Operands of which results have gone to disk for want of room.
+        self._overflowing: set[int] = set()
         #: Number of results that have been seen, and what they have added to the store.
         self._count = 0
         self._total_bytes = 0
@@ -95,8 +98,10 @@ class Estimates:
         return is_more
 
     def measured_bytes(self, chunk: int) -> int:
-        """Return the bytes that chunks of the same operand were seen to take, 0 where none was."""
+        """Return the bytes that chunks of an operand were seen to take; 0 where none was, or less would do."""
         operand = self._operand_of[chunk]
+        if operand in self._overflowing:
+            return 0
         result_bytes = self._expected[operand] if operand in self._learned else 0
         return max(result_bytes, self._peaks.get(operand, 0))
 
@@ -104,6 +109,10 @@ class Estimates:
         """Note by how much memory was to grow while a chunk ran."""
         operand = self._operand_of[chunk]
         self._peaks[operand] = max(growth_bytes, self._peaks.get(operand, 0))
+
+    def learn_overflow(self, chunks: Iterable[int]) -> None:
+        """Note that results had no room in memory and have gone to disk."""
+        self._overflowing.update([self._operand_of[chunk] for chunk in chunks])
 
     def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
         """Note what results have taken in the store, and operands while they ran.

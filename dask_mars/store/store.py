@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -157,6 +157,8 @@ class Store:
         StoreFull
             The system has no memory, or no addresses, for a copy.
         """
+        if type(value) not in (np.ndarray, MapOutput) or (type(value) is np.ndarray and value.dtype.hasobject):
+            return self._write_object(value, name, files)
         count = len(self.arenas)
         self._is_overflowing = True
         try:
@@ -252,7 +254,21 @@ class Store:
                 return arena
         return None
 
-    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
+    def _write_object(self, value: Any, name: str, files: SpillFiles) -> ObjectRef:
+        """Write what is pickled to a file, its buffers from where they lie."""
+        header, buffers, _ = self._pickled(value, self._thawed)
+        if len(header) > self.inline_bytes:
+            buffers.append(memoryview(header))
+        parts = tuple([(number, 0, buffer.nbytes) for number, buffer in enumerate(buffers)])
+        # What would be its blocks in memory: the file has a part for each.
+        blocks = tuple([(self.own, 0, buffer.nbytes) for buffer in buffers])
+        stored_header = None if len(header) > self.inline_bytes else header
+        return (SPILLED, (), files.write(name, buffers), (OBJECT, blocks, stored_header, parts))
+
+    def _pickled(
+        self, value: Any, thaw: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+    ) -> tuple[bytes, list[memoryview], int]:
+        """Return a value's pickle, the buffers that are not in it, and how many bytes that are together."""
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -262,9 +278,12 @@ class Store:
             buffers.append(raw)
             return False
 
-        thaw = frozen if freeze else self._thawed
         header = dumps(value, out_of_band, thaw)
-        total = sum(buffer.nbytes for buffer in buffers) + len(header)
+        return header, buffers, sum(buffer.nbytes for buffer in buffers) + len(header)
+
+    def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
+        thaw = frozen if freeze else self._thawed
+        header, buffers, total = self._pickled(value, thaw)
         if total <= self.inline_bytes:
             return (PICKLE, dumps(value, thaw=thaw) if buffers else header)
         blocks: list[Block] = []

@@ -110,8 +110,9 @@ class WorkerProcess:
         Of the control page, this worker's.
     idle_trim_s : float
         After how many idle seconds unused memory goes back to the system.
-    overflow : SpillFiles, optional
-        Where results go that the own arena has no room for at the moment; by default they fail.
+    overflow : callable, optional
+        Returns where results go that there is no room for at the moment, None if that is nowhere; by default they
+        fail.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class WorkerProcess:
         store: Store,
         part: memoryview,
         idle_trim_s: float,
-        overflow: SpillFiles | None = None,
+        overflow: Callable[[], SpillFiles | None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._store = store
@@ -502,12 +503,18 @@ class WorkerProcess:
         self._step[0] = SEAL
         try:
             result = results.pop()
+            files = None
             try:
                 ref = self._store.seal(result, inputs, in_place=True)
             except StoreFull as error:
-                if self._overflow is None or error.requested_bytes > error.capacity_bytes:
+                # No disk helps what fits no arena, and nobody wants what is to stop.
+                useless = error.requested_bytes > error.capacity_bytes or self._store.refusal[0] == STOPPED
+                files = None if useless else self._overflow()
+                if files is None:
                     raise
-                ref = self._store.seal_on_disk(result, inputs, f"{number}-{chunk}", self._overflow)
+            if files is not None:
+                # Not before the exception has let go of the pickle.
+                ref = self._store.seal_on_disk(result, inputs, f"{number}-{chunk}", files)
             # An array is read anew each time: what one task writes into it is not for others to see.
             if not is_stored(ref) and type(result) is not np.ndarray:
                 graph.values[chunk] = (result, None)
@@ -518,6 +525,9 @@ class WorkerProcess:
                 del result
                 ref = self._store.finish(ref, inputs)
                 graph.values[chunk] = (None, ref)
+            if files is not None:
+                # Whoever reads it may need what it took here.
+                self._trim()
         except (StoreFull, SpillError, MemoryError) as error:
             result = None
             if not self._was_refused(number, chunk, error, owners):

@@ -69,17 +69,23 @@ def main(descriptor: int) -> None:
         error = not_mapped(start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
         return
-    part = ControlPage(control.view(0, start.control_bytes).data).part_of(start.number)
+    page = ControlPage(control.view(0, start.control_bytes).data)
+    part = page.part_of(start.number)
     quota = None
     if heap is not None and threshold_bytes is not None:
         quota = limit_arrays(heap, threshold_bytes, part, start.wake)
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap, quota)
+
+    def overflow() -> SpillFiles | None:
+        directory = page.spill_directory
+        return None if directory is None else SpillFiles(directory, lz4_codec())
+
     process = WorkerProcess(
         connection,
         store,
         part,
         start.idle_trim_s,
-        None if start.overflow_directory is None else SpillFiles(start.overflow_directory, lz4_codec()),
+        overflow,
     )
     sys.stdout = Output(process.send_output, "stdout", sys.stdout)
     sys.stderr = Output(process.send_output, "stderr", sys.stderr)

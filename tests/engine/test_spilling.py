@@ -141,6 +141,37 @@ def test_one_that_is_larger_than_all_memory_is_refused_at_once(small):
     assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
 
 
+def lines(count: int) -> bytes:
+    return b"a line of text\n" * count
+
+
+def words(count: int) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"word": np.array([f"{number:0600d}" for number in range(count)], dtype=object)})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_is_not_numpys_goes_to_disk_where_there_is_no_room(count, small, tmp_path):
+    pytest.importorskip("dask_mars.store._arena")
+    made = [dask.delayed(lines, pure=False)(4_000_000 + number) for number in range(count)]
+    found = dask.compute(*made, scheduler=small.get)
+    assert list(found) == [lines(4_000_000 + number) for number in range(count)]
+    assert small.engine().spilled_bytes
+    assert files(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs arrays that are built in shared memory")
+def test_frames_of_strings_go_to_disk_where_there_is_no_room(small):
+    pytest.importorskip("dask_mars.store._arena")
+    pytest.importorskip("pandas")
+    frame = dask.delayed(words)(100_000).compute(scheduler=small.get)
+    assert int(frame.word.iloc[-1]) == 99_999
+    assert len(frame) == 100_000
+    assert small.engine().spilled_bytes
+
+
 # -- what is declared falsely -------------------------------------------------------------------------------------
 
 

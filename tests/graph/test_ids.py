@@ -139,8 +139,18 @@ def test_each_worker_has_a_cache_line_of_its_own(page):
 
 
 def test_page_has_room_for_every_worker():
-    assert page_bytes(1) == page_bytes(32) == 4096
-    assert page_bytes(33) == 8192
+    assert page_bytes(1) == page_bytes(32)
+    assert page_bytes(33) == page_bytes(32) + 4096
+
+
+def test_page_has_the_path_of_the_directory_for_results():
+    page = ControlPage(memoryview(bytearray(page_bytes(2))))
+    assert page.spill_directory is None
+    page.spill_directory = "/tmp/ärger/spilled"
+    assert page.spill_directory == "/tmp/ärger/spilled"
+    assert page.part_of(1) == bytes(PART_BYTES)
+    page.spill_directory = "/tmp/" + "x" * 5000
+    assert page.spill_directory == "/tmp/ärger/spilled"
 
 
 @pytest.mark.parametrize("written", range(SUBTASK_ID_BYTES))

@@ -418,6 +418,15 @@ def test_what_was_measured_is_refused_where_quotas_hold_too():
     assert host.refused[1].required_bytes == 150
 
 
+def test_what_can_go_to_disk_at_once_is_not_refused_for_what_it_took():
+    graph_plan = plan((), (0,), (0,), outputs=[1, 2], operand_of=[0, 0, 0])
+    host = Host([150, 150, 150], limit=100, hard_limit=200, workers=1, quota_slack_bytes=10)
+    host.overflowing = {0, 1, 2}
+    host.submit(graph_plan)
+    host.run()
+    assert host.finished == {1}
+
+
 # -- what is learnt -----------------------------------------------------------------------------------------------
 
 
