@@ -140,7 +140,6 @@ class GraphRun:
     def __post_init__(self) -> None:
         self.refs = [None] * len(self.graph)
         self.values = dict(self.graph.values)
-        self.copied_bytes = dict(self.plan.copied_bytes)
         count = len(self.graph)
         durations_s, stored_bytes = array("f", [-1.0]) * count, array("q", [0]) * count
         self.measurements = ChunkMeasurements(self.number, self.graph.keys, durations_s, stored_bytes)

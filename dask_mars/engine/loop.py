@@ -228,7 +228,8 @@ class Engine:
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
         """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
-        return GraphRun(self._next_number(), graph, plan, 0, observed, values_wanted)
+        number, copied_bytes = self._next_number(), dict(plan.copied_bytes)
+        return GraphRun(number, graph, plan, 0, observed, values_wanted, copied_bytes=copied_bytes)
 
     def _next_number(self) -> int:
         # A subtask's id has four bytes for it. Nothing that bears a number lives until it comes round again.
