@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import select
 import signal
@@ -67,8 +68,8 @@ _FLUSH_S = 0.001
 #: How often the socket is looked at while there is work.
 _POLL_S = 0.0005
 #: How often an idle worker looks whether inputs of tasks that have ended are still in use, before it collects
-#: garbage.
-_LOOKS_BEFORE_COLLECTION = 5
+#: garbage. After that it looks less and less often.
+_RETAINED_LOOK_S, _LOOKS_BEFORE_COLLECTION, _LONGEST_LOOK_S = 0.05, 5, 1.0
 
 
 class _Graph:
@@ -196,24 +197,27 @@ class WorkerProcess:
 
     def _wait_for_messages(self) -> bool:
         """Wait for messages; False at the end."""
-        looks = 0
+        looks, look_s = 0, _RETAINED_LOOK_S
+        trim_due_s = time.perf_counter() + self._idle_trim_s
         while True:
-            if self._outbox.retained:
-                timeout_s = 0.05
-            elif self._trimmed:
-                timeout_s = None
-            else:
-                timeout_s = self._idle_trim_s
-            if self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+            timeouts_s = [look_s] if self._outbox.retained else []
+            if not self._trimmed:
+                timeouts_s.append(max(trim_due_s - time.perf_counter(), 0.0))
+            # In whole milliseconds, rounded up: it is not to come back before it is time.
+            if self._poll.poll(math.ceil(min(timeouts_s) * 1000) if timeouts_s else None):
                 return self._receive(wait=True)
             if self._outbox.retained:
                 looks += 1
                 if looks == _LOOKS_BEFORE_COLLECTION:
                     # Exceptions go in circles with their frames, and an idle process has no reason to collect.
                     gc.collect()
+                elif looks > _LOOKS_BEFORE_COLLECTION:
+                    look_s = min(2 * look_s, _LONGEST_LOOK_S)
                 self._outbox.check_retained()
                 self._outbox.flush(time.perf_counter())
-            elif not self._trimmed:
+            if not self._trimmed and time.perf_counter() >= trim_due_s:
+                # Garbage that nobody collects while there is nothing to do may hold what is to go back.
+                gc.collect()
                 self._trim()
 
     def _receive(self, wait: bool) -> bool:
@@ -235,6 +239,7 @@ class WorkerProcess:
             for chunk in message.chunks:
                 graph.values.pop(chunk, None)
                 graph.restores.discard(chunk)
+            self._trimmed = False
 
     def _on_moved(self, message: messages.Moved) -> None:
         graph = self._graphs.get(message.graph)
@@ -255,6 +260,7 @@ class WorkerProcess:
 
     def _on_forget(self, message: messages.Forget) -> None:
         self._graphs.pop(message.graph, None)
+        self._trimmed = False
 
     def _on_context(self, message: messages.Context) -> None:
         self._contexts = {message.number: message.payload, **self._contexts}
@@ -677,6 +683,12 @@ class WorkerProcess:
     def _trim(self) -> None:
         self._trimmed = True
         self._store.trim()
+        # Arrow has an allocator of its own, which keeps what pandas' strings had.
+        arrow = sys.modules.get("pyarrow")
+        if arrow is not None:
+            # Its import may have failed half way.
+            with contextlib.suppress(Exception):
+                arrow.default_memory_pool().release_unused()
         # Without glibc there is no such function, and its allocator has ways of its own.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
