@@ -25,6 +25,7 @@ from dask_mars.scheduler.events import (
     GraphSubmitted,
     ObjectSpilled,
     WorkerLost,
+    WorkerRetired,
     WorkerStarted,
 )
 
@@ -171,6 +172,10 @@ class EventLog(Listener):
             args |= _failure(engine, *event.running)
         file.note(file.instant, "worker lost", engine.number, pid, now_s, args)
 
+    def _on_retired(self, file: TraceFile, engine: EngineView, event: WorkerRetired, now_s: float) -> None:
+        pid = self._pids.pop((engine.number, event.worker), None)
+        file.note(file.instant, "worker retired", engine.number, pid, now_s, {"worker": event.worker})
+
     def _on_spilled(self, file: TraceFile, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s:
             graph, chunk = event.object
@@ -224,6 +229,7 @@ class EventLog(Listener):
         ChunkFailed: _on_failed,
         WorkerStarted: _on_started,
         WorkerLost: _on_lost,
+        WorkerRetired: _on_retired,
         ObjectSpilled: _on_spilled,
         ProcessesMeasured: _on_measured,
         FinishGraph: _on_graph_finished,

@@ -161,6 +161,13 @@ class WorkerLost:
 
 
 @dataclass(slots=True)
+class WorkerRetired:
+    """A worker with nothing in hand was told to end, for want of work; `WorkerStarted` says when it is back."""
+
+    worker: int
+
+
+@dataclass(slots=True)
 class GraphCancelled:
     """The user does not want the graph any more."""
 
@@ -291,6 +298,7 @@ Event = (
     | ChunksReturned
     | WorkerStarted
     | WorkerLost
+    | WorkerRetired
     | GraphCancelled
     | ResultsTaken
     | ResultsPersisted

@@ -59,6 +59,7 @@ from dask_mars.scheduler.events import (
     UseRestored,
     UseSpilled,
     WorkerLost,
+    WorkerRetired,
     WorkersRenewed,
     WorkerStarted,
 )
@@ -94,6 +95,7 @@ class Machine:
             ChunksReturned: self._chunks_returned,
             WorkerStarted: self._worker_started,
             WorkerLost: self._worker_lost,
+            WorkerRetired: self._worker_retired,
             GraphCancelled: self._graph_cancelled,
             ResultsTaken: self._results_taken,
             ResultsPersisted: self._results_persisted,
@@ -413,6 +415,10 @@ class Machine:
         for number in dict.fromkeys(number for number, _ in in_hand):
             if number in self._graphs:
                 self._maybe_forget(self._graphs[number])
+
+    def _worker_retired(self, event: WorkerRetired, now_s: float) -> None:
+        # Should it have something in hand after all, it will not begin that.
+        self._worker_lost(WorkerLost(event.worker, None, was_up=False), now_s)
 
     def _graph_cancelled(self, event: GraphCancelled, now_s: float) -> None:
         graph = self._graphs.get(event.graph)

@@ -23,6 +23,7 @@ from dask_mars.scheduler.events import (
     MemoryMeasured,
     ResultsTaken,
     WorkerLost,
+    WorkerRetired,
     WorkerStarted,
 )
 from dask_mars.scheduler.log import LogError, as_plain, first_line, from_plain, line, read
@@ -52,6 +53,7 @@ def a_log() -> list[str]:
         GraphSubmitted(1, graph),
         *both,
         ResultsTaken(1),
+        WorkerRetired(0),
     )
 
 

@@ -21,6 +21,7 @@ from dask_mars.scheduler.events import (
     Run,
     TimePassed,
     WorkerLost,
+    WorkerRetired,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine
@@ -339,6 +340,22 @@ def test_work_of_a_lost_worker_goes_to_another():
     machine = CheckedMachine(workers=2)
     machine.submit((), (0,))
     assert machine.post(WorkerLost(0, running=None)) == [Run(1, 1, [0])]
+
+
+def test_what_is_submitted_while_all_workers_are_retired_waits_for_one():
+    machine = CheckedMachine(workers=2, allowed_worker_losses=0)
+    for worker in (0, 1):
+        assert machine.post(WorkerRetired(worker)) == []
+    assert machine.submit(()) == []
+    assert machine.machine.stalled() == []
+    assert machine.machine.next_due_s() is None
+    assert machine.post(WorkerStarted(1)) == [Run(1, 1, [0])]
+
+
+def test_retiring_is_held_against_no_chunk():
+    machine = CheckedMachine(workers=2, allowed_worker_losses=0)
+    machine.submit((), unrepeatable=frozenset({0}))
+    assert machine.post(WorkerRetired(0)) == [Run(1, 1, [0])]
 
 
 def test_fatal_loss_cancels_what_else_the_lost_worker_had():

@@ -30,6 +30,7 @@ from dask_mars.scheduler.events import (
     Run,
     TimePassed,
     WorkerLost,
+    WorkerRetired,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
@@ -252,6 +253,10 @@ class World:
                     self.delay(computation, chunk, losses)
         self.post(WorkerLost(worker, running))
 
+    def retire(self, worker: int) -> None:
+        assert not self.hands.pop(worker)
+        self.post(WorkerRetired(worker))
+
     def start(self, worker: int) -> None:
         self.hands[worker] = []
         self.post(WorkerStarted(worker))
@@ -376,6 +381,12 @@ class RandomWorld(RuleBasedStateMachine):
         self.world.lose(worker, running)
         if restart:
             self.world.start(worker)
+
+    @precondition(lambda self: not all(hand for worker, hand in self.world.hands.items() if worker != CLIENT))
+    @rule(data=st.data())
+    def retire_worker(self, data: st.DataObject) -> None:
+        idle = self.world.hands.keys() - {CLIENT, *self.world.busy()}
+        self.world.retire(data.draw(st.sampled_from(sorted(idle))))
 
     @precondition(lambda self: len(self.world.hands) <= WORKERS)
     @rule(data=st.data())
