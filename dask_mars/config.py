@@ -60,7 +60,9 @@ class Settings:
     start_timeout_s : float
         How long a worker process may take to get ready.
     idle_trim_s : float
-        Idle seconds after which a worker gives unused memory back to the system.
+        Idle seconds after which unused memory goes back to the system.
+    idle_timeout_s : float or None
+        Seconds without work after which the worker processes end; None for never.
     policy : str
         In which order chunks run, and on which workers: the name of a scheduling policy.
     assignment : {"breadth-first", "depth-first"}
@@ -87,6 +89,7 @@ class Settings:
     cancel_grace_s: float
     start_timeout_s: float
     idle_trim_s: float
+    idle_timeout_s: float | None
     policy: str
     assignment: Literal["breadth-first", "depth-first"]
     resources: dict[str, float]
@@ -141,6 +144,7 @@ def settings(
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
         idle_trim_s=_seconds("idle-trim"),
+        idle_timeout_s=None if get("idle-timeout") is None else _seconds("idle-timeout"),
         policy=str(get("policy")) if policy is None else policy,
         assignment=get("assignment"),
         resources=_resources(get("resources") if resources is None else resources),

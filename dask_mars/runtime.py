@@ -29,7 +29,8 @@ class Runtime:
     """Worker processes around a shared store on this machine.
 
     It starts at the first call and ends when it is closed, at the latest with the interpreter. Threads may share
-    it.
+    it. Without work the processes end after ``dask-mars.idle-timeout`` and start again at the next computation;
+    persisted data stay.
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ class Runtime:
             ``workers``: of each its number, its process id, the Dask key of what it is
             running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and how many chunks
             it has in hand. ``store``: bytes that it holds, may hold, has reserved for what is in hand, and has
-            written to disk since the start. Empty if no workers are running.
+            written to disk since the start. Empty if the runtime is not running.
         """
         with self._lock:
             engine = self._engine
@@ -222,7 +223,7 @@ class Runtime:
             By the number of the computation and the name of the layer: ``count``, how many chunks were computed,
             ``total_s`` and ``mean_s``, how long that took, sealing included, and ``stored_bytes``, what their
             values took in the store, without small ones, which are not there. Chunks of a chain that runs as one
-            belong to the layer of the last. Empty if no workers are running.
+            belong to the layer of the last. Empty if the runtime is not running.
         """
         with self._lock:
             engine = self._engine

@@ -6,6 +6,7 @@ import click
 
 from benchmarks import options
 from studies.expressions import expressions
+from studies.idle import idle
 from studies.operands import operands
 from studies.ordering import ordering
 from studies.policies import policies
@@ -21,7 +22,7 @@ def main() -> None:
     """Look at one part of dask_mars: its order, its records, its store, where time goes."""
 
 
-for command in (expressions, operands, ordering, policies, preparation, profile, records, simulate, store):
+for command in (expressions, idle, operands, ordering, policies, preparation, profile, records, simulate, store):
     main.add_command(command)
 
 

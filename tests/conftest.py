@@ -48,7 +48,10 @@ shared_hosts: list[Any] = []
 @contextlib.contextmanager
 def shared_runtime(num_workers: int) -> Iterator[Runtime]:
     """Run a runtime that several tests use, and that each of them has to leave empty."""
-    with Runtime(num_workers) as runtime:
+    # Other tests may take long, and it is to have its workers still when they are done.
+    with dask.config.set({"dask-mars.idle-timeout": None}):
+        runtime = Runtime(num_workers)
+    with runtime:
         engine = runtime.engine()
         assert eventually(lambda: len(engine.worker_pids()) == num_workers, 10)
         _shared.append(runtime)

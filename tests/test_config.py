@@ -52,6 +52,7 @@ def test_every_setting_is_described():
         ("num-workers", "two"),
         ("retries", -1),
         ("idle-trim", 10),
+        ("idle-timeout", 600),
         ("arena-threshold", []),
         ("unknown", 1),
         ("expressions", {"evaluator": "quick"}),
@@ -97,6 +98,7 @@ def test_every_default_resolves_to_a_number():
     assert settings.arena_threshold_bytes == 16 << 10
     assert (settings.retry_delay_s, settings.retry_delay_limit_s, settings.allowed_worker_losses) == (0.1, 10.0, 3)
     assert (settings.cancel_grace_s, settings.start_timeout_s, settings.idle_trim_s) == (0.2, 60.0, 10.0)
+    assert settings.idle_timeout_s == 600.0
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,8 @@ def test_every_default_resolves_to_a_number():
         ("retries", 4, "retries", 4),
         ("arena-threshold", "1 MiB", "arena_threshold_bytes", 1 << 20),
         ("arena-threshold", None, "arena_threshold_bytes", None),
+        ("idle-timeout", "1 hour", "idle_timeout_s", 3600.0),
+        ("idle-timeout", None, "idle_timeout_s", None),
     ],
 )
 def test_settings_come_from_the_configuration(name, text, field, expected):

@@ -56,17 +56,23 @@ class Cancellation:
 
     def next_s(self) -> float | None:
         """Return when there is something to do."""
+        # What is in time needs no look: an engine without work is not to be woken for it.
+        while self._heap and self._is_over(*self._heap[0][2:4]):
+            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
+
+    def _is_over(self, handle: WorkerHandle, graph: int) -> bool:
+        """Say whether a worker process is gone, or was to be up and is."""
+        return self._workers.get(handle.number) is not handle or (graph == 0 and handle.ready)
 
     def enforce(self, now_s: float) -> None:
         """Do what is due."""
         while self._heap and self._heap[0][0] <= now_s:
             _, _, handle, graph, end_s = heapq.heappop(self._heap)
-            if self._workers.get(handle.number) is not handle:
+            if self._is_over(handle, graph):
                 continue
             if graph == 0:
-                if not handle.ready:
-                    handle.kill()
+                handle.kill()
             elif any(number == graph for number, _ in self._in_hand(handle.number)):
                 self._stop(handle, graph, now_s, end_s)
 

@@ -75,7 +75,7 @@ def explain(
     """
     memory = machine.memory
     lines = [
-        f"{len(pids)} workers; the store holds {format_bytes(memory.stored_bytes)} of "
+        f"{_workers(len(pids))}; the store holds {format_bytes(memory.stored_bytes)} of "
         f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for what "
         f"is in hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
@@ -105,6 +105,10 @@ def explain(
             waits = _waits_for_memory(runs[graph], chunk, required_bytes)
             lines.append(f"{runs[graph].name_of(chunk)} is next and {waits}")
     return "\n".join(lines)
+
+
+def _workers(count: int) -> str:
+    return f"{count} workers" if count else "no workers, which start with the next computation"
 
 
 def explain_chunk(

@@ -29,6 +29,7 @@ from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.executor import Executor
 from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.idle import EndingWorkers, IdleClock
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.engine.memory_account import MemoryAccount, measure_processes
@@ -80,6 +81,7 @@ from dask_mars.scheduler.events import (
     ResultsTaken,
     TimePassed,
     WorkerLost,
+    WorkerRetired,
     WorkersRenewed,
     WorkerStarted,
 )
@@ -107,8 +109,9 @@ _LEAST_STORE_BYTES = 1 << 25
 #: By how much the memory of all workers together may grow without a word: this part of the limit, and at most so
 #: many bytes each. It is taken off what the store may hold.
 _SLACK_SHARE, _MOST_SLACK_BYTES = 32, 1 << 26
-#: How often is looked for persisted objects that nobody wants any more, if nothing else happens.
-_PERSISTED_S = 0.05
+#: How often is looked for persisted objects that nobody wants any more, if nothing else happens; and how often
+#: once there has been no work for long.
+_PERSISTED_S, _PERSISTED_IDLE_S = 0.05, 1.0
 #: How often a thread that waits for an answer looks whether the engine still lives.
 _ANSWER_S = 0.5
 #: How often is looked whether there is anything that could happen.
@@ -212,6 +215,8 @@ class Engine:
             self._renew_workers,
         )
 
+        self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
+        self._ending = EndingWorkers(_EXIT_S)
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
@@ -618,6 +623,7 @@ class Engine:
             self._commands.popleft()()
         if gone:
             self._release_persisted([self._gone.popleft() for _ in range(gone)])
+        self._see_to_retired()
         if woken:
             self._see_to_quotas()
         now = time.monotonic()
@@ -633,6 +639,7 @@ class Engine:
             self._write(handle)
         # After the messages: what an interrupted worker is to give back it reads before it goes on.
         self._cancellation.enforce(now)
+        self._give_back(now)
 
     def _release_persisted(self, gone: list[PersistedWeakRef]) -> None:
         known = self._registry.persisted
@@ -738,15 +745,15 @@ class Engine:
                 handle.send(Trim())
 
     def _timeout_s(self) -> float | None:
-        deadline_s = self._cancellation.next_s()
-        if not self._runs and not self._registry.persisted and deadline_s is None:
-            return None
-        times = [due for due in (self._machine.next_due_s(), deadline_s) if due is not None]
+        now_s = time.monotonic()
+        idle_s = self._idle.next_s(self.store.is_trimmed, bool(self._workers))
+        times = [self._cancellation.next_s(), idle_s, self._ending.next_s(now_s)]
         if self._runs:
-            times.append(self._memory_watch.next_s)
+            times += [self._machine.next_due_s(), self._memory_watch.next_s, now_s + _LIVENESS_S]
         if self._registry.persisted:
-            times.append(time.monotonic() + _PERSISTED_S)
-        return max(min([time.monotonic() + _LIVENESS_S, *times]) - time.monotonic(), 0.0)
+            times.append(now_s + (_PERSISTED_IDLE_S if self._idle.is_trim_due(now_s) else _PERSISTED_S))
+        next_s = min([due_s for due_s in times if due_s is not None], default=None)
+        return None if next_s is None else max(next_s - now_s, 0.0)
 
     def _end_stalled(self) -> None:
         """Let computations fail that would wait for ever."""
@@ -876,6 +883,8 @@ class Engine:
         self._selector.register(handle.socket, selectors.EVENT_READ, handle)
         if handle.exit_descriptor is not None:
             self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
+        # Nothing else may happen before it is up, and it waits for its first message.
+        self._write(handle)
         self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
         # Work is sent before the process is up: the socket keeps it until then.
         self._handle(WorkerStarted(number))
@@ -927,12 +936,8 @@ class Engine:
         number = handle.number
         if self._workers.get(number) is not handle:
             return
-        self._selector.unregister(handle.socket)
-        if handle.exit_descriptor is not None:
-            self._selector.unregister(handle.exit_descriptor)
+        self._leave(handle)
         code = handle.close()
-        del self._workers[number]
-        self._memory_watch.remove(number)
         if not handle.ready:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
@@ -942,6 +947,14 @@ class Engine:
             self._blocks.decref(block)
         self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
         self._start_worker(number)
+
+    def _leave(self, handle: WorkerHandle) -> None:
+        """Have nothing to do with a worker process any more."""
+        del self._workers[handle.number]
+        self._memory_watch.remove(handle.number)
+        self._selector.unregister(handle.socket)
+        if handle.exit_descriptor is not None:
+            self._selector.unregister(handle.exit_descriptor)
 
     def _record_death(
         self,
@@ -972,11 +985,38 @@ class Engine:
                 run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, attempts)
         return running
 
+    # -- without work -----------------------------------------------------------------------------------------
+
+    def _give_back(self, now_s: float) -> None:
+        """Give back what nobody uses: after some time without work free memory, after more the workers."""
+        has_work = bool(self._runs or self._registry.reservations)
+        # A worker that is starting may never be ready, of which somebody has to hear.
+        self._idle.note(has_work or not all(handle.ready for handle in self._workers.values()), now_s)
+        if self._idle.is_trim_due(now_s) and not self.store.is_trimmed:
+            self.store.trim()
+        if self._idle.is_end_due(now_s):
+            for handle in list(self._workers.values()):
+                self._leave(handle)
+                self._ending.add(handle)
+                self._handle(WorkerRetired(handle.number))
+
+    def _see_to_retired(self) -> None:
+        """Release what workers had that have ended for want of work; if there is some, start them again."""
+        for handle in self._ending.collect(time.monotonic()):
+            for block in handle.retained:
+                self._blocks.decref(block)
+            self._registry.trim_arena(handle.number)
+        if self._runs and len(self._workers) < self.settings.num_workers:
+            for number in range(self.settings.num_workers):
+                if number not in self._workers and number not in self._ending:
+                    self._start_worker(number)
+
     # -- the end ----------------------------------------------------------------------------------------------
 
     def _shut_down(self) -> None:
         """End the workers, politely and then not, and close everything."""
-        for handle in self._workers.values():
+        handles = [*self._workers.values(), *self._ending]
+        for handle in handles:
             handle.send(Exit())
             with contextlib.suppress(OSError):
                 handle.socket.setblocking(True)
@@ -984,7 +1024,7 @@ class Engine:
                 handle.write()
         # This thread is the workers' parent: were it to end first, the system would kill them.
         deadline = time.monotonic() + _EXIT_S
-        for handle in self._workers.values():
+        for handle in handles:
             while handle.process.poll() is None and time.monotonic() < deadline:
                 # A worker that is not up yet has nothing to end politely either.
                 if self._busy(handle) or not handle.ready:
@@ -1025,7 +1065,7 @@ class Engine:
         self._closing = True
         # A thread that does not exist here may have held it.
         self._descriptors_lock = threading.Lock()
-        for handle in self._workers.values():
+        for handle in [*self._workers.values(), *self._ending]:
             with contextlib.suppress(OSError):
                 handle.close_descriptors()
             # Not this process's child.

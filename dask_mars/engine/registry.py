@@ -258,10 +258,14 @@ class Registry:
             if not files:
                 del self.files[graph]
 
+    def trim_arena(self, arena: int) -> None:
+        """Give the free pages of an arena back to the system whose worker has ended."""
+        self.store.trim_arena(arena, self.blocks.live(arena))
+
     def _release_block(self, arena: int, offset: int, size_bytes: int) -> None:
         """Give a block that nobody refers to any more back to its allocator."""
-        if self.is_short and arena != self.store.own:
-            # Its worker may be busy for long, or wait for this very memory.
+        if arena != self.store.own and (self.is_short or arena not in self.workers):
+            # Its worker may be busy for long, or wait for this very memory, or have ended for want of work.
             self.store.arenas[arena].give_back(offset, size_bytes)
         if arena == self.store.own:
             self.store.release(offset)

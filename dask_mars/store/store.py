@@ -89,6 +89,8 @@ class Store:
         self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
         #: Whether what has no room in the own arena gets one for itself.
         self._is_overflowing = False
+        #: Whether no block was released since `trim`. Arrays release theirs by themselves.
+        self.is_trimmed = True
 
     # -- sealing ----------------------------------------------------------------------------------------------
 
@@ -588,9 +590,11 @@ class Store:
     def release(self, offset: int) -> None:
         """Free a block of the own arena."""
         self.allocator.free(offset)
+        self.is_trimmed = False
 
     def trim(self) -> None:
-        """Give the pages of all free blocks back to the system."""
+        """Give the pages of all free blocks of the own arena back to the system."""
+        self.is_trimmed = True
         if self._heap is not None:
             # Arrays may be taking blocks meanwhile.
             self._heap.trim()
@@ -598,6 +602,20 @@ class Store:
         arena = self.arenas[self.own]
         for offset, size in self.allocator.free_ranges():
             arena.give_back(offset, size)
+
+    def trim_arena(self, number: int, live: Iterable[tuple[int, int]]) -> None:
+        """Give the free pages of an arena that no process allocates from back to the system.
+
+        Parameters
+        ----------
+        number : int
+            The arena's.
+        live : iterable of (int, int)
+            Offset and size in bytes of the blocks in it that are in use.
+        """
+        arena = self.arenas[number]
+        for offset, size_bytes in Allocator(arena.capacity_bytes, live).free_ranges():
+            arena.give_back(offset, size_bytes)
 
 
 def bytes_to_store(value: Any) -> int:

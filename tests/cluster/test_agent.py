@@ -27,6 +27,7 @@ from distributed.utils_test import async_poll_for, gen_cluster
 from dask_mars.cluster.agent import MarsWorker
 from dask_mars.cluster.local import LocalMarsCluster
 from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.metrics import STORED
 from dask_mars.cluster.partition.subtasks import cut, place
 from dask_mars.cluster.stored_result import StoredResult, release_unread
 from dask_mars.cluster.subtask_spec import Packer, Unsendable
@@ -293,6 +294,20 @@ async def test_an_agent_that_is_closed_does_not_wait_for_its_subtasks(client, sc
     await agent.close()
     assert not engine.alive
     assert future.status == "pending"
+
+
+@gen_cluster(
+    client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker, config={"dask-mars.idle-timeout": "50 ms"}
+)
+async def test_results_outlive_the_worker_processes_of_an_agent(client, scheduler, agent):
+    first = submit(client, agent, piece_of({"x": (large,), "y": (pid_of,)}, "x", "y"), key="first")
+    await first
+    await async_poll_for(lambda: not agent.engine.worker_pids(), 20)
+    spec = piece_of({"z": (np.sum, "x"), "y": (pid_of,)}, "z", "y", reads=("x",))
+    total, pid = await submit(client, agent, spec, first)
+    assert total == 100_000
+    assert pid != (await first)[1]
+    assert (await agent.get_metrics())[STORED] >= 800_000
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], Worker=MarsWorker)

@@ -13,6 +13,7 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -197,6 +198,21 @@ def test_a_killed_worker(path: Path, tmp_path: Path):
     (started,) = of_kind(log, name="worker started")
     assert names[started["tid"]] == f"worker 0 (process {after})"
     assert {names[event["tid"]] for event in of_kind(log, cat="chunk")} == {f"worker 0 (process {after})"}
+
+
+def test_a_worker_that_ends_for_want_of_work(path: Path):
+    with dask.config.set({"dask-mars.idle-timeout": "50 ms"}):
+        runtime = Runtime(num_workers=1)
+    with runtime, EventLog(path):
+        engine = runtime.engine()
+        before = runtime.get({"a": (pid_of,)}, "a")
+        assert eventually(lambda: not engine.worker_pids(), 20)
+        after = runtime.get({"a": (pid_of,)}, "a")
+    log = events(path)
+    names = row_names(log)
+    assert not of_kind(log, name="worker lost")
+    assert names[of_kind(log, name="worker retired")[0]["tid"]] == f"worker 0 (process {before})"
+    assert names[of_kind(log, name="worker started")[-1]["tid"]] == f"worker 0 (process {after})"
 
 
 def test_a_cancelled_graph(runtime: Runtime, path: Path, tmp_path: Path):

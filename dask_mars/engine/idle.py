@@ -1,0 +1,127 @@
+"""What an engine gives back while it has no work: when that is due, and worker processes on their way out."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from dask_mars.engine.processes import WorkerHandle
+from dask_mars.protocol.channel import UnreadableStream
+from dask_mars.protocol.messages import Exit
+
+#: How often is looked whether processes that were told to end have done so.
+_LOOK_S = 0.02
+
+
+class IdleClock:
+    """Tells what is to be given back, from the time for which there has been no work.
+
+    Parameters
+    ----------
+    trim_s : float
+        Seconds after which free memory goes back to the system.
+    timeout_s : float or None
+        Seconds after which the worker processes end; None for never.
+
+    Examples
+    --------
+    >>> clock = IdleClock(trim_s=10, timeout_s=600)
+    >>> clock.note(has_work=False, now_s=5)
+    >>> clock.next_s(is_trimmed=False, has_workers=True), clock.next_s(is_trimmed=True, has_workers=True)
+    (15, 605)
+    >>> clock.is_trim_due(now_s=15), clock.is_end_due(now_s=15)
+    (True, False)
+    """
+
+    def __init__(self, trim_s: float, timeout_s: float | None) -> None:
+        self._trim_s = trim_s
+        self._timeout_s = timeout_s
+        #: Since when there has been no work, None while there is some.
+        self._since_s: float | None = None
+
+    def note(self, has_work: bool, now_s: float) -> None:
+        """Take note of whether there is work."""
+        if has_work:
+            self._since_s = None
+        elif self._since_s is None:
+            self._since_s = now_s
+
+    def is_trim_due(self, now_s: float) -> bool:
+        """Say whether free memory is to go back to the system."""
+        return self._since_s is not None and now_s >= self._since_s + self._trim_s
+
+    def is_end_due(self, now_s: float) -> bool:
+        """Say whether the worker processes are to end."""
+        if self._since_s is None or self._timeout_s is None:
+            return False
+        return now_s >= self._since_s + self._timeout_s
+
+    def next_s(self, is_trimmed: bool, has_workers: bool) -> float | None:
+        """Return when something is due, None if nothing ever will be.
+
+        Parameters
+        ----------
+        is_trimmed : bool
+            Whether there is no free memory to give back.
+        has_workers : bool
+            Whether there are processes that could end.
+        """
+        if self._since_s is None:
+            return None
+        delays_s = []
+        if not is_trimmed:
+            delays_s.append(self._trim_s)
+        if has_workers and self._timeout_s is not None:
+            delays_s.append(self._timeout_s)
+        return self._since_s + min(delays_s) if delays_s else None
+
+
+class EndingWorkers:
+    """Worker processes that were told to end, and may take a while for their exit handlers.
+
+    As long as such a process lives it may take blocks of its arena, so that none may be started in its place.
+
+    Parameters
+    ----------
+    grace_s : float
+        How long they may take, in seconds, before they are killed.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        #: By number, each with the time at which it is killed.
+        self._handles: dict[int, tuple[WorkerHandle, float]] = {}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._handles
+
+    def __iter__(self) -> Iterator[WorkerHandle]:
+        return iter([handle for handle, _ in self._handles.values()])
+
+    def add(self, handle: WorkerHandle) -> None:
+        """Tell a worker that has nothing to do to end."""
+        handle.send(Exit())
+        handle.write()
+        self._handles[handle.number] = handle, time.monotonic() + self._grace_s
+
+    def collect(self, now_s: float) -> list[WorkerHandle]:
+        """Return those that have ended by now, with everything of them closed."""
+        ended = []
+        for number, (handle, end_s) in list(self._handles.items()):
+            handle.write()
+            # It must not wait for somebody to read what it says last.
+            with contextlib.suppress(OSError, UnreadableStream):
+                handle.read()
+            if handle.process.poll() is not None or now_s >= end_s:
+                handle.close()
+                del self._handles[number]
+                ended.append(handle)
+        return ended
+
+    def next_s(self, now_s: float) -> float | None:
+        """Return when to look again, None if there are no such processes."""
+        return now_s + _LOOK_S if self._handles else None
+
+
+__all__ = ["EndingWorkers", "IdleClock"]
