@@ -74,6 +74,7 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
         "arena-threshold": chance.choice([16 << 10, 16 << 10, None, 0, 1 << 10]),
         "fold-initial": chance.choice([32, 32, None, 1]),
         "idle-trim": chance.choice(["10 s", "50 ms"]),
+        "idle-timeout": chance.choice(["10 minutes", "10 minutes", "50 ms"]),
         "dispatch-window": chance.choice(["20 ms", "20 ms", "1 ms"]),
         "allowed-worker-losses": 1000,
         "retry-delay": "5 ms",

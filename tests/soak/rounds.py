@@ -125,6 +125,7 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
         "allowed-worker-losses": int(rng.integers(0, 4)),
         "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
         "idle-trim": str(rng.choice(["50 ms", "10 s"])),
+        "idle-timeout": str(rng.choice(["0 s", "100 ms", "10 minutes", "10 minutes"])),
         "policy": str(rng.choice(["memory", "mars"])),
         "assignment": str(rng.choice(["breadth-first", "depth-first"])),
         "scheduler-log": str(folder / "scheduler-{engine}.log"),
