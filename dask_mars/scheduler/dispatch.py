@@ -259,8 +259,6 @@ class Dispatcher:
     def learn_sizes(self, graph: Graph, event: ChunksFinished) -> None:
         """Note what operands and their results have taken in the store."""
         new = graph.estimates.learn(event.chunks, event.fresh, event.peaks)
-        if event.on_disk:
-            graph.estimates.learn_overflow(event.on_disk)
         if not new:
             return
         # Chunks of these operands may be in hand with nothing reserved for them.
@@ -646,11 +644,12 @@ class Dispatcher:
     def _is_certain(self, graph: Graph, chunk: int, limit_bytes: int) -> bool:
         """Say whether a chunk needs more bytes than that for certain.
 
-        What is no more than declared may be false, and the quota refuses what is not.
+        What is declared may be false, results may go to disk, and the quota refuses what cannot be; but inputs are
+        read in any case.
         """
         if self._parameters.quota_slack_bytes is None:
             return True
-        return graph.estimates.measured_bytes(chunk) + graph.disk_bytes(chunk) > limit_bytes
+        return graph.disk_bytes(chunk) > limit_bytes
 
     def _note_copies(self, graph: Graph, chunk: int) -> int:
         """Note that what a chunk reads of the user's process is copied into the store; return how much that is.

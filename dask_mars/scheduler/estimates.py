@@ -5,7 +5,7 @@ Pure bookkeeping, and a part of the state machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 
 class Estimates:
@@ -22,13 +22,13 @@ class Estimates:
     """
 
     __slots__ = (
+        "_asked",
         "_count",
         "_credible_bytes",
         "_declared",
         "_expected",
         "_learned",
         "_operand_of",
-        "_overflowing",
         "_peaks",
         "_private",
         "_total_bytes",
@@ -48,10 +48,10 @@ class Estimates:
         self._learned: set[int] = set()
         #: Most bytes that operands were seen to take while they ran.
         self._peaks: dict[int, int] = {}
+        #: Most bytes by which operands have asked to grow: they may have done with less.
+        self._asked: dict[int, int] = {}
         #: Most bytes that operands were seen to take without asking.
         self._private: dict[int, int] = {}
-        #: Operands of which results have gone to disk for want of room.
-        self._overflowing: set[int] = set()
         #: Number of results that have been seen, and what they have added to the store.
         self._count = 0
         self._total_bytes = 0
@@ -72,7 +72,8 @@ class Estimates:
     def required_bytes(self, chunk: int) -> int:
         """Return the bytes that a chunk is thought to take while it is computed, its result included."""
         operand = self._operand_of[chunk]
-        return max(self.expected_bytes(chunk), self._peaks.get(operand, 0)) + self._private.get(operand, 0)
+        asked_bytes = max(self._peaks.get(operand, 0), self._asked.get(operand, 0))
+        return max(self.expected_bytes(chunk), asked_bytes) + self._private.get(operand, 0)
 
     def is_learned(self, chunk: int) -> bool:
         """Say whether some chunk of the same operand has run."""
@@ -81,7 +82,7 @@ class Estimates:
     def is_known(self, chunk: int) -> bool:
         """Say whether something is known of what a chunk's result takes: by others of its operand, or declared."""
         operand = self._operand_of[chunk]
-        if operand in self._expected or operand in self._peaks:
+        if operand in self._expected or operand in self._peaks or operand in self._asked:
             return True
         return self._declared is not None and self._declared[chunk] is not None
 
@@ -97,22 +98,10 @@ class Estimates:
             self._private[operand] = growth_bytes
         return is_more
 
-    def measured_bytes(self, chunk: int) -> int:
-        """Return the bytes that chunks of an operand were seen to take; 0 where none was, or less would do."""
-        operand = self._operand_of[chunk]
-        if operand in self._overflowing:
-            return 0
-        result_bytes = self._expected[operand] if operand in self._learned else 0
-        return max(result_bytes, self._peaks.get(operand, 0))
-
     def learn_growth(self, chunk: int, growth_bytes: int) -> None:
         """Note by how much memory was to grow while a chunk ran."""
         operand = self._operand_of[chunk]
-        self._peaks[operand] = max(growth_bytes, self._peaks.get(operand, 0))
-
-    def learn_overflow(self, chunks: Iterable[int]) -> None:
-        """Note that results had no room in memory and have gone to disk."""
-        self._overflowing.update([self._operand_of[chunk] for chunk in chunks])
+        self._asked[operand] = max(growth_bytes, self._asked.get(operand, 0))
 
     def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
         """Note what results have taken in the store, and operands while they ran.

@@ -454,10 +454,11 @@ class Machine:
     def _object_spilled(self, event: ObjectSpilled, now_s: float) -> None:
         self.memory.spill_ended(event.size_bytes)
         found = self._objects.get(event.object)
-        if found is None or not found.is_copy:
-            self.memory.can_spill = event.written
-            if not event.written:
-                self._disk_due_s = now_s + self.parameters.disk_delay_s
+        if not event.written:
+            self.memory.can_spill = False
+            self._disk_due_s = now_s + self.parameters.disk_delay_s
+        elif found is not None and not found.is_copy:
+            self.memory.can_spill = True
         if found is None:
             return
         found.is_spilling = False

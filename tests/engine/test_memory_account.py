@@ -202,8 +202,8 @@ def test_what_is_on_disk_and_what_was_written(tmp_path: Path):
     import dask
 
     with (
-        dask.config.set({"dask-mars.spill-directory": str(tmp_path)}),
-        Runtime(num_workers=1, memory_limit=limit_with_room(24 * MIB)) as runtime,
+        dask.config.set({"dask-mars.spill-directory": str(tmp_path), "dask-mars.store-limit": 16 * MIB}),
+        Runtime(num_workers=1, memory_limit=limit_with_room(200 * MIB)) as runtime,
     ):
         kept = da.random.default_rng(0).random((8, MIB), chunks=(1, MIB)).persist(scheduler=runtime.get)
         assert eventually(lambda: runtime.memory().on_disk_bytes >= 8 * MIB, 20)
