@@ -113,10 +113,18 @@ def decide(
     paused = sorted(
         (worker.growth_bytes, number) for number, worker in workers.items() if worker.paused_s is not None
     )
+
+    def is_over(number: int) -> bool:
+        """Say whether a worker has been paused for as long as it is to be."""
+        since_s = workers[number].paused_s
+        assert since_s is not None
+        return now_s - since_s > (_LONGEST_PAUSE_S if may_shrink else _PAUSE_S)
+
     if free_bytes >= margin_bytes:
-        # One after the other: the first may take all that there is. More than the margin, or it would be paused at
-        # once.
-        return Orders(resume=(paused[0][1],)) if paused and free_bytes >= 2 * margin_bytes else Orders()
+        # One after the other: the first may take all that there is. It would soon be paused again, were there only
+        # little more than the margin; but it must not wait for what does not come.
+        goes_on = paused and (free_bytes >= 2 * margin_bytes or is_over(paused[0][1]))
+        return Orders(resume=(paused[0][1],)) if goes_on else Orders()
     idle = [
         (worker.growth_bytes, number)
         for number, worker in workers.items()
@@ -135,12 +143,8 @@ def decide(
     ]
     if growing:
         return Orders(pause=tuple(growing))
-    if paused:
-        number = paused[-1][1]
-        since_s = workers[number].paused_s
-        assert since_s is not None
-        if now_s - since_s > (_LONGEST_PAUSE_S if may_shrink else _PAUSE_S):
-            return Orders(end=(number,))
+    if paused and is_over(paused[-1][1]):
+        return Orders(end=(paused[-1][1],))
     return Orders()
 
 
