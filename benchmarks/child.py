@@ -77,11 +77,17 @@ class Clock:
     def __init__(self, timeout_s: float) -> None:
         self._end_s = time.monotonic() + timeout_s
         self._longest_s = 0.0
+        #: What the run took that ended in an error.
+        self.seconds_to_error: float | None = None
 
     def time(self, run: Callable[[], R]) -> tuple[R, float]:
         """Return what a run returns, and the seconds that it took."""
         start_s = time.perf_counter()
-        result = run()
+        try:
+            result = run()
+        except Exception:
+            self.seconds_to_error = time.perf_counter() - start_s
+            raise
         duration_s = time.perf_counter() - start_s
         self._longest_s = max(self._longest_s, duration_s)
         return result, duration_s

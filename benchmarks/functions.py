@@ -6,11 +6,15 @@ importing ``dask.array`` while its cold start is timed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+FIRST_OF_EIGHT_DIGITS = 10_000_000
 
 
 def noop() -> None:
@@ -134,3 +138,60 @@ def filled(count: int, seed: int) -> NDArray[np.float64]:
 def plus_total(block: NDArray[np.float64], table: NDArray[np.float64]) -> NDArray[np.float64]:
     """Add the sum of a table to each element of a block."""
     return block + table.sum()
+
+
+def total_of_filled(count: int, seed: int) -> float:
+    """Make `count` numbers for itself, and return their sum."""
+    return total(filled(count, seed))
+
+
+def length_of_bytes(count: int) -> int:
+    """Make a bytearray for itself and write to each of its pages, and return its length."""
+    return len(bytearray(b"x") * count)
+
+
+def part(measure: Callable[[Any], float], value: Any, whole: float) -> float:
+    """Return what is measured of a value, as a part of a whole."""
+    return measure(value) / whole
+
+
+def strings(count: int, start: int) -> Any:
+    """Return a series of `count` Python strings of 32 characters."""
+    import pandas as pd
+
+    return pd.Series([f"{number:032d}" for number in range(start, start + count)], dtype=object)
+
+
+def characters(series: Any) -> float:
+    """Return how many characters the strings of a series have."""
+    return float(sum(map(len, series)))
+
+
+def arrow_table(count: int, start: int) -> Any:
+    """Return an Arrow table of `count` numbers of eight digits, and of the same as strings."""
+    import pyarrow as pa
+
+    numbers = pa.arange(FIRST_OF_EIGHT_DIGITS + start, FIRST_OF_EIGHT_DIGITS + start + count)
+    return pa.table({"number": numbers, "text": numbers.cast(pa.string())})
+
+
+def arrow_total(table: Any) -> float:
+    """Return the sum of the numbers of a table, and the characters of its strings."""
+    import pyarrow.compute as pc
+
+    return float(pc.sum(table["number"]).as_py() + pc.sum(pc.utf8_length(table["text"])).as_py())
+
+
+def sorted_rows(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sort each row of a block."""
+    import numpy as np
+
+    return np.sort(block, axis=-1)
+
+
+def smooth(block: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace each element of a block by the mean of itself and its eight neighbours."""
+    import numpy as np
+    from scipy.signal import fftconvolve
+
+    return fftconvolve(block, np.full((3, 3), 1 / 9), mode="same")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Status = Literal["ok", "failed", "timeout"]
+Status = Literal["ok", "failed", "timeout", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class LimitedJob(Job):
     limit_bytes: int
     #: Where it may spill.
     directory: str
+    #: The folder of a control group that has the limit, of which the scheduler is not told; empty for none.
+    control_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Measurement:
     detail: str = ""
     #: One duration per timed run.
     seconds: list[float] = field(default_factory=list)
+    #: How long the run took that ended in an error; None where none did, or it does not say.
+    seconds_to_error: float | None = None
     #: The digest of each timed run's result. Run n of every job has the same seed, so these compare
     #: across peers.
     values: list[list[float]] = field(default_factory=list)
@@ -79,6 +83,8 @@ class Measurement:
     lost_workers: int = 0
     #: Processes that outlived the child and had to be killed.
     stray_processes: int = 0
+    #: Files that it left where it could spill.
+    stray_files: int = 0
 
     @property
     def trouble(self) -> str:

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dask
 
+from benchmarks import control_groups
 from benchmarks.child import Clock, Events, main, require_within
+from benchmarks.functions import noop
 from benchmarks.jobs import LimitedJob
 from benchmarks.memory_cases import CASES
 from benchmarks.peers import PEERS, Get
-
-#: The part of the limit with which a case is run to warm the peer.
-WARM_UP_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _distributed(job: LimitedJob) -> Iterator[Session]:
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
-            memory_limit=job.limit_bytes // job.workers,
+            memory_limit="auto" if job.control_group else job.limit_bytes // job.workers,
             local_directory=job.directory,
         ) as cluster,
         distributed.Client(cluster) as client,
@@ -98,7 +98,9 @@ def _mars(job: LimitedJob) -> Iterator[Session]:
     dask_mars: Any = importlib.import_module("dask_mars")
     with (
         dask.config.set({"dask-mars.spill-directory": job.directory}),
-        dask_mars.Runtime(num_workers=job.workers, memory_limit=job.limit_bytes) as runtime,
+        dask_mars.Runtime(
+            num_workers=job.workers, memory_limit=None if job.control_group else job.limit_bytes
+        ) as runtime,
     ):
         yield Session(runtime.get, lambda: runtime.engine().spilled_bytes, _none)
 
@@ -119,15 +121,25 @@ def _checked(job: LimitedJob, get: Get, seed: int) -> float:
 
 
 def run(job: LimitedJob, events: Events) -> None:
-    """Make a small run and a whole one whose memory the parent samples, and then the timed ones."""
+    """Make a run whose memory the parent samples, and then the timed ones."""
+    if job.control_group:
+        # First of all: some look for limits when they are imported.
+        control_groups.enter(Path(job.control_group))
     clock = Clock(job.timeout_s)
     PEERS[job.peer].load()
+    try:
+        _run_with(job, events, clock)
+    except Exception:
+        events.send("gave_up", seconds=clock.seconds_to_error)
+        raise
+
+
+def _run_with(job: LimitedJob, events: Events, clock: Clock) -> None:
     with LIMITED[job.peer](job) as session:
         events.send("memory_run_began")
         try:
-            # It fits: what it needs is less than what is sampled afterwards, and nothing of it is spilled.
-            CASES[job.workload].run(session.get, int(job.limit_bytes * WARM_UP_SHARE), job.repeat + 1)
-            gc.collect()
+            # Brings processes up, and no more: what tasks import is part of what is sampled.
+            clock.time(partial(session.get, {"up": (noop,)}, "up"))
             clock.time(partial(_checked, job, session.get, job.repeat))
         finally:
             events.send("memory_run_ended")

@@ -97,7 +97,7 @@ def run_job(job: Job, module: str = "benchmarks.child") -> Measurement:
         )
         try:
             _watch(child, measurement)
-            if measurement.status == "ok":
+            if measurement.status != "timeout":
                 # What the child started may take a moment to follow it.
                 measurement.stray_processes = _wait_for_marked(mark)
         finally:
@@ -142,6 +142,8 @@ def _watch(child: subprocess.Popen[str], measurement: Measurement) -> None:
                     case "noted":
                         measurement.spilled_bytes = event["spilled_bytes"]
                         measurement.lost_workers = event["lost_workers"]
+                    case "gave_up":
+                        measurement.seconds_to_error = event["seconds"]
                     case "failed":
                         measurement.status, measurement.detail = "failed", event["error"]
                     case "done":

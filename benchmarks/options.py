@@ -109,6 +109,34 @@ def several(*flags: str, of: Collection[str]) -> Decorator:
     )
 
 
+def in_groups(
+    *flags: str, of: Collection[str], groups: Mapping[Any, Collection[str]], kind: str, note: str = ""
+) -> Decorator:
+    """Return an option by which some names are chosen, by their own or by those of groups.
+
+    Parameters
+    ----------
+    *flags
+        As of `click.option`.
+    of
+        The names, in the order in which the command gets them.
+    groups
+        Names by group.
+    kind
+        What a name is of, for help.
+    note
+        What help says besides.
+    """
+    return click.option(
+        *flags,
+        multiple=True,
+        type=click.Choice([*groups, *of]),
+        callback=_chosen_of(of, groups),
+        metavar="NAME",
+        help=f"A {kind} or a group ({', '.join(groups)}){note}. Default: all.",
+    )
+
+
 def peers(names: Collection[str]) -> Decorator:
     """Return the option by which peers are chosen."""
     return several("--peer", "-p", "peers", of=names)
@@ -116,16 +144,7 @@ def peers(names: Collection[str]) -> Decorator:
 
 def workloads(names: Collection[str], groups: Mapping[Any, Collection[str]], note: str = "") -> Decorator:
     """Return the option by which workloads are chosen, by their own names or by those of groups."""
-    return click.option(
-        "--workload",
-        "-w",
-        "workloads",
-        multiple=True,
-        type=click.Choice([*groups, *names]),
-        callback=_chosen_of(names, groups),
-        metavar="NAME",
-        help=f"A workload or a group ({', '.join(groups)}){note}. Default: all.",
-    )
+    return in_groups("--workload", "-w", "workloads", of=names, groups=groups, kind="workload", note=note)
 
 
 def require(peers: Iterable[str]) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+import sys
 
 import dask
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import memory_command
 from benchmarks.__main__ import main
+from benchmarks.control_groups import NotPossibleError, control_group
 from benchmarks.jobs import LimitedJob, Measurement
 from benchmarks.memory import memory_kind, tree_bytes
-from benchmarks.memory_cases import CASES
+from benchmarks.memory_cases import CASES, GROUPS
 from benchmarks.memory_command import outcome, row
 
 pytestmark = pytest.mark.slow
@@ -53,13 +57,64 @@ def test_a_case_is_run_beside_its_limit_and_reported(tmp_path):
     assert result.exit_code == 0, result.output
     (line,) = [line for line in result.output.splitlines() if line.startswith("| centre ")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[:3] == ["centre", "mars", "ok"]
-    assert float(cells[3]) > 0
+    assert cells[:4] == ["centre", "256", "mars", "ok"]
+    assert float(cells[4]) > 0
     # Three times the limit cannot stay in memory.
-    assert float(cells[7]) > 64
+    assert float(cells[9]) > 64
     assert line in (tmp_path / "table.md").read_text().splitlines()
     # What was spilled went to where it was to go, and is gone.
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "table.md"]
+
+
+def test_errors_are_reported_with_their_time_and_peak(tmp_path):
+    arguments = ["-c", "result", "-p", "mars", "--limit", "300 MiB", "--rounds", "1", "--directory", str(tmp_path)]
+    result = CliRunner().invoke(main, ["memory", *arguments])
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.output.splitlines() if line.startswith("| result ")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:6] == ["result", "300", "mars", "QuotaExceeded", "-", "-"]
+    assert 0 <= float(cells[6]) < 30
+    assert 0 < float(cells[8].strip("*")) < 2
+    assert cells[10] == ""
+
+
+def test_groups_of_cases_hold_every_case_once():
+    assert [name for names in GROUPS.values() for name in names] == list(CASES)
+    assert len(GROUPS["limits"]) >= 12
+
+
+def test_a_control_group_limits_those_who_enter_it_and_is_removed():
+    try:
+        with control_group(256 * MIB) as group:
+            program = f"""
+from pathlib import Path
+from benchmarks.control_groups import enter
+from dask_mars.limits import memory_available
+enter(Path({str(group)!r}))
+print(memory_available())
+"""
+            answer = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
+    except NotPossibleError as reason:
+        pytest.skip(str(reason))
+    assert int(answer.stdout) == 256 * MIB
+    assert not group.exists()
+
+
+def test_where_no_control_group_can_be_made_the_case_is_skipped_with_the_reason(monkeypatch):
+    def refuse(limit_bytes: int) -> None:
+        raise NotPossibleError("no rights")
+
+    monkeypatch.setattr(memory_command, "control_group", refuse)
+    result = CliRunner().invoke(main, ["memory", "-c", "control-group", "-p", "mars", "--rounds", "1"])
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.output.splitlines() if line.startswith("| control-group ")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells == ["control-group", "1,024", "mars", "skipped", *["-"] * 6, "no rights"]
+
+
+def test_without_any_control_groups_the_reason_is_told(tmp_path):
+    with pytest.raises(NotPossibleError), control_group(MIB, tmp_path):
+        pass
 
 
 def test_senseless_limits_are_refused():
@@ -93,17 +148,26 @@ def test_rounds_are_drawn_together():
     rounds = [
         measurement(peak_memory_bytes=50 * MIB, spilled_bytes=7 * MIB),
         measurement(seconds=[4.0], peak_memory_bytes=120 * MIB, spilled_bytes=5 * MIB, lost_workers=2),
-        measurement(seconds=[], values=[], status="failed", detail="KilledWorker: x"),
+        measurement(seconds=[], values=[], status="failed", detail="KilledWorker: x", seconds_to_error=1.5),
     ]
     cells = row(rounds, rounds)
-    assert cells[:8] == ["tree", "mars", "killed worker", "3.00", "2.00-4.00", "120", "1.20", "7"]
-    assert cells[8] == "2 of 3: ok; 1 of 3: killed worker; 2 workers ended over memory"
+    assert cells[:6] == ["tree", "100", "mars", "killed worker", "3.00", "2.00-4.00"]
+    assert cells[6:10] == ["1.50", "120", "**1.20**", "7"]
+    assert cells[10] == "2 of 3: ok; 1 of 3: killed worker; 2 workers ended over memory"
 
 
 def test_peers_that_disagree_are_marked():
     threads, mars = measurement("threads", 1.0), measurement(value=1.001)
-    assert "WRONG: differs from threads" in row([mars], [threads, mars])[8]
-    assert row([threads], [threads, mars])[8] == ""
+    assert "WRONG: differs from threads" in row([mars], [threads, mars])[-1]
+    assert row([threads], [threads, mars])[-1] == ""
+
+
+@pytest.mark.parametrize(("peak_mib", "shown"), [(105, "1.05"), (106, "**1.06**")])
+def test_peaks_over_the_limit_stand_out(peak_mib, shown):
+    over = measurement(peak_memory_bytes=peak_mib * MIB, stray_files=2)
+    cells = row([over], [over])
+    assert cells[8] == shown
+    assert cells[10] == "left 2 files behind"
 
 
 @pytest.mark.skipif(memory_kind() != "PSS", reason="only Linux tells")
