@@ -146,12 +146,12 @@ def _arrow_bounds(limit_bytes: int) -> tuple[float, float]:
 # -- temporaries of libraries -------------------------------------------------------------------------------------
 
 #: Of two workers, each with its chunk and copies of it.
-_LARGE_CHUNKS_IN_LIMIT = 12
+_LARGE_CHUNKS_IN_LIMIT = 16
 _LARGE_CHUNKS = 3 * _LARGE_CHUNKS_IN_LIMIT
 
 
 def _side(limit_bytes: int) -> int:
-    """Return the side of a square that is a twelfth of the limit."""
+    """Return the side of a square that is a sixteenth of the limit."""
     return math.isqrt(limit_bytes // _LARGE_CHUNKS_IN_LIMIT // ITEM_BYTES)
 
 
@@ -253,14 +253,14 @@ CASES = (
         _arrow_bounds,
         _LARGER_LIMIT_BYTES,
     ),
-    Case("sort", "np.sort on 3 times the limit, in chunks of a twelfth", _sort, _sort_bounds, _LIMIT_BYTES),
-    Case("fft", "da.fft.fft of 3 times the limit, in chunks of a twelfth", _fft, _fft_bounds, _LIMIT_BYTES),
+    Case("sort", "np.sort on 3 times the limit, in chunks of a sixteenth", _sort, _sort_bounds, _LIMIT_BYTES),
+    Case("fft", "da.fft.fft of 3 times the limit, in chunks of a sixteenth", _fft, _fft_bounds, _LIMIT_BYTES),
     Case(
         "convolve",
-        "SciPy's fftconvolve with overlap on 3 times the limit, in chunks of a twelfth",
+        "SciPy's fftconvolve with overlap on 3 times the limit, in chunks of a sixteenth",
         _convolve,
         _convolve_bounds,
-        _LIMIT_BYTES,
+        _LARGER_LIMIT_BYTES,
     ),
     Case(
         "rechunk-128",

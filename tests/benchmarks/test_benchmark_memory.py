@@ -6,16 +6,18 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 
 import dask
 import pytest
 from click.testing import CliRunner
 
+import benchmarks.memory
 from benchmarks import memory_command
 from benchmarks.__main__ import main
 from benchmarks.control_groups import NotPossibleError, control_group
 from benchmarks.jobs import LimitedJob, Measurement
-from benchmarks.memory import memory_kind, tree_bytes
+from benchmarks.memory import memory_kind, peak_memory, tree_bytes
 from benchmarks.memory_cases import CASES, GROUPS
 from benchmarks.memory_command import outcome, row
 
@@ -180,3 +182,17 @@ def test_shared_memory_that_nobody_maps_is_counted():
         assert tree_bytes(os.getpid(), "PSS") > before + 48 * MIB
     finally:
         os.close(descriptor)
+
+
+@pytest.mark.skipif(memory_kind() != "PSS", reason="only Linux tells")
+def test_a_peak_between_two_samples_is_seen(monkeypatch):
+    # Samples by the clock alone would not come again.
+    monkeypatch.setattr(benchmarks.memory, "SHORTEST_PAUSE_S", 3600.0)
+    with peak_memory(os.getpid()) as peak:
+        time.sleep(0.2)
+        before = peak.bytes
+        held = b"x" * (256 * MIB)
+        time.sleep(0.2)
+        del held
+    assert before > 0
+    assert peak.bytes > before + 240 * MIB
