@@ -83,7 +83,7 @@ class Measurement:
     lost_workers: int = 0
     #: Processes that outlived the child and had to be killed.
     stray_processes: int = 0
-    #: Files that it left where it could spill.
+    #: Files with something in them that it left where it could spill.
     stray_files: int = 0
 
     @property

@@ -152,6 +152,11 @@ def _run(job: LimitedJob, case: Case) -> Measurement:
         return Measurement(job, "skipped", str(reason))
 
 
+def _files_with_data(folder: Path) -> int:
+    # Locks of `distributed` are empty, and stay.
+    return sum(path.is_file() and path.stat().st_size > 0 for path in folder.rglob("*"))
+
+
 def _default_directory() -> Path:
     # More likely on a disk than the directory for temporary files.
     lasting = Path("/var/tmp")
@@ -207,7 +212,7 @@ def memory(
             measurement = _run(
                 LimitedJob(peer, name, round_index, repeat, workers, 1.0, timeout_s, limit, own), case
             )
-            measurement.stray_files = sum(path.is_file() for path in Path(own).rglob("*"))
+            measurement.stray_files = _files_with_data(Path(own))
         measurements.append(measurement)
         print_round(console, measurement)
     setting = f"{workers} workers."
