@@ -68,7 +68,7 @@ class Executor:
         Tell a worker by how many bytes its memory may grow, and that it may not; the latter also whether what it
         runs is to be tried again.
     renew_workers : callable
-        Replaces idle workers that have kept memory.
+        Replaces idle workers that have kept memory, and if it is to be strict not only more than their share.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Executor:
         notify: Callable[[FinishGraph | FailGraph | ForgetGraph], None],
         grant_quota: Callable[[int, int], None],
         refuse_quota: Callable[[int, bool], None],
-        renew_workers: Callable[[], None],
+        renew_workers: Callable[[bool], None],
     ) -> None:
         self._registry = registry
         self._post = post
@@ -132,7 +132,7 @@ class Executor:
         self._refuse_growth(instruction.worker, instruction.is_postponed)
 
     def _renew_workers(self, instruction: RenewWorkers) -> None:
-        self._renew()
+        self._renew(instruction.is_strict)
 
     def _recall_queued(self, instruction: RecallQueued) -> None:
         self._request_recall(self._workers[instruction.worker])
@@ -182,10 +182,12 @@ class Executor:
             return
         file = registry.file_of(instruction.object)
         assert file is not None
+        registry.is_spilling = True
         registry.move(instruction.object, file)
         for graph, chunk in instruction.read_as:
             if registry.move_chunk(self._runs[graph], chunk, file):
                 registry.forget_refs(graph, [chunk])
+        registry.is_spilling = False
 
     def _use_restored(self, instruction: UseRestored) -> None:
         graph, chunk = instruction.restored

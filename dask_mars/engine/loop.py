@@ -120,6 +120,10 @@ _LIVENESS_S = 2.0
 _EXIT_S = 5.0
 
 
+#: Of a worker that is ended for what it has taken: its bytes, the limit, the bytes of others and of shared memory.
+_OverLimit = tuple[int, int, int, int]
+
+
 class Engine:
     """Runs chunk graphs on its own worker processes.
 
@@ -689,9 +693,8 @@ class Engine:
         """End a worker that has taken more memory than there is for it."""
         watch, handle = self._memory_watch, self._workers[number]
         worker_bytes = watch.workers[number].private_bytes
-        running = self._in_hands_of(number)
         logger.log(
-            logging.INFO if running is None else logging.WARNING,
+            logging.INFO if self._in_hands_of(number) is None else logging.WARNING,
             "worker %d is ended: it has taken %d bytes for itself, and all processes %d of %d",
             number,
             worker_bytes,
@@ -699,15 +702,18 @@ class Engine:
             self.settings.memory_limit,
         )
         others_bytes, store_bytes = watch.private_bytes - worker_bytes, arena_bytes(self._arena_files)
-        facts = worker_bytes, self.settings.memory_limit, others_bytes, store_bytes
         handle.kill()
-        self._lose(handle, running, facts)
+        handle.process.wait()
+        # After what it has still reported.
+        facts = worker_bytes, self.settings.memory_limit, others_bytes, store_bytes
+        self._read(handle, ended=True, over_limit=facts)
 
-    def _renew_workers(self) -> None:
-        """Replace idle workers that have kept memory of what they have computed."""
+    def _renew_workers(self, is_strict: bool) -> None:
+        """Replace idle workers that have kept memory of what they have computed, or more than their share."""
         self._memory_watch.look(self.worker_pids(), self._in_hands_of)
-        for number in self._memory_watch.grown():
+        for number in self._memory_watch.grown(is_strict):
             self._end_over_limit(number)
+        self._measure_memory()
         self._handle(WorkersRenewed())
 
     def _measure_memory(self, asked_bytes: int = 0) -> None:
@@ -819,7 +825,7 @@ class Engine:
         """Look which workers wait for their memory to grow."""
         for number, asked_bytes in self._control.asking():
             handle = self._workers.get(number)
-            if handle is None or asked_bytes == handle.asked_bytes:
+            if handle is None or (asked_bytes == handle.asked_bytes and self._machine.is_growing(number)):
                 continue
             running = self._inspection.running(number)
             if running is None:
@@ -894,7 +900,7 @@ class Engine:
             self._control.request_recall(handle.number)
             handle.interrupt()
 
-    def _read(self, handle: WorkerHandle, ended: bool) -> None:
+    def _read(self, handle: WorkerHandle, ended: bool, over_limit: _OverLimit | None = None) -> None:
         try:
             received, goes_on = handle.read()
             was_ready = handle.ready
@@ -911,7 +917,7 @@ class Engine:
         if handle.ready:
             self._start_failures = 0
         if ended or not goes_on:
-            self._lose(handle)
+            self._lose(handle, over_limit)
 
     def _check_memory_limit(self, handle: WorkerHandle) -> None:
         """Raise if the workers take all memory before they have computed anything, as the first to be ready shows.
@@ -926,13 +932,8 @@ class Engine:
             raise MemoryLimitTooLow(settings.memory_limit, settings.num_workers, worker_bytes)
         self._is_up = True
 
-    def _lose(
-        self,
-        handle: WorkerHandle,
-        running: tuple[int, int] | None = None,
-        over_limit: tuple[int, int, int, int] | None = None,
-    ) -> None:
-        """Replace a worker process that has ended, or is ended for what it has taken for a chunk."""
+    def _lose(self, handle: WorkerHandle, over_limit: _OverLimit | None = None) -> None:
+        """Replace a worker process that has ended, perhaps for the memory that it had taken."""
         number = handle.number
         if self._workers.get(number) is not handle:
             return
@@ -942,9 +943,11 @@ class Engine:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
                 raise handle.start_error or WorkerStartFailed(self._start_failures, describe_exit(code))
-        running = self._record_death(number, code, running or self._inspection.running(number), over_limit)
+        running = self._inspection.running(number) if over_limit is None else self._in_hands_of(number)
+        self._record_death(number, code, running, over_limit)
         for block in handle.retained:
             self._blocks.decref(block)
+        self._registry.clear_arena(number)
         self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
         self._start_worker(number)
 
@@ -957,13 +960,9 @@ class Engine:
             self._selector.unregister(handle.exit_descriptor)
 
     def _record_death(
-        self,
-        number: int,
-        code: int,
-        running: tuple[int, int] | None,
-        over_limit: tuple[int, int, int, int] | None,
-    ) -> tuple[int, int] | None:
-        """Note why what a worker had may fail; return graph and chunk that it was running."""
+        self, number: int, code: int, running: tuple[int, int] | None, over_limit: _OverLimit | None
+    ) -> None:
+        """Note why what a worker had may fail."""
         for graph, chunk in self._machine.in_hand(number):
             owner = self._runs[graph]
             key = repr(owner.graph.keys[chunk])
@@ -983,7 +982,6 @@ class Engine:
             elif run.plan.is_repeatable(chunk):
                 attempts = self.settings.allowed_worker_losses + 1
                 run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, attempts)
-        return running
 
     # -- without work -----------------------------------------------------------------------------------------
 

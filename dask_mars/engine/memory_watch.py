@@ -28,6 +28,9 @@ _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: No worker is held to a share of less: modules that a task imports take as much. Where the user's process takes
 #: most of the limit, or all of it, workers could otherwise do nothing.
 _LEAST_SHARE_BYTES = 64 << 20
+#: How far ahead is looked while workers grow, since the engine may get a processor late, and by which part of the
+#: limit at most.
+_AHEAD_S, _AHEAD = 0.02, 8
 #: How long a worker is paused at least before it is ended, which is time for others to give free pages back, and
 #: at most: one of the others may wait for something that it has.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
@@ -175,7 +178,8 @@ class MemoryWatch:
     used_bytes : int
         The same, and shared memory.
     free_bytes : int
-        What is left of the limit, or of what workers may take in any case; negative if that is exceeded.
+        What is left of the limit, or of what workers may take in any case, less what they are about to take as
+        fast as they have grown; negative if that is exceeded.
     next_s : float
         When to look again at the latest, on the monotonic clock.
     """
@@ -192,6 +196,9 @@ class MemoryWatch:
         #: Of workers that are not up yet, what they were seen to take.
         self._starting_bytes = 0
         self._library_bytes = 0
+        #: When it was looked last, and what workers take until they can be paused.
+        self._looked_s = 0.0
+        self._ahead_bytes = 0
         self.workers: dict[int, WorkerMemory] = {}
         self.client_bytes = self.private_bytes = self.used_bytes = 0
         #: By how much workers and shared memory together may grow.
@@ -239,15 +246,20 @@ class MemoryWatch:
         own = sum([worker.private_bytes for worker in self.workers.values()])
         self.private_bytes = own + self._starting_bytes + self.client_bytes + self._library_bytes
         self.used_bytes = self.private_bytes + arena_bytes(self._arenas)
+        now_s = time.monotonic()
+        grown = sum([max(worker.grown_bytes, 0) for worker in self.workers.values()])
+        rate = grown / max(now_s - self._looked_s, _SHORTEST_S)
+        self._looked_s = now_s
+        self._ahead_bytes = min(int(rate * _AHEAD_S), self._limit_bytes // _AHEAD)
         baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
         fixed = self.client_bytes + self._library_bytes + baselines
         self._room_bytes = max(self._limit_bytes - fixed, self._num_workers * _LEAST_SHARE_BYTES)
-        self.free_bytes = fixed + self._room_bytes - self.used_bytes
+        self.free_bytes = fixed + self._room_bytes - self.used_bytes - self._ahead_bytes
         left_s = (self.free_bytes - self._margin_bytes) / _GROWTH_BYTES_PER_S
         is_calm = all(worker.grown_bytes < _GROWING_BYTES for worker in self.workers.values())
         cost_s = time.thread_time() - began_s
         shortest_s = max(_SHORTEST_CALM_S if is_calm else _SHORTEST_S, cost_s / _TIME_SHARE)
-        self.next_s = time.monotonic() + max(min(left_s, _LONGEST_S), shortest_s)
+        self.next_s = now_s + max(min(left_s, _LONGEST_S), shortest_s)
 
     @property
     def is_short(self) -> bool:
@@ -264,12 +276,13 @@ class MemoryWatch:
         share = self.share_bytes
         return [number for number, worker in self.workers.items() if worker.growth_bytes > share]
 
-    def grown(self) -> list[int]:
-        """Return the workers that take more than when they had come up, and run nothing."""
+    def grown(self, is_strict: bool) -> list[int]:
+        """Return the workers that run nothing and take more than when they had come up, or than their share."""
+        most_bytes = _NOTED_BYTES if is_strict else self.share_bytes
         return [
             number
             for number, worker in self.workers.items()
-            if worker.running is None and worker.growth_bytes > _NOTED_BYTES
+            if worker.running is None and worker.growth_bytes > most_bytes
         ]
 
     def growths(self) -> list[tuple[int, int, int]]:

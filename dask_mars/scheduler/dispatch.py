@@ -174,6 +174,8 @@ class Dispatcher:
         self.to_run_alone: dict[tuple[int, int], None] = {}
         self.is_renewed: bool | None = False
         self.over_share: Collection[int] = ()
+        #: Whether some operand was seen to take memory without asking.
+        self._knows_private = False
         #: Whether something had to wait for memory while there are map outputs in it.
         self._is_short = False
 
@@ -267,23 +269,27 @@ class Dispatcher:
                 if number == graph.number and graph.plan.operand_of[chunk] in new:
                     # What it was granted meanwhile stays granted.
                     required_bytes = max(graph.required_bytes(chunk), self.memory.reserved_for(number, chunk))
-                    self.memory.reserve(number, chunk, required_bytes, worker_number)
+                    self.memory.raise_reserved(number, chunk, required_bytes, worker_number)
 
     def learn_private(self, growths: Iterable[tuple[int, int, int]]) -> None:
         """Note what chunks in hand have taken without asking, and reserve it for others of their kind."""
         for number, chunk, growth_bytes in growths:
             graph = self._graphs.get(number)
-            if graph is None or not graph.estimates.learn_private(chunk, growth_bytes):
+            more_bytes = 0 if graph is None else graph.estimates.learn_private(chunk, growth_bytes)
+            if graph is None or not more_bytes:
                 continue
+            self._knows_private = True
             operand = graph.plan.operand_of[chunk]
             for worker_number, worker in self.workers.items():
                 for other_number, other in worker.in_hand:
                     if other_number == number and graph.plan.operand_of[other] == operand:
-                        required_bytes = max(graph.required_bytes(other), self.memory.reserved_for(number, other))
+                        required_bytes = self.memory.reserved_for(number, other) + more_bytes
                         self.memory.reserve(number, other, required_bytes, worker_number)
 
     def expected_private_bytes(self, number: int) -> int:
         """Return how much of what is reserved for a worker is for memory that is taken without asking."""
+        if not self._knows_private:
+            return 0
         in_hand = self.workers[number].in_hand if number in self.workers else ()
         return sum([self._graphs[graph].estimates.private_bytes(chunk) for graph, chunk in in_hand])
 
@@ -301,6 +307,7 @@ class Dispatcher:
         """Forget a graph of which nothing is in any hands."""
         self._estimates = {key: value for key, value in self._estimates.items() if key[0] != graph.number}
         graph.forget_policy()
+        self._knows_private = any(other.estimates.knows_private for other in self._graphs.values())
 
     # -- resources --------------------------------------------------------------------------------------------
 
@@ -340,15 +347,22 @@ class Dispatcher:
         free = [number for number in self.workers if limit is None or number < limit]
         if self.memory.spilling_bytes or not free:
             return
-        if self.is_renewed is False:
-            self.is_renewed = None
-            self._emit(RenewWorkers())
-        if not self.is_renewed:
+        if not self._are_renewed(is_strict=True):
             return
-        self.is_renewed = False
         graph.withdraw(chunk)
         graph.dispatch(chunk)
-        self._hand_out(free[0], graph, chunk, graph.required_bytes(chunk))
+        room_bytes = max(self.memory.hard_limit_bytes - self.memory.stored_bytes, 0)
+        self._hand_out(free[0], graph, chunk, min(graph.required_bytes(chunk), room_bytes))
+
+    def _are_renewed(self, is_strict: bool) -> bool:
+        """Say whether no worker has kept memory that is in the way; have them replaced if that is not known."""
+        if self.is_renewed:
+            self.is_renewed = False
+            return True
+        if self.is_renewed is False:
+            self.is_renewed = None
+            self._emit(RenewWorkers(is_strict))
+        return False
 
     def _hand_out(self, number: int, graph: Graph, chunk: int, required_bytes: int) -> None:
         """Give a worker a chunk that was dispatched, and nothing besides."""
@@ -425,6 +439,7 @@ class Dispatcher:
             chunks = self._fill(graph, number, share)
             if chunks:
                 given = True
+                self.is_renewed = None if self.is_renewed is None else False
                 self._emit(Run(number, graph.number, chunks, graph.restores(number, chunks)))
         return given
 
@@ -623,6 +638,8 @@ class Dispatcher:
         free = [number for number in self.workers if limit is None or number < limit]
         if not free:
             return None
+        if self._parameters.quota_slack_bytes is not None and not self._are_renewed(is_strict=False):
+            return None
         self.blocked = None
         if required_bytes > limit_bytes and self._move_to_client(graph, chunk, required_bytes, limit_bytes):
             return None
@@ -705,22 +722,35 @@ class Dispatcher:
         self._forget_growth(number)
         self.growing[number] = growth = Growth(graph, chunk, growth_bytes)
         graph.estimates.learn_growth(chunk, growth_bytes)
-        self.memory.awaited_bytes += self.missing_for(number, growth)
+        self.memory.awaited_bytes += self._more_for(number, growth)
 
     def _forget_growth(self, number: int) -> None:
         if self.growing.pop(number, None) is not None:
             waiting = self.growing.items()
-            self.memory.awaited_bytes = sum([self.missing_for(other, growth) for other, growth in waiting])
+            self.memory.awaited_bytes = sum([self._more_for(other, growth) for other, growth in waiting])
 
     def missing_for(self, number: int, growth: Growth) -> int:
         """Return by how many bytes what is reserved for a worker falls short of what it waits for."""
-        return max(growth.growth_bytes - self.memory.reserved_by_worker.get(number, 0), 0)
+        return max(growth.growth_bytes - self._quota_bytes(number), 0)
+
+    def _more_for(self, number: int, growth: Growth) -> int:
+        """Return how many bytes have to be reserved for what a worker waits for, besides those that are."""
+        return max(self.missing_for(number, growth) - self.memory.raised_by_worker.get(number, 0), 0)
+
+    def _quota_bytes(self, number: int) -> int:
+        """Return by how much a worker's memory may grow.
+
+        What is taken without asking is reserved besides, and what has become known meanwhile is to be asked for.
+        """
+        memory = self.memory
+        quota_bytes = memory.reserved_by_worker.get(number, 0) - memory.raised_by_worker.get(number, 0)
+        return quota_bytes - self.expected_private_bytes(number)
 
     def _let_grow(self) -> None:
         """Let the memory of workers grow that wait for it, or make room, or refuse what can never be."""
         memory = self.memory
         for number, growth in list(self.growing.items()):
-            if memory.has_room(self.missing_for(number, growth)):
+            if not self.missing_for(number, growth) or memory.has_room(self.missing_for(number, growth)):
                 self._grow(number, growth)
         if not self.growing:
             return
@@ -732,7 +762,7 @@ class Dispatcher:
         if memory.spilling_bytes or self._may_free_memory():
             return
         # All wait for each other. One goes on, and the others when it is done.
-        room_bytes = memory.hard_limit_bytes - memory.stored_bytes - memory.reserved_bytes
+        room_bytes = memory.hard_limit_bytes - memory.stored_bytes - memory.admitted_bytes
         for number, growth in self.growing.items():
             if self.missing_for(number, growth) <= room_bytes:
                 self._grow(number, growth)
@@ -746,9 +776,10 @@ class Dispatcher:
         self._emit(RefuseQuota(number, growth.graph.number, growth.chunk, growth.growth_bytes, is_postponed))
 
     def _grow(self, number: int, growth: Growth) -> None:
+        graph, chunk, memory = growth.graph.number, growth.chunk, self.memory
         missing_bytes = self.missing_for(number, growth)
-        reserved_bytes = self.memory.reserved_for(growth.graph.number, growth.chunk)
-        self.memory.reserve(growth.graph.number, growth.chunk, reserved_bytes + missing_bytes, number)
+        more_bytes = max(missing_bytes - memory.admit_raised(graph, chunk), 0)
+        memory.reserve(graph, chunk, memory.reserved_for(graph, chunk) + more_bytes, number)
         self._forget_growth(number)
         # It waits: it is told even what it could know.
         self.workers[number].granted_bytes = -1
@@ -765,9 +796,8 @@ class Dispatcher:
 
     def _grant_quotas(self, slack_bytes: int) -> None:
         """Tell workers by how much their memory may grow."""
-        reserved = self.memory.reserved_by_worker
         for number, worker in self.workers.items():
-            growth_bytes = reserved.get(number, 0)
+            growth_bytes = max(self._quota_bytes(number), 0)
             if growth_bytes != worker.granted_bytes:
                 worker.granted_bytes = growth_bytes
                 self._emit(GrantQuota(number, growth_bytes + slack_bytes))

@@ -90,13 +90,17 @@ class Estimates:
         """Return the bytes that a chunk is thought to take without asking: NumPy asks, other libraries do not."""
         return self._private.get(self._operand_of[chunk], 0)
 
-    def learn_private(self, chunk: int, growth_bytes: int) -> bool:
-        """Note what was taken without asking while a chunk ran; return whether it is more than was known."""
+    @property
+    def knows_private(self) -> bool:
+        """Whether some operand was seen to take memory without asking."""
+        return bool(self._private)
+
+    def learn_private(self, chunk: int, growth_bytes: int) -> int:
+        """Note what was taken without asking while a chunk ran; return by how much it is more than was known."""
         operand = self._operand_of[chunk]
-        is_more = growth_bytes > self._private.get(operand, 0)
-        if is_more:
-            self._private[operand] = growth_bytes
-        return is_more
+        known_bytes = self._private.get(operand, 0)
+        self._private[operand] = max(growth_bytes, known_bytes)
+        return max(growth_bytes - known_bytes, 0)
 
     def learn_growth(self, chunk: int, growth_bytes: int) -> None:
         """Note by how much memory was to grow while a chunk ran."""

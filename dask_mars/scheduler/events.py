@@ -429,8 +429,10 @@ class RefuseQuota:
 class RenewWorkers:
     """Replace workers, none of which has anything in hand, that have kept memory of what they have computed.
 
-    `WorkersRenewed` is to follow.
+    Unless `is_strict` only those that have kept more than their share. `WorkersRenewed` is to follow.
     """
+
+    is_strict: bool
 
 
 @dataclass(slots=True)

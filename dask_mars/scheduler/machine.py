@@ -188,6 +188,10 @@ class Machine:
             for number, growth in dispatcher.growing.items()
         }
 
+    def is_growing(self, worker: int) -> bool:
+        """Return whether a worker waits for memory in the middle of a chunk."""
+        return worker in self._dispatcher.growing
+
     @property
     def graphs(self) -> list[int]:
         """Numbers of the graphs that are not forgotten."""

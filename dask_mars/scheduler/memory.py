@@ -55,6 +55,11 @@ class Memory:
         #: Of chunks that a worker has in hand, which one; and what is reserved for each worker.
         self._worker_of: dict[tuple[int, int], int] = {}
         self.reserved_by_worker: dict[int, int] = {}
+        #: Of what is reserved, what has become known only while chunks were in hand: it may not be free at all,
+        #: and no worker has it for its quota.
+        self._raised: dict[tuple[int, int], int] = {}
+        self.raised_by_worker: dict[int, int] = {}
+        self.raised_bytes = 0
         #: What workers wait for, besides what is reserved for them.
         self.awaited_bytes = 0
 
@@ -71,14 +76,36 @@ class Memory:
 
     def admits(self, required_bytes: int) -> bool:
         """Tell whether so many bytes may be reserved now, for what is not begun yet."""
-        return self.has_room(required_bytes + self.awaited_bytes)
+        return self.has_room(required_bytes + self.awaited_bytes + self.raised_bytes)
 
     def has_room(self, required_bytes: int) -> bool:
-        """Tell whether so many bytes are free."""
-        return self.stored_bytes + self.reserved_bytes + required_bytes <= self.limit_bytes
+        """Tell whether so many bytes are free, or have become known of chunks in hand and are not taken yet."""
+        return self.stored_bytes + self.admitted_bytes + required_bytes <= self.limit_bytes
+
+    @property
+    def admitted_bytes(self) -> int:
+        """What is reserved, less what has become known only while chunks were in hand."""
+        return self.reserved_bytes - self.raised_bytes
+
+    def raise_reserved(self, number: int, chunk: int, required_bytes: int, worker: int) -> None:
+        """Note that more has become known of a chunk that is in a worker's hands, whether it is free or not."""
+        more = required_bytes - self._reserved.get((number, chunk), 0)
+        self.reserve(number, chunk, required_bytes, worker)
+        if more > 0:
+            self._raised[number, chunk] = self._raised.get((number, chunk), 0) + more
+            self.raised_bytes += more
+            self.raised_by_worker[worker] = self.raised_by_worker.get(worker, 0) + more
+
+    def admit_raised(self, number: int, chunk: int) -> int:
+        """Note that all that is reserved for a chunk is its own now; return how much was not."""
+        raised = self._raised.pop((number, chunk), 0)
+        if raised:
+            self.raised_bytes -= raised
+            self.raised_by_worker[self._worker_of[number, chunk]] -= raised
+        return raised
 
     def reserve(self, number: int, chunk: int, required_bytes: int, worker: int | None = None) -> None:
-        """Note that a chunk is in a worker's hands, or that more has become known of one that is."""
+        """Note that a chunk is in a worker's hands, or that it takes less or more."""
         key = number, chunk
         more = required_bytes - self._reserved.get(key, 0)
         self.reserved_bytes += more
@@ -94,6 +121,8 @@ class Memory:
         """Note that chunks are in no worker's hands any more."""
         if self._reserved:
             for chunk in chunks:
+                if self._raised:
+                    self.admit_raised(number, chunk)
                 released = self._reserved.pop((number, chunk), 0)
                 self.reserved_bytes -= released
                 worker = self._worker_of.pop((number, chunk), None)
@@ -112,7 +141,7 @@ class Memory:
 
     def missing_bytes(self, required_bytes: int) -> int:
         """Return how many bytes have to leave memory, besides those on their way, for so many to be free."""
-        wanted = self.stored_bytes + self.reserved_bytes + required_bytes - self.limit_bytes - self.spilling_bytes
+        wanted = self.stored_bytes + self.admitted_bytes + required_bytes - self.limit_bytes - self.spilling_bytes
         return max(wanted, int(self.limit_bytes * _SHARE)) if wanted > 0 else 0
 
     def missing_ahead_bytes(self) -> int:

@@ -35,6 +35,7 @@ from dask_mars.scheduler.events import (
     ReadAhead,
     Refuse,
     RefuseReservation,
+    RenewWorkers,
     ReservationReleased,
     ReservationRequested,
     ResultsPersisted,
@@ -44,6 +45,7 @@ from dask_mars.scheduler.events import (
     TimePassed,
     UseSpilled,
     WorkerLost,
+    WorkersRenewed,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
@@ -108,7 +110,10 @@ class Host:
             before = self.stored_bytes
             assert self.machine.handle(MemoryMeasured(before, self.limit), self.now_s) == []
             for instruction in self.machine.handle(events.pop(0), self.now_s):
-                self.carry_out(instruction)
+                if type(instruction) is RenewWorkers:
+                    events.append(WorkersRenewed())
+                else:
+                    self.carry_out(instruction)
             self.machine.validate()
             self.peak_bytes = max(self.peak_bytes, self.stored_bytes)
             if self.machine.blocked and self.stored_bytes < before:

@@ -14,6 +14,7 @@ from dask_mars.scheduler.events import (
     ChunksReturned,
     FailGraph,
     FinishGraph,
+    GrantQuota,
     GraphCancelled,
     GraphPlan,
     GraphSubmitted,
@@ -21,6 +22,7 @@ from dask_mars.scheduler.events import (
     MemoryMeasured,
     ObjectSpilled,
     PrivateMeasured,
+    QuotaRequested,
     RecallQueued,
     RenewWorkers,
     Run,
@@ -70,7 +72,7 @@ def test_what_went_past_the_limit_is_tried_once_more_alone():
     assert driven.end(0, 0) == []
     assert driven.machine.is_to_run_alone(1, 0)
     # Nothing else is begun before, and nothing beside it.
-    assert driven.done(1, 1) == [RenewWorkers()]
+    assert driven.done(1, 1) == [RenewWorkers(is_strict=True)]
     assert driven.post(WorkersRenewed()) == [Run(1, 1, [0])]
     assert driven.post(TimePassed()) == []
     assert driven.done(1, 0) == [Run(0, 1, [2])]
@@ -110,7 +112,7 @@ def test_what_is_stored_goes_to_disk_first():
     assert driven.done(1, 1, size=40) == []
     driven.post(MemoryMeasured(70, 100, 200))
     assert driven.end(0, 2) == [Spill([(1, 1)])]
-    assert driven.post(ObjectSpilled((1, 1), 40))[-1] == RenewWorkers()
+    assert driven.post(ObjectSpilled((1, 1), 40))[-1] == RenewWorkers(is_strict=True)
     driven.post(MemoryMeasured(30, 100, 200))
     assert driven.post(WorkersRenewed()) == [Run(1, 1, [2])]
 
@@ -118,9 +120,9 @@ def test_what_is_stored_goes_to_disk_first():
 def test_two_take_turns():
     driven = Driven(unknown(2))
     assert driven.end(0, 0) == []
-    assert driven.end(1, 1) == [RenewWorkers()]
+    assert driven.end(1, 1) == [RenewWorkers(is_strict=True)]
     assert driven.post(WorkersRenewed()) == [Run(0, 1, [0])]
-    assert driven.done(0, 0) == [RenewWorkers()]
+    assert driven.done(0, 0) == [RenewWorkers(is_strict=True)]
     assert driven.post(WorkersRenewed()) == [Run(0, 1, [1])]
     assert driven.done(0, 1) == [FinishGraph(1)]
 
@@ -141,7 +143,7 @@ def test_inputs_that_were_lost_come_before_it():
     # What is to run alone is not queued behind its input again.
     assert driven.post(ChunkFailed(0, 1, 1)) == []
     assert driven.post(ChunksReturned(0, 1, [2])) == [Run(0, 1, [1])]
-    assert driven.done(0, 1) == [RenewWorkers()]
+    assert driven.done(0, 1) == [RenewWorkers(is_strict=True)]
     assert driven.post(WorkersRenewed()) == [Run(0, 1, [2])]
 
 
@@ -154,6 +156,14 @@ def test_what_one_has_taken_is_kept_free_for_others_of_its_kind():
     assert driven.done(0, 0) == []
     assert driven.machine.blocked == (1, 2, 60)
     assert driven.done(1, 1) == [Run(0, 1, [2])]
+
+
+def test_what_is_taken_without_asking_is_no_quota():
+    driven = Driven(unknown(1), workers=1, quota_slack_bytes=10)
+    assert driven.post(PrivateMeasured([(1, 0, 60)], [])) == []
+    assert driven.machine.memory.reserved_bytes == 60
+    assert driven.post(QuotaRequested(0, 1, 0, 30)) == [GrantQuota(0, 40)]
+    assert driven.machine.memory.reserved_bytes == 90
 
 
 def test_what_took_more_than_there_is_is_not_refused_before_it_does():

@@ -21,10 +21,12 @@ from dask_mars.scheduler.events import (
     ObjectSpilled,
     QuotaRequested,
     RefuseQuota,
+    RenewWorkers,
     ResultsTaken,
     Run,
     Spill,
     WorkerLost,
+    WorkersRenewed,
     WorkerStarted,
 )
 from dask_mars.scheduler.machine import Machine, Parameters
@@ -45,6 +47,9 @@ class Driven:
     def post(self, event: Any) -> list[Instruction]:
         self.now_s += 1
         found = self.machine.handle(event, self.now_s)
+        if RenewWorkers(is_strict=False) in found:
+            found.remove(RenewWorkers(is_strict=False))
+            found += self.machine.handle(WorkersRenewed(), self.now_s)
         self.machine._dispatcher.validate()
         return found
 
