@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import psutil
 import pytest
 
 from dask_mars import Runtime
 from dask_mars.engine.memory_watch import MemoryWatch, Orders, WorkerMemory, decide
 from dask_mars.errors import Cancelled, EngineStopped, MarsError, WorkerDied, WorkerOverLimit
-from dask_mars.limits import PROC
+from dask_mars.limits import PROC, arena_bytes
 from tests.conftest import eventually, limit_with_room
 from tests.engine.test_quota import Background
 from tests.tasks import note, notes, wait_for
@@ -240,3 +241,17 @@ def test_an_engine_ends_while_a_worker_is_paused(limited, paused, tmp_path):
     with pytest.raises(EngineStopped):
         other.result(20)
     assert not psutil.pid_exists(pid)
+
+
+@needs_proc
+def test_the_arena_of_a_worker_that_has_ended_is_given_back(limited):
+    engine = limited.engine()
+    kept = da.ones((4, MIB), chunks=(1, MIB)).persist(scheduler=limited.get)
+    assert da.ones((8, MIB), chunks=(1, MIB)).sum(axis=0).mean().compute(scheduler=limited.get) == 8
+    workers = limited.state()["workers"]
+    for worker in workers:
+        os.kill(worker["pid"], signal.SIGKILL)
+    assert eventually(lambda: all(pid not in engine.worker_pids() for pid in [w["pid"] for w in workers]), 20)
+    # What the user has stays, and no more than that.
+    assert eventually(lambda: arena_bytes(engine._arena_files) <= 33 * MIB, 20)
+    assert kept.sum().compute(scheduler=limited.get) == 4 * MIB

@@ -264,3 +264,25 @@ def test_temporaries_of_known_functions_are_reserved_until_they_are_measured():
 def test_a_guess_refuses_nothing():
     driven = Driven(plan((), declared_bytes=[90], temporaries={0: 10}), workers=1)
     assert of_kind(Run, driven.first) == [Run(0, 1, [0])]
+
+
+def test_what_becomes_known_meanwhile_is_no_quota():
+    driven = Driven(plan((), (), operand_of=[0, 0]))
+    driven.post(MemoryMeasured(0, 100, 100))
+    assert driven.grow(0, 0, 60) == [GrantQuota(0, 60 + SLACK)]
+    assert driven.grow(1, 1, 60) == []
+    # That chunks of this operand take 60 bytes does not make these free: they go to disk first.
+    driven.post(MemoryMeasured(60, 100, 100))
+    assert of_kind(GrantQuota, driven.done(0, 0, 60)) == [GrantQuota(0, SLACK)]
+    assert driven.machine.memory.reserved_by_worker[1] == driven.machine.memory.raised_by_worker[1] == 60
+    found = driven.post(ObjectSpilled((1, 0), 60))
+    assert of_kind(GrantQuota, found) == [GrantQuota(1, 60 + SLACK)]
+    assert driven.machine.memory.raised_bytes == 0
+
+
+def test_one_that_asks_again_for_what_it_has_is_answered():
+    driven = Driven(unknown(2))
+    driven.post(MemoryMeasured(0, 100, 100))
+    assert driven.grow(0, 0, 90) == [GrantQuota(0, 90 + SLACK)]
+    driven.post(MemoryMeasured(50, 100, 100))
+    assert driven.grow(0, 0, 90) == [GrantQuota(0, 90 + SLACK)]
