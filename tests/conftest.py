@@ -97,6 +97,15 @@ def limit_with_room(room_bytes: int, workers: int = 1) -> int:
     return int((idle_bytes + room_bytes) * 1.05)
 
 
+@contextlib.contextmanager
+def runtime_with_room(room_bytes: int) -> Iterator[Runtime]:
+    """Yield a runtime of two workers that have computed something, under `limit_with_room`."""
+    with Runtime(2, memory_limit=limit_with_room(room_bytes, 2)) as runtime:
+        graph = {("x", number): (pow, 2, number) for number in range(4)}
+        runtime.get(graph, list(graph))
+        yield runtime
+
+
 def cluster_of_agents(count: int = 1, **options: Any) -> Any:
     """Make a cluster of some agents, with a small worker process each if nothing else is said."""
     local = pytest.importorskip("dask_mars.cluster.local")

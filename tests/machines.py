@@ -77,3 +77,37 @@ class CheckedMachine:
         """Return the names of all chunks' states."""
         count = sum(self.machine.counts(graph).values())
         return [self.machine.state_of(graph, chunk).name for chunk in range(count)]
+
+
+class LimitedMachine(CheckedMachine):
+    """One with a limit of 100 bytes, 200 if nothing else helps, that was given a graph; each event takes a second.
+
+    Parameters
+    ----------
+    graph : GraphPlan
+        The graph, of number 1.
+    workers : int
+        Workers that have started.
+    **parameters
+        Fields of `Parameters`.
+    """
+
+    def __init__(self, graph: GraphPlan, workers: int = 2, **parameters: Any) -> None:
+        super().__init__(0, **{"store_limit": 100, "memory_limit": 200} | parameters)
+        for worker in range(workers):
+            self.post(WorkerStarted(worker))
+        self.first = self.post(GraphSubmitted(1, graph))
+
+    def post(self, event: Event, after_s: float = 1.0) -> list[Instruction]:
+        """Let time pass, feed an event and return the instructions."""
+        return super().post(event, after_s)
+
+    def done(self, worker: int, *chunks: int, size: int = 0, seconds: float = 1.0) -> list[Instruction]:
+        """Report chunks whose results took so many bytes each, if any."""
+        sizes = {chunk: size for chunk in chunks if size}
+        return self.post(ChunksFinished(worker, 1, chunks, [seconds] * len(chunks), sizes, sizes))
+
+
+def unknown(count: int, **options: Any) -> GraphPlan:
+    """Make a plan of chunks of operands of their own, of which nothing is known."""
+    return plan(*[()] * count, operand_of=list(range(count)), **options)

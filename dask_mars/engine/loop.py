@@ -667,9 +667,8 @@ class Engine:
         elif watch.is_short and self._machine.memory.missing_bytes(0):
             # What is stored has to go to disk.
             self._handle(TimePassed())
-        growing = self._machine.growing()
         may_shrink = bool(self._machine.memory.spilling_bytes) or any(
-            worker.running is not None and worker.paused_s is None and number not in growing
+            worker.running is not None and worker.paused_s is None and not self._machine.is_growing(number)
             for number, worker in watch.workers.items()
         )
         orders = watch.decide(may_shrink, now)
@@ -710,10 +709,11 @@ class Engine:
 
     def _renew_workers(self, is_strict: bool) -> None:
         """Replace idle workers that have kept memory of what they have computed, or more than their share."""
-        self._memory_watch.look(self.worker_pids(), self._in_hands_of)
-        for number in self._memory_watch.grown(is_strict):
-            self._end_over_limit(number)
         self._measure_memory()
+        if grown := self._memory_watch.grown(is_strict):
+            for number in grown:
+                self._end_over_limit(number)
+            self._measure_memory()
         self._handle(WorkersRenewed())
 
     def _measure_memory(self, asked_bytes: int = 0) -> None:
@@ -835,7 +835,7 @@ class Engine:
             handle.asked_bytes = asked_bytes
             self._measure_memory(asked_bytes)
             self._handle(QuotaRequested(number, *running, asked_bytes))
-            if handle.asked_bytes and number not in self._machine.growing():
+            if handle.asked_bytes and not self._machine.is_growing(number):
                 # Nobody else will answer.
                 self._grant_quota(number, asked_bytes)
 
@@ -947,7 +947,7 @@ class Engine:
         self._record_death(number, code, running, over_limit)
         for block in handle.retained:
             self._blocks.decref(block)
-        self._registry.clear_arena(number)
+        self._registry.trim_arena(number)
         self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
         self._start_worker(number)
 
@@ -963,25 +963,25 @@ class Engine:
         self, number: int, code: int, running: tuple[int, int] | None, over_limit: _OverLimit | None
     ) -> None:
         """Note why what a worker had may fail."""
+
+        def death_of(run: GraphRun, chunk: int, attempts: int, repeatable: bool) -> Exception:
+            key = repr(run.graph.keys[chunk])
+            if over_limit is not None:
+                return WorkerOverLimit(key, *over_limit, repeatable)
+            return WorkerDied(key, code, attempts, repeatable)
+
         for graph, chunk in self._machine.in_hand(number):
             owner = self._runs[graph]
-            key = repr(owner.graph.keys[chunk])
-            if owner.plan.is_repeatable(chunk):
-                continue
-            if over_limit is not None:
-                owner.errors[chunk] = WorkerOverLimit(key, *over_limit, repeatable=False)
-            else:
-                owner.errors[chunk] = WorkerDied(key, code, 1, repeatable=False)
+            if not owner.plan.is_repeatable(chunk):
+                owner.errors[chunk] = death_of(owner, chunk, 1, repeatable=False)
         if running is not None:
             graph, chunk = running
             run = self._runs[graph]
             if logger.isEnabledFor(logging.INFO):
                 logger.info("worker %d %s while it ran %s", number, describe_exit(code), run.name_of(chunk))
-            if over_limit is not None and run.plan.is_repeatable(chunk):
-                run.errors[chunk] = WorkerOverLimit(repr(run.graph.keys[chunk]), *over_limit)
-            elif run.plan.is_repeatable(chunk):
+            if run.plan.is_repeatable(chunk):
                 attempts = self.settings.allowed_worker_losses + 1
-                run.errors[chunk] = WorkerDied(repr(run.graph.keys[chunk]), code, attempts)
+                run.errors[chunk] = death_of(run, chunk, attempts, repeatable=True)
 
     # -- without work -----------------------------------------------------------------------------------------
 

@@ -87,6 +87,12 @@ class Orders(NamedTuple):
     end: tuple[int, ...] = ()
 
 
+def idle_above(workers: Mapping[int, WorkerMemory], most_bytes: int) -> list[int]:
+    """Return the workers that run nothing and have grown by more than that, the one that has grown most last."""
+    idle = [(worker.growth_bytes, number) for number, worker in workers.items() if worker.running is None]
+    return [number for growth_bytes, number in sorted(idle) if growth_bytes > most_bytes]
+
+
 def decide(
     workers: Mapping[int, WorkerMemory],
     free_bytes: int,
@@ -128,14 +134,9 @@ def decide(
         # little more than the margin; but it must not wait for what does not come.
         goes_on = paused and (free_bytes >= 2 * margin_bytes or is_over(paused[0][1]))
         return Orders(resume=(paused[0][1],)) if goes_on else Orders()
-    idle = [
-        (worker.growth_bytes, number)
-        for number, worker in workers.items()
-        if worker.running is None and worker.growth_bytes > share_bytes
-    ]
-    if idle:
+    if idle := idle_above(workers, share_bytes):
         # It has nothing to lose.
-        return Orders(end=(max(idle)[1],))
+        return Orders(end=(idle[-1],))
     growing = [
         number
         for number, worker in workers.items()
@@ -278,12 +279,7 @@ class MemoryWatch:
 
     def grown(self, is_strict: bool) -> list[int]:
         """Return the workers that run nothing and take more than when they had come up, or than their share."""
-        most_bytes = _NOTED_BYTES if is_strict else self.share_bytes
-        return [
-            number
-            for number, worker in self.workers.items()
-            if worker.running is None and worker.growth_bytes > most_bytes
-        ]
+        return idle_above(self.workers, _NOTED_BYTES if is_strict else self.share_bytes)
 
     def growths(self) -> list[tuple[int, int, int]]:
         """Return graph, chunk and by how many bytes workers have grown since they began it, if that is news."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,16 +263,6 @@ class Registry:
     def trim_arena(self, arena: int) -> None:
         """Give the free pages of an arena back to the system whose worker has ended."""
         self.store.trim_arena(arena, self.blocks.live(arena))
-
-    def clear_arena(self, number: int) -> None:
-        """Return to the system what nobody refers to of an arena whose worker has ended."""
-        arena, page = self.store.arenas[number], mmap.PAGESIZE
-        begin = 0
-        for offset, size_bytes in [*sorted(self.blocks.live(number)), (arena.capacity_bytes, 0)]:
-            end = offset // page * page
-            if end > begin:
-                arena.give_back(begin, end - begin)
-            begin = -(-(offset + size_bytes) // page) * page
 
     def _release_block(self, arena: int, offset: int, size_bytes: int) -> None:
         """Give a block that nobody refers to any more back to its allocator."""

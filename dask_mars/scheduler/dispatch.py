@@ -750,7 +750,8 @@ class Dispatcher:
         """Let the memory of workers grow that wait for it, or make room, or refuse what can never be."""
         memory = self.memory
         for number, growth in list(self.growing.items()):
-            if not self.missing_for(number, growth) or memory.has_room(self.missing_for(number, growth)):
+            missing_bytes = self.missing_for(number, growth)
+            if not missing_bytes or memory.has_room(missing_bytes):
                 self._grow(number, growth)
         if not self.growing:
             return

@@ -20,7 +20,7 @@ from dask_mars import Runtime
 from dask_mars.engine.memory_watch import MemoryWatch, Orders, WorkerMemory, decide
 from dask_mars.errors import Cancelled, EngineStopped, MarsError, WorkerDied, WorkerOverLimit
 from dask_mars.limits import PROC, arena_bytes
-from tests.conftest import eventually, limit_with_room
+from tests.conftest import eventually, runtime_with_room
 from tests.engine.test_quota import Background
 from tests.tasks import note, notes, wait_for
 
@@ -106,9 +106,7 @@ def test_what_the_user_takes_leaves_workers_enough_for_their_modules():
 
 @pytest.fixture
 def limited() -> Iterator[Runtime]:
-    with Runtime(2, memory_limit=limit_with_room(ROOM_BYTES, 2)) as runtime:
-        graph = {("x", number): (pow, 2, number) for number in range(4)}
-        runtime.get(graph, list(graph))
+    with runtime_with_room(ROOM_BYTES) as runtime:
         yield runtime
 
 

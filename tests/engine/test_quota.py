@@ -18,7 +18,7 @@ import pytest
 
 from dask_mars import Runtime
 from dask_mars.errors import Cancelled, QuotaExceeded, WorkerDied
-from tests.conftest import eventually, limit_with_room
+from tests.conftest import eventually, runtime_with_room
 from tests.tasks import note, note_and_grow, notes, wait_for
 
 pytest.importorskip("dask_mars.store._arena")
@@ -29,9 +29,7 @@ ROOM_BYTES = 160 * MIB
 
 @pytest.fixture
 def limited() -> Iterator[Runtime]:
-    with Runtime(2, memory_limit=limit_with_room(ROOM_BYTES, 2)) as runtime:
-        graph = {("x", number): (pow, 2, number) for number in range(4)}
-        runtime.get(graph, list(graph))
+    with runtime_with_room(ROOM_BYTES) as runtime:
         yield runtime
 
 

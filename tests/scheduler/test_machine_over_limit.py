@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
-from machines import plan
+from machines import LimitedMachine, plan, unknown
 
 from dask_mars.scheduler.events import (
     ChunkFailed,
-    ChunksFinished,
     ChunksReturned,
     FailGraph,
     FinishGraph,
     GrantQuota,
     GraphCancelled,
-    GraphPlan,
     GraphSubmitted,
     Instruction,
     MemoryMeasured,
@@ -32,38 +29,12 @@ from dask_mars.scheduler.events import (
     WorkersRenewed,
     WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Parameters
 
 
-class Driven:
-    """A machine with a limit of 100 bytes, 200 if nothing else helps."""
-
-    def __init__(self, graph: GraphPlan, workers: int = 2, **parameters: Any) -> None:
-        options: dict[str, Any] = {"store_limit": 100, "memory_limit": 200} | parameters
-        self.machine = Machine(Parameters(**options))
-        self.now_s = 0.0
-        for worker in range(workers):
-            self.post(WorkerStarted(worker))
-        self.first = self.post(GraphSubmitted(1, graph))
-
-    def post(self, event: Any) -> list[Instruction]:
-        self.now_s += 1
-        found = self.machine.handle(event, self.now_s)
-        self.machine.validate()
-        return found
-
+class Driven(LimitedMachine):
     def end(self, worker: int, chunk: int) -> list[Instruction]:
         found = self.post(WorkerLost(worker, (1, chunk), over_limit=True))
         return found + self.post(WorkerStarted(worker))
-
-    def done(self, worker: int, *chunks: int, size: int = 0, seconds: float = 1.0) -> list[Instruction]:
-        sizes = {chunk: size for chunk in chunks if size}
-        return self.post(ChunksFinished(worker, 1, chunks, [seconds] * len(chunks), sizes, sizes))
-
-
-def unknown(count: int, **options: Any) -> GraphPlan:
-    """Chunks of operands of their own, of which nothing is known."""
-    return plan(*[()] * count, operand_of=list(range(count)), **options)
 
 
 def test_what_went_past_the_limit_is_tried_once_more_alone():

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from machines import plan
+from machines import LimitedMachine, plan, unknown
 
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -27,43 +27,26 @@ from dask_mars.scheduler.events import (
     Spill,
     WorkerLost,
     WorkersRenewed,
-    WorkerStarted,
 )
-from dask_mars.scheduler.machine import Machine, Parameters
 
 SLACK = 10
 
 
-class Driven:
-    """A machine with a limit of 100 bytes, 200 if nothing else helps."""
+class Driven(LimitedMachine):
+    """One whose workers have quotas; none of them has kept memory."""
 
     def __init__(self, graph: GraphPlan, workers: int = 2) -> None:
-        self.machine = Machine(Parameters(store_limit=100, memory_limit=200, quota_slack_bytes=SLACK))
-        self.now_s = 0.0
-        for worker in range(workers):
-            self.post(WorkerStarted(worker))
-        self.first = self.post(GraphSubmitted(1, graph))
+        super().__init__(graph, workers, quota_slack_bytes=SLACK)
 
-    def post(self, event: Any) -> list[Instruction]:
-        self.now_s += 1
-        found = self.machine.handle(event, self.now_s)
+    def post(self, event: Any, after_s: float = 1.0) -> list[Instruction]:
+        found = super().post(event, after_s)
         if RenewWorkers(is_strict=False) in found:
             found.remove(RenewWorkers(is_strict=False))
-            found += self.machine.handle(WorkersRenewed(), self.now_s)
-        self.machine._dispatcher.validate()
+            found += super().post(WorkersRenewed(), 0.0)
         return found
 
     def grow(self, worker: int, chunk: int, size: int) -> list[Instruction]:
         return self.post(QuotaRequested(worker, 1, chunk, size))
-
-    def done(self, worker: int, chunk: int, size: int = 0) -> list[Instruction]:
-        sizes = {chunk: size} if size else {}
-        return self.post(ChunksFinished(worker, 1, [chunk], [1.0], sizes, sizes))
-
-
-def unknown(count: int, **options: Any) -> GraphPlan:
-    """Chunks of operands of their own, of which nothing is known."""
-    return plan(*[()] * count, operand_of=list(range(count)), **options)
 
 
 def of_kind(kind: type, instructions: list[Instruction]) -> list[Any]:
@@ -73,7 +56,7 @@ def of_kind(kind: type, instructions: list[Instruction]) -> list[Any]:
 def test_a_worker_has_the_slack_and_what_is_reserved():
     driven = Driven(plan((), declared_bytes=[30]), workers=1)
     assert of_kind(GrantQuota, driven.first) == [GrantQuota(0, 30 + SLACK)]
-    assert of_kind(GrantQuota, driven.done(0, 0, 30)) == [GrantQuota(0, SLACK)]
+    assert of_kind(GrantQuota, driven.done(0, 0, size=30)) == [GrantQuota(0, SLACK)]
 
 
 def test_what_there_is_room_for_is_granted():
@@ -110,7 +93,7 @@ def test_what_waits_is_not_given_to_what_has_not_begun():
 def test_objects_go_to_disk_for_it():
     driven = Driven(plan((), (), (0, 1), operand_of=[0, 1, 2]), workers=1)
     driven.grow(0, 0, 70)
-    driven.done(0, 0, 70)
+    driven.done(0, 0, size=70)
     driven.post(MemoryMeasured(70, 100, 200))
     found = driven.grow(0, 1, 90)
     assert of_kind(Spill, found) == [Spill([(1, 0)])]
@@ -257,7 +240,7 @@ def test_where_there_is_room_all_begin():
 def test_temporaries_of_known_functions_are_reserved_until_they_are_measured():
     driven = Driven(plan((), (), declared_bytes=[10, 10], operand_of=[0, 0], temporaries={0: 2.5}), workers=1)
     assert driven.machine.memory.reserved_by_worker[0] == 35
-    driven.done(0, 0, 10)
+    driven.done(0, 0, size=10)
     assert driven.machine.memory.reserved_by_worker[0] == 10
 
 
@@ -273,7 +256,7 @@ def test_what_becomes_known_meanwhile_is_no_quota():
     assert driven.grow(1, 1, 60) == []
     # That chunks of this operand take 60 bytes does not make these free: they go to disk first.
     driven.post(MemoryMeasured(60, 100, 100))
-    assert of_kind(GrantQuota, driven.done(0, 0, 60)) == [GrantQuota(0, SLACK)]
+    assert of_kind(GrantQuota, driven.done(0, 0, size=60)) == [GrantQuota(0, SLACK)]
     assert driven.machine.memory.reserved_by_worker[1] == driven.machine.memory.raised_by_worker[1] == 60
     found = driven.post(ObjectSpilled((1, 0), 60))
     assert of_kind(GrantQuota, found) == [GrantQuota(1, 60 + SLACK)]
