@@ -679,7 +679,9 @@ class Engine:
             watch.workers[number].paused_s = None
             self._workers[number].resume()
         for number in orders.end:
-            self._end_over_limit(number)
+            # One that was idle may have been handed a chunk since, of which that says nothing.
+            if watch.workers[number].running is not None or not self._machine.in_hand(number):
+                self._end_over_limit(number)
 
     def _in_hands_of(self, number: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker is in the middle of, or about to begin."""
