@@ -59,6 +59,8 @@ class Settings:
         How long a task that was interrupted may go on before its process is ended.
     start_timeout_s : float
         How long a worker process may take to get ready.
+    starts_in_threads : bool
+        Whether threads of the user's process compute what is library code until worker processes are up.
     idle_trim_s : float
         Idle seconds after which unused memory goes back to the system.
     idle_timeout_s : float or None
@@ -88,6 +90,7 @@ class Settings:
     retry_delay_limit_s: float
     cancel_grace_s: float
     start_timeout_s: float
+    starts_in_threads: bool
     idle_trim_s: float
     idle_timeout_s: float | None
     policy: str
@@ -143,6 +146,7 @@ def settings(
         retry_delay_limit_s=_seconds("retry-delay-limit"),
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
+        starts_in_threads=bool(get("start-in-threads")),
         idle_trim_s=_seconds("idle-trim"),
         idle_timeout_s=None if get("idle-timeout") is None else _seconds("idle-timeout"),
         policy=str(get("policy")) if policy is None else policy,

@@ -11,14 +11,14 @@ _thread = threading.local()
 
 
 def enter_engine() -> None:
-    """Note that this thread is an engine's."""
+    """Note that this thread is an engine's, or a worker of it."""
     _thread.is_engine = True
 
 
 def computes_inline() -> bool:
     """Say whether a computation that is begun here has to run inline: in this thread, one task after the other.
 
-    That is so in a task, whose worker is all the parallelism there is, and in an engine's thread, where objects of
-    the user's are pickled: it would wait for itself.
+    That is so in a task, whose worker is all the parallelism there is, and in an engine's threads, where objects
+    of the user's are pickled: they would wait for themselves.
     """
     return in_worker or getattr(_thread, "is_engine", False)

@@ -78,7 +78,7 @@ class Runtime:
 
     def start(self) -> Runtime:
         """Start the workers now rather than at the first computation."""
-        self.engine()
+        self.engine().start_processes()
         return self
 
     def engine(self, num_workers: int | None = None) -> Engine:
@@ -293,7 +293,8 @@ class Runtime:
             atexit.unregister(engine.close)
 
     def __enter__(self) -> Runtime:
-        return self.start()
+        self.engine()
+        return self
 
     def __exit__(
         self,

@@ -24,6 +24,7 @@ from dask_mars.engine.loop import Engine
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.effects import appends
+from dask_mars.optimize.library_code import is_library_code
 from dask_mars.optimize.temporaries import temporary_share
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.object_ref import ObjectRef, is_stored
@@ -34,6 +35,8 @@ from dask_mars.store.store import bytes_to_store
 
 #: How often a waiting thread makes sure that the engine still lives.
 _LIVENESS_S = 2.0
+#: Threads compute no chunks beyond this part of each worker's share of the memory limit.
+_CHUNK_SHARE = 16
 
 
 def run_graph(
@@ -135,6 +138,7 @@ class Computation:
             resources=_resources(graph, engine.settings.resources),
             temporaries=_temporaries(operands),
             unrepeatable=frozenset(number for number, operand in enumerate(operands) if appends(operand)),
+            is_library_code=self._is_library_code(),
             keeps_data_on_failure=rerun_locally,
         )
         # With one such task at a time the calling thread itself will do.
@@ -145,6 +149,18 @@ class Computation:
         self._computed_in_client: set[int] = set()
         #: Whether no thread of the pool is to begin another.
         self._cancelled = False
+
+    def _is_library_code(self) -> bool:
+        """Say whether threads of this process may compute the graph, as far as that matters now."""
+        engine, graph = self._engine, self._graph
+        if self._defers or not engine.wants_threads or not is_library_code(graph):
+            return False
+        # Threads have no quotas, and what appends must not begin twice.
+        most_bytes = engine.settings.memory_limit // (_CHUNK_SHARE * engine.settings.num_workers)
+        sizes = DeclaredSizes(graph)
+        return not any(appends(operand) for operand in graph.operands) and all(
+            (sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph))
+        )
 
     def results(self, persist: bool, started: Callable[[int], None] | None = None) -> dict[int, Any]:
         """Compute, and return the value of each output chunk, or what stands for it in the store."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol.control import ControlPage
 
 #: How often a task is interrupted again: a signal that comes just before a system call does not end the call.
@@ -45,9 +46,9 @@ class Cancellation:
         self._heap: list[tuple[float, int, WorkerHandle, int, float]] = []
 
     def add_start_deadline(self, handle: WorkerHandle, timeout_s: float) -> None:
-        """Give a worker time to be up."""
-        due_s = time.monotonic() + timeout_s
-        self._push(due_s, handle, 0, due_s)
+        """Give a worker time to be up, or to be loaded if it has not been told who it is."""
+        handle.deadline_s = time.monotonic() + timeout_s
+        self._push(handle.deadline_s, handle, 0, handle.deadline_s)
 
     def add_stop_deadline(self, handle: WorkerHandle, graph: int) -> None:
         """See to it that a worker has nothing of a graph in hand when the grace period is over."""
@@ -62,8 +63,10 @@ class Cancellation:
         return self._heap[0][0] if self._heap else None
 
     def _is_over(self, handle: WorkerHandle, graph: int) -> bool:
-        """Say whether a worker process is gone, or was to be up and is."""
-        return self._workers.get(handle.number) is not handle or (graph == 0 and handle.ready)
+        """Say whether a worker is gone, or was to be up and is."""
+        if graph == 0:
+            return handle.ready or handle.is_closed or handle.deadline_s == math.inf
+        return self._workers.get(handle.number) is not handle
 
     def enforce(self, now_s: float) -> None:
         """Do what is due."""
@@ -72,7 +75,8 @@ class Cancellation:
             if self._is_over(handle, graph):
                 continue
             if graph == 0:
-                handle.kill()
+                if handle.deadline_s <= now_s:
+                    handle.kill()
             elif any(number == graph for number, _ in self._in_hand(handle.number)):
                 self._stop(handle, graph, now_s, end_s)
 
@@ -82,6 +86,9 @@ class Cancellation:
             # It will give back what it finds waiting, and what it runs meanwhile is no business of this graph's.
             again_s = now_s + max(self._grace_s, _AGAIN_S)
             self._push(again_s, handle, graph, again_s + self._grace_s)
+        elif not handle.is_process:
+            # Nothing ends a thread but its own end, and library code comes to one.
+            self._push(now_s + max(self._grace_s, _AGAIN_S), handle, graph, end_s)
         elif now_s >= end_s:
             handle.kill()
         else:

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.listeners import listeners
-from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import RequestTooLarge, ResultTooLarge, SpillError
 from dask_mars.protocol.messages import Drop
 from dask_mars.protocol.object_ref import ObjectRef, needed_bytes

@@ -1,4 +1,4 @@
-"""What an engine gives back while it has no work: when that is due, and worker processes on their way out."""
+"""What an engine gives back while it has no work: when that is due, and workers on their way out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.messages import Exit
 
@@ -78,14 +78,14 @@ class IdleClock:
 
 
 class EndingWorkers:
-    """Worker processes that were told to end, and may take a while for their exit handlers.
+    """Workers that were told to end, and may take a while: processes for their exit handlers, threads for a chunk.
 
-    As long as such a process lives it may take blocks of its arena, so that none may be started in its place.
+    As long as such a worker lives it may take blocks of its arena, so that none may be started in its place.
 
     Parameters
     ----------
     grace_s : float
-        How long they may take, in seconds, before they are killed.
+        How long processes may take, in seconds, before they are killed.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -103,6 +103,10 @@ class EndingWorkers:
         """Tell a worker that has nothing to do to end."""
         handle.send(Exit())
         handle.write()
+        self.await_end(handle)
+
+    def await_end(self, handle: WorkerHandle) -> None:
+        """Note that a worker is about to end by itself."""
         self._handles[handle.number] = handle, time.monotonic() + self._grace_s
 
     def collect(self, now_s: float) -> list[WorkerHandle]:
@@ -113,7 +117,7 @@ class EndingWorkers:
             # It must not wait for somebody to read what it says last.
             with contextlib.suppress(OSError, UnreadableStream):
                 handle.read()
-            if handle.process.poll() is not None or now_s >= end_s:
+            if handle.has_ended() or (handle.is_process and now_s >= end_s):
                 handle.close()
                 del self._handles[number]
                 ended.append(handle)

@@ -44,7 +44,7 @@ class Inspection:
     def explain(self) -> str:
         """Say what waits for what."""
         machine, registry = self._machine, self._registry
-        pids = {number: handle.process.pid for number, handle in registry.workers.items()}
+        pids = {number: handle.pid for number, handle in registry.workers.items()}
         waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
         return explain(machine, registry.runs, pids, self.steps(), waiting, len(registry.persisted))
 
@@ -68,7 +68,7 @@ class Inspection:
             workers.append(
                 {
                     "worker": number,
-                    "pid": handle.process.pid,
+                    "pid": handle.pid,
                     "running": None if step is None else registry.runs[step.graph].graph.keys[step.chunk],
                     "step": None if step is None else step.name,
                     "in_hand": len(machine.in_hand(number)),

@@ -112,8 +112,8 @@ class EngineView:
         }
 
     def pids(self) -> dict[int, int]:
-        """Return the process id of each worker."""
-        return {number: handle.process.pid for number, handle in list(self._workers.items())}
+        """Return by what the system knows each worker: the id of its process, or of its thread."""
+        return {number: handle.pid for number, handle in list(self._workers.items())}
 
     def running(self) -> dict[int, SubtaskId | None]:
         """Return what each worker is in the middle of. Workers know no stage: it is 0."""

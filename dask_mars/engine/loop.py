@@ -34,11 +34,14 @@ from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.engine.memory_account import MemoryAccount, measure_processes
 from dask_mars.engine.memory_watch import MemoryWatch
-from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.processes import ProcessHandle
 from dask_mars.engine.profile import LayerProfile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry, ReservationRecord
+from dask_mars.engine.startup import Startup
+from dask_mars.engine.threads import ThreadHandle
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import (
     Cancelled,
     EngineStartFailed,
@@ -92,6 +95,7 @@ from dask_mars.store.arena_capacity import arena_capacity, not_mapped
 from dask_mars.store.in_place_sealing import has_quotas
 from dask_mars.store.persisted import PersistedChunk, PersistedWeakRef, weak_reference_to
 from dask_mars.store.store import Store, bytes_to_store
+from dask_mars.worker import thread as worker_thread
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +223,7 @@ class Engine:
             self._renew_workers,
         )
 
+        self._startup = Startup(settings.starts_in_threads and not is_agent, settings.memory_limit)
         self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
         self._ending = EndingWorkers(_EXIT_S)
         self._wake_reader, self._wake_writer = os.pipe()
@@ -273,6 +278,22 @@ class Engine:
             in_hand = [chunk for number, chunk in self._machine.in_hand(CLIENT) if number == run.number]
             if abandoned := [chunk for chunk in in_hand if chunk not in computed_in_client]:
                 self._handle(ChunksReturned(CLIENT, run.number, abandoned, to_client=False))
+
+        self._call_soon(command)
+
+    @property
+    def wants_threads(self) -> bool:
+        """Whether threads of this process may compute what is submitted now."""
+        handles = list(self._workers.values())
+        return self._startup.is_wanted and not (handles and all(handle.is_process for handle in handles))
+
+    def start_processes(self) -> None:
+        """Start the worker processes now, rather than when there is something to compute."""
+
+        def command() -> None:
+            for number in range(self.settings.num_workers):
+                if number not in self._workers and number not in self._ending:
+                    self._start_process(number)
 
         self._call_soon(command)
 
@@ -474,7 +495,8 @@ class Engine:
 
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers."""
-        return [handle.process.pid for handle in list(self._workers.values())]
+        handles = [*self._workers.values(), *self._startup.loading.values()]
+        return [handle.pid for handle in handles if handle.is_process]
 
     def explain(self, key: Any = None) -> str:
         """Say what waits for what.
@@ -584,8 +606,9 @@ class Engine:
         try:
             if self._capacity_bytes < self.settings.memory_limit:
                 self._offer_disk()
-            for number in range(self.settings.num_workers):
-                self._start_worker(number)
+            if not self._startup.is_wanted:
+                for number in range(self.settings.num_workers):
+                    self._start_process(number)
             self._spill_writer.clear_abandoned()
             while not self._closing:
                 self._run_once()
@@ -617,7 +640,7 @@ class Engine:
                         pass
             else:
                 handle: WorkerHandle = key.data
-                if self._workers.get(handle.number) is not handle:
+                if self._workers.get(handle.number) is not handle and not self._is_loading(handle):
                     continue
                 if key.fileobj is handle.exit_descriptor or mask & selectors.EVENT_READ:
                     self._read(handle, ended=key.fileobj is handle.exit_descriptor)
@@ -627,10 +650,10 @@ class Engine:
             self._commands.popleft()()
         if gone:
             self._release_persisted([self._gone.popleft() for _ in range(gone)])
-        self._see_to_retired()
+        now = time.monotonic()
+        self._see_to_workers(now)
         if woken:
             self._see_to_quotas()
-        now = time.monotonic()
         due = self._machine.next_due_s()
         if due is not None and due <= now:
             self._handle(TimePassed())
@@ -674,10 +697,10 @@ class Engine:
         orders = watch.decide(may_shrink, now)
         for number in orders.pause:
             watch.workers[number].paused_s = now
-            self._workers[number].pause()
+            self._process(number).pause()
         for number in orders.resume:
             watch.workers[number].paused_s = None
-            self._workers[number].resume()
+            self._process(number).resume()
         for number in orders.end:
             # One that was idle may have been handed a chunk since, of which that says nothing.
             if watch.workers[number].running is not None or not self._machine.in_hand(number):
@@ -692,7 +715,7 @@ class Engine:
 
     def _end_over_limit(self, number: int) -> None:
         """End a worker that has taken more memory than there is for it."""
-        watch, handle = self._memory_watch, self._workers[number]
+        watch, handle = self._memory_watch, self._process(number)
         worker_bytes = watch.workers[number].private_bytes
         logger.log(
             logging.INFO if self._in_hands_of(number) is None else logging.WARNING,
@@ -757,6 +780,8 @@ class Engine:
         idle_s = self._idle.next_s(self.store.is_trimmed, bool(self._workers))
         times = [self._cancellation.next_s(), idle_s, self._ending.next_s(now_s)]
         if self._runs:
+            if any(not handle.is_process for handle in self._workers.values()) and not self._startup.loading:
+                times.append(self._startup.due_s())
             times += [self._machine.next_due_s(), self._memory_watch.next_s, now_s + _LIVENESS_S]
         if self._registry.persisted:
             times.append(now_s + (_PERSISTED_IDLE_S if self._idle.is_trim_due(now_s) else _PERSISTED_S))
@@ -765,6 +790,9 @@ class Engine:
 
     def _end_stalled(self) -> None:
         """Let computations fail that would wait for ever."""
+        if self._startup.loading or next(iter(self._ending), None) is not None:
+            # There will be other workers.
+            return
         for number in self._machine.stalled():
             self._runs[number].inbox.put(client_messages.Stopped(Stalled(self._inspection.explain())))
             self._handle(GraphCancelled(number))
@@ -865,10 +893,56 @@ class Engine:
 
     # -- workers ----------------------------------------------------------------------------------------------
 
-    def _start_worker(self, number: int) -> None:
+    def _process(self, number: int) -> ProcessHandle:
+        handle = self._workers[number]
+        assert isinstance(handle, ProcessHandle)
+        return handle
+
+    def _is_loading(self, handle: WorkerHandle) -> bool:
+        return self._startup.loading.get(handle.number) is handle
+
+    def _start_process(self, number: int) -> None:
+        """Start a worker process, and give it work before it is up: the socket keeps it until then."""
+        self._put_to_work(self._launch(number))
+
+    def _launch(self, number: int) -> ProcessHandle:
+        """Run a worker process, which imports what it needs and waits until it is told who it is."""
+        inherited = (self._control_file, self._locks_file, self._wake_writer, *self._arena_files)
+        try:
+            handle = ProcessHandle(number, inherited)
+        except OSError as error:
+            raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
+        self._listen_to(handle)
+        self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
+        return handle
+
+    def _listen_to(self, handle: WorkerHandle) -> None:
+        self._selector.register(handle.socket, selectors.EVENT_READ, handle)
+        if handle.exit_descriptor is not None:
+            self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
+
+    def _put_to_work(self, handle: ProcessHandle) -> None:
+        """Tell a worker process who it is, and give it work."""
+        self._control.clear(handle.number)
+        handle.start(self._start_message(handle.number))
+        self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
+        self._workers[handle.number] = handle
+        # Nothing else may happen before it is up, and it waits for its first message.
+        self._write(handle)
+        self._handle(WorkerStarted(handle.number))
+
+    def _start_thread(self, number: int) -> None:
+        """Have a thread of this process compute until a worker process takes its place."""
         self._control.clear(number)
-        start = Start(
-            parent=self.pid,
+        start, arenas_of_all, page = self._start_message(number), self.store.arenas, self._control
+        serve = partial(worker_thread.serve, start=start, arenas=arenas_of_all, page=page)
+        handle = self._workers[number] = ThreadHandle(number, serve)
+        self._listen_to(handle)
+        self._is_up = True
+        self._handle(WorkerStarted(number, is_thread=True))
+
+    def _start_message(self, number: int) -> Start:
+        return Start(
             number=number,
             arguments=list(sys.argv),
             arenas=self._arena_files,
@@ -883,19 +957,6 @@ class Engine:
             arena_threshold_bytes=self.settings.arena_threshold_bytes,
             idle_trim_s=self.settings.idle_trim_s,
         )
-        try:
-            handle = WorkerHandle(start)
-        except OSError as error:
-            raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
-        self._workers[number] = handle
-        self._selector.register(handle.socket, selectors.EVENT_READ, handle)
-        if handle.exit_descriptor is not None:
-            self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
-        # Nothing else may happen before it is up, and it waits for its first message.
-        self._write(handle)
-        self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
-        # Work is sent before the process is up: the socket keeps it until then.
-        self._handle(WorkerStarted(number))
 
     def _request_recall(self, handle: WorkerHandle) -> None:
         if handle.ready:
@@ -908,9 +969,9 @@ class Engine:
             was_ready = handle.ready
             for message in received:
                 self._receiver.take(handle, message)
-                if not was_ready and handle.ready:
+                if not was_ready and handle.ready and handle.is_process:
                     was_ready = True
-                    self._memory_watch.add(handle.number, handle.process.pid)
+                    self._memory_watch.add(handle.number, handle.pid)
                     self._check_memory_limit(handle)
         except (ProtocolError, UnreadableStream) as error:
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
@@ -919,7 +980,10 @@ class Engine:
         if handle.ready:
             self._start_failures = 0
         if ended or not goes_on:
-            self._lose(handle, over_limit)
+            if isinstance(handle, ThreadHandle):
+                self._retire_thread(handle)
+            else:
+                self._lose(handle, over_limit)
 
     def _check_memory_limit(self, handle: WorkerHandle) -> None:
         """Raise if the workers take all memory before they have computed anything, as the first to be ready shows.
@@ -929,7 +993,7 @@ class Engine:
         if self._is_up:
             return
         settings = self.settings
-        worker_bytes = estimate_memory([handle.process.pid])
+        worker_bytes = estimate_memory([handle.pid])
         if worker_bytes * settings.num_workers > settings.memory_limit:
             raise MemoryLimitTooLow(settings.memory_limit, settings.num_workers, worker_bytes)
         self._is_up = True
@@ -937,7 +1001,8 @@ class Engine:
     def _lose(self, handle: WorkerHandle, over_limit: _OverLimit | None = None) -> None:
         """Replace a worker process that has ended, perhaps for the memory that it had taken."""
         number = handle.number
-        if self._workers.get(number) is not handle:
+        is_loading = self._is_loading(handle)
+        if self._workers.get(number) is not handle and not is_loading:
             return
         self._leave(handle)
         code = handle.close()
@@ -945,18 +1010,23 @@ class Engine:
             self._start_failures += 1
             if self._start_failures >= _START_ATTEMPTS:
                 raise handle.start_error or WorkerStartFailed(self._start_failures, describe_exit(code))
+        if is_loading:
+            return
         running = self._inspection.running(number) if over_limit is None else self._in_hands_of(number)
         self._record_death(number, code, running, over_limit)
         for block in handle.retained:
             self._blocks.decref(block)
         self._registry.trim_arena(number)
         self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
-        self._start_worker(number)
+        self._start_process(number)
 
     def _leave(self, handle: WorkerHandle) -> None:
-        """Have nothing to do with a worker process any more."""
-        del self._workers[handle.number]
-        self._memory_watch.remove(handle.number)
+        """Have nothing to do with a worker any more."""
+        if self._is_loading(handle):
+            del self._startup.loading[handle.number]
+        else:
+            del self._workers[handle.number]
+            self._memory_watch.remove(handle.number)
         self._selector.unregister(handle.socket)
         if handle.exit_descriptor is not None:
             self._selector.unregister(handle.exit_descriptor)
@@ -999,22 +1069,67 @@ class Engine:
                 self._leave(handle)
                 self._ending.add(handle)
                 self._handle(WorkerRetired(handle.number))
+            self._startup.restart()
 
-    def _see_to_retired(self) -> None:
-        """Release what workers had that have ended for want of work; if there is some, start them again."""
-        for handle in self._ending.collect(time.monotonic()):
-            for block in handle.retained:
-                self._blocks.decref(block)
+    def _see_to_workers(self, now_s: float) -> None:
+        """Release what workers had that have ended; if there is work, see to it that somebody does it."""
+        for handle in self._ending.collect(now_s):
+            if isinstance(handle, ThreadHandle):
+                # Nobody else may have them, as long as this process lives.
+                for offset, size_bytes in handle.pinned:
+                    self._blocks.incref((handle.number, offset, size_bytes))
+                # What it has retained something in this process refers to, for ever as far as is known.
+            else:
+                for block in handle.retained:
+                    self._blocks.decref(block)
             self._registry.trim_arena(handle.number)
-        if self._runs and len(self._workers) < self.settings.num_workers:
-            for number in range(self.settings.num_workers):
-                if number not in self._workers and number not in self._ending:
-                    self._start_worker(number)
+        startup, runs = self._startup, self._runs.values()
+        startup.note(runs, now_s)
+        if not (self._runs or startup.loading):
+            return
+        for number in range(self.settings.num_workers):
+            if number in self._workers or number in self._ending:
+                continue
+            loading = startup.loading.pop(number, None)
+            if loading is not None:
+                self._put_to_work(loading)
+            elif startup.may_use_threads(runs):
+                self._start_thread(number)
+            else:
+                self._start_process(number)
+        if startup.loading or startup.needs_processes(runs, self._registry.is_short, now_s):
+            self._replace_threads()
+
+    def _replace_threads(self) -> None:
+        """Have processes take the place of threads, as soon as they have imported what they need."""
+        for handle in self._workers.values():
+            if not isinstance(handle, ThreadHandle) or handle.is_leaving:
+                continue
+            loading = self._startup.loading.get(handle.number)
+            if loading is None:
+                self._startup.loading[handle.number] = self._launch(handle.number)
+            elif loading.is_loaded:
+                handle.is_leaving = True
+                handle.send(Exit())
+
+    def _retire_thread(self, handle: ThreadHandle) -> None:
+        """Take leave of a thread that computes no more."""
+        if self._workers.get(handle.number) is not handle:
+            return
+        if not handle.is_leaving:
+            # It has failed, and so would the next one.
+            self._startup.give_up()
+        self._leave(handle)
+        handle.close_descriptors()
+        self._ending.await_end(handle)
+        self._handle(WorkerRetired(handle.number))
 
     # -- the end ----------------------------------------------------------------------------------------------
 
     def _shut_down(self) -> None:
         """End the workers, politely and then not, and close everything."""
+        for loading in self._startup.loading.values():
+            loading.close()
         handles = [*self._workers.values(), *self._ending]
         for handle in handles:
             handle.send(Exit())
@@ -1025,7 +1140,7 @@ class Engine:
         # This thread is the workers' parent: were it to end first, the system would kill them.
         deadline = time.monotonic() + _EXIT_S
         for handle in handles:
-            while handle.process.poll() is None and time.monotonic() < deadline:
+            while not handle.has_ended() and time.monotonic() < deadline:
                 # A worker that is not up yet has nothing to end politely either.
                 if self._busy(handle) or not handle.ready:
                     break
@@ -1065,11 +1180,12 @@ class Engine:
         self._closing = True
         # A thread that does not exist here may have held it.
         self._descriptors_lock = threading.Lock()
-        for handle in [*self._workers.values(), *self._ending]:
+        for handle in [*self._workers.values(), *self._ending, *self._startup.loading.values()]:
             with contextlib.suppress(OSError):
                 handle.close_descriptors()
-            # Not this process's child.
-            handle.process.returncode = 0
+            if isinstance(handle, ProcessHandle):
+                # Not this process's child.
+                handle.process.returncode = 0
         with contextlib.suppress(OSError):
             self._close_descriptors()
 

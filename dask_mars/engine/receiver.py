@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 
 from dask_mars.engine import graph_run as client_messages
-from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.registry import Registry
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol import messages
 from dask_mars.protocol.messages import for_engine
 from dask_mars.protocol.object_ref import (
@@ -77,6 +78,11 @@ class Receiver:
         if not self._holds(handle.number, number, chunks):
             raise ProtocolError(f"it was not given all of {str(chunks)[:200]} of graph {number}")
 
+    def _on_loaded(self, handle: WorkerHandle, message: messages.Loaded) -> None:
+        handle.is_loaded = True
+        if not handle.is_started:
+            handle.deadline_s = math.inf
+
     def _on_ready(self, handle: WorkerHandle, message: messages.Ready) -> None:
         handle.ready = True
 
@@ -112,7 +118,7 @@ class Receiver:
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, refs) if run.values_wanted else {}
-            run.inbox.put(client_messages.Done(chunks, handle.process.pid, values))
+            run.inbox.put(client_messages.Done(chunks, handle.pid, values))
         return ChunksFinished(
             handle.number, number, chunks, durations_s, sizes, fresh, peaks, steps_s, map_outputs, on_disk
         )
@@ -187,6 +193,7 @@ class Receiver:
             run.inbox.put(client_messages.Warned(message.payload))
 
     _handlers: ClassVar[dict[type, Callable[[Receiver, WorkerHandle, Any], Event | None]]] = {
+        messages.Loaded: _on_loaded,
         messages.Ready: _on_ready,
         messages.CannotStart: _on_cannot_start,
         messages.Finished: _on_finished,

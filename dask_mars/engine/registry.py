@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.engine.processes import WorkerHandle
 from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol.messages import Forget, Moved
 from dask_mars.protocol.object_ref import ObjectRef
 from dask_mars.scheduler.objects import ObjectId

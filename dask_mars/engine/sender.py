@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import StoreFull
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.protocol.columns import (

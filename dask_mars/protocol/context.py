@@ -117,6 +117,12 @@ def _can_pickle(value: Any) -> bool:
     return True
 
 
+def error_state(payload: bytes) -> dict[str, Any]:
+    """Return how NumPy treats floating point errors, as `numpy.seterr` takes it, from a `Context`'s payload."""
+    errors: dict[str, Any] = pickle.loads(payload)[4]
+    return errors
+
+
 class TaskContext:
     """What the tasks of a computation are to find around them, in a worker.
 

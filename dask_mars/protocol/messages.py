@@ -24,8 +24,6 @@ class Start:
 
     Attributes
     ----------
-    parent : int
-        Process id of the engine.
     number : int
         The worker's number, which is also that of its arena.
     arguments : list of str
@@ -52,7 +50,6 @@ class Start:
         Idle seconds before memory is given back.
     """
 
-    parent: int
     number: int
     arguments: list[str]
     arenas: list[int]
@@ -140,6 +137,10 @@ class Moved(NamedTuple):
 # -- worker to engine -----------------------------------------------------------------------------------------
 
 
+class Loaded(NamedTuple):
+    """The worker has imported what it needs, and can be told who it is."""
+
+
 class Ready(NamedTuple):
     """The worker is up."""
 
@@ -219,10 +220,23 @@ class Restored(NamedTuple):
 
 
 ToWorker = Run | Free | Release | Drop | Forget | Context | Exit | Trim | Moved
-ToEngine = Ready | CannotStart | Finished | Failed | Returned | Retained | Unretained | Output | Warning | Restored
+ToEngine = (
+    Loaded
+    | Ready
+    | CannotStart
+    | Finished
+    | Failed
+    | Returned
+    | Retained
+    | Unretained
+    | Output
+    | Warning
+    | Restored
+)
 
 _TO_WORKER: tuple[type[ToWorker], ...] = (Run, Free, Release, Drop, Forget, Context, Exit, Trim, Moved)
 _TO_ENGINE: tuple[type[ToEngine], ...] = (
+    Loaded,
     Ready,
     CannotStart,
     Finished,

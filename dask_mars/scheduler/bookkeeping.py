@@ -441,9 +441,11 @@ def _ignore(chunk: int, last: int | None) -> None:
 class Worker:
     """What one worker has in hand."""
 
-    __slots__ = ("granted_bytes", "in_hand", "last_report_s", "load_s", "recall_attempts")
+    __slots__ = ("granted_bytes", "in_hand", "is_thread", "last_report_s", "load_s", "recall_attempts")
 
-    def __init__(self) -> None:
+    def __init__(self, is_thread: bool = False) -> None:
+        #: Whether it is given nothing but library code.
+        self.is_thread = is_thread
         #: (graph, chunk) to the estimated duration that it adds to `load_s`.
         self.in_hand: dict[tuple[int, int], float] = {}
         #: Estimated seconds of work in hand.

@@ -343,8 +343,7 @@ class Dispatcher:
         if any(worker.in_hand for worker in self.workers.values()):
             return
         self._spill(self.memory.stored_bytes, set(graph.objects_of(graph.inputs(chunk))))
-        limit = graph.plan.worker_limit
-        free = [number for number in self.workers if limit is None or number < limit]
+        free = self._workers_for(graph)
         if self.memory.spilling_bytes or not free:
             return
         if not self._are_renewed(is_strict=True):
@@ -411,15 +410,23 @@ class Dispatcher:
         if chunks:
             self._emit(Run(CLIENT, graph.number, chunks))
 
+    def _workers_for(self, graph: Graph) -> list[int]:
+        """Return the workers that may compute chunks of a graph."""
+        limit, is_library_code = graph.plan.worker_limit, graph.plan.is_library_code
+        return [
+            number
+            for number, worker in self.workers.items()
+            if (limit is None or number < limit) and (is_library_code or not worker.is_thread)
+        ]
+
     def _dispatch_graph(self, graph: Graph) -> bool:
         """Give each worker with room a share of the graph's READY chunks, and what follows them."""
         parameters = self._parameters
-        limit = graph.plan.worker_limit
-        busy = [
-            (worker.load_s, len(worker.in_hand), number)
-            for number, worker in self.workers.items()
-            if (limit is None or number < limit) and not (worker.in_hand and number in self.over_share)
-        ]
+        busy = []
+        for number in self._workers_for(graph):
+            worker = self.workers[number]
+            if not (worker.in_hand and number in self.over_share):
+                busy.append((worker.load_s, len(worker.in_hand), number))
         # A worker is topped up when half of its window is worked off, so that it does not run dry meanwhile. What
         # runs for longer than was thought may go on for as long again.
         heard_of_s = self.now_s - parameters.silence_s
@@ -634,8 +641,7 @@ class Dispatcher:
         return None
 
     def _run_alone(self, graph: Graph, chunk: int, required_bytes: int, limit_bytes: int) -> Refuse | None:
-        limit = graph.plan.worker_limit
-        free = [number for number in self.workers if limit is None or number < limit]
+        free = self._workers_for(graph)
         if not free:
             return None
         if self._parameters.quota_slack_bytes is not None and not self._are_renewed(is_strict=False):

@@ -54,6 +54,8 @@ class GraphPlan:
         Operands of which no chunk may be begun a second time.
     resources : mapping
         Of chunks that take any of the engine's resources while they are in hand: name and amount of each.
+    is_library_code : bool
+        Whether all of it is code of well-known libraries, which may run in the user's process.
     keeps_data_on_failure : bool
         Whether data stay when a chunk has failed, until the graph is cancelled: somebody wants to look at them.
     """
@@ -73,6 +75,7 @@ class GraphPlan:
     temporaries: Mapping[int, float] = field(default_factory=dict)
     unrepeatable: frozenset[int] = frozenset()
     resources: Mapping[int, Resources] = field(default_factory=dict)
+    is_library_code: bool = False
     keeps_data_on_failure: bool = False
 
     def is_repeatable(self, chunk: int) -> bool:
@@ -141,9 +144,10 @@ class ChunksReturned:
 
 @dataclass(slots=True)
 class WorkerStarted:
-    """A worker can be given work."""
+    """A worker can be given work; a `is_thread` of the user's process only library code."""
 
     worker: int
+    is_thread: bool = False
 
 
 @dataclass(slots=True)
@@ -162,7 +166,10 @@ class WorkerLost:
 
 @dataclass(slots=True)
 class WorkerRetired:
-    """A worker with nothing in hand was told to end, for want of work; `WorkerStarted` says when it is back."""
+    """A worker that runs nothing ends as it was told, for want of work or because another takes its place.
+
+    What it has in hand it has not begun. `WorkerStarted` says when there is one again.
+    """
 
     worker: int
 

@@ -387,7 +387,7 @@ class Machine:
         self._maybe_forget(graph)
 
     def _worker_started(self, event: WorkerStarted, now_s: float) -> None:
-        self._dispatcher.workers[event.worker] = Worker()
+        self._dispatcher.workers[event.worker] = Worker(event.is_thread)
 
     def _worker_lost(self, event: WorkerLost, now_s: float) -> None:
         in_hand = self._dispatcher.remove_worker(event.worker)

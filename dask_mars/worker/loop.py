@@ -48,6 +48,7 @@ from dask_mars.protocol.control import (
     SEAL,
     STEP_AT,
     STOPPED,
+    ControlPage,
     granted_bytes,
     quota_figures,
     recall_attempts,
@@ -56,6 +57,7 @@ from dask_mars.protocol.control import (
 from dask_mars.protocol.object_ref import Block, ObjectRef, blocks_of, is_spilled, is_stored
 from dask_mars.protocol.pickling import dumps, loads, pack_error
 from dask_mars.store.arena import Bytes
+from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store, still_used
 from dask_mars.worker import forked
@@ -210,14 +212,14 @@ class WorkerProcess:
                 looks += 1
                 if looks == _LOOKS_BEFORE_COLLECTION:
                     # Exceptions go in circles with their frames, and an idle process has no reason to collect.
-                    gc.collect()
+                    self._collect_garbage()
                 elif looks > _LOOKS_BEFORE_COLLECTION:
                     look_s = min(2 * look_s, _LONGEST_LOOK_S)
                 self._outbox.check_retained()
                 self._outbox.flush(time.perf_counter())
             if not self._trimmed and time.perf_counter() >= trim_due_s:
                 # Garbage that nobody collects while there is nothing to do may hold what is to go back.
-                gc.collect()
+                self._collect_garbage()
                 self._trim()
 
     def _receive(self, wait: bool) -> bool:
@@ -680,6 +682,9 @@ class WorkerProcess:
         if self._task_context is not None and not self._task_context.are_intact():
             self._task_context.enter()
 
+    def _collect_garbage(self) -> None:
+        gc.collect()
+
     def _trim(self) -> None:
         self._trimmed = True
         self._store.trim()
@@ -692,6 +697,12 @@ class WorkerProcess:
         # Without glibc there is no such function, and its allocator has ways of its own.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def overflow_files(page: ControlPage) -> SpillFiles | None:
+    """Return where results go that there is no room for at the moment, None if that is nowhere."""
+    directory = page.spill_directory
+    return None if directory is None else SpillFiles(directory, lz4_codec())
 
 
 # By these a signal's handler knows where it is.

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import warnings
+from functools import partial
 from typing import Any
 
 from dask_mars import process_role
@@ -19,12 +20,10 @@ from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena
 from dask_mars.store.arena_capacity import not_mapped
-from dask_mars.store.codec import lz4_codec
 from dask_mars.store.in_place_sealing import limit_arrays, make_heap
-from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
 from dask_mars.worker.interrupts import SIGNAL
-from dask_mars.worker.loop import WorkerProcess
+from dask_mars.worker.loop import WorkerProcess, overflow_files
 from dask_mars.worker.outbox import Output
 from dask_mars.worker.preload import load_dask_array
 
@@ -39,20 +38,24 @@ def _die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, parent: int) -> None:
     """Run a worker process.
 
     Parameters
     ----------
     descriptor : int
         Socket to the engine, whose first message is a `messages.Start`.
+    parent : int
+        Process id of the engine.
     """
     # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
-    start = channel.receive_start(connection)
-    _die_with_parent(start.parent)
+    _die_with_parent(parent)
     _load_what_arrays_need()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
+    start = channel.receive_start(connection)
     for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
         # Programs that tasks start are not to have them, whoever they run as.
         os.set_inheritable(inherited, False)
@@ -76,16 +79,12 @@ def main(descriptor: int) -> None:
         quota = limit_arrays(heap, threshold_bytes, part, start.wake)
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap, quota)
 
-    def overflow() -> SpillFiles | None:
-        directory = page.spill_directory
-        return None if directory is None else SpillFiles(directory, lz4_codec())
-
     process = WorkerProcess(
         connection,
         store,
         part,
         start.idle_trim_s,
-        overflow,
+        partial(overflow_files, page),
     )
     sys.stdout = Output(process.send_output, "stdout", sys.stdout)
     sys.stderr = Output(process.send_output, "stderr", sys.stderr)

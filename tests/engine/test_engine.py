@@ -91,7 +91,7 @@ def test_the_default_runtime_starts_at_the_first_call_and_is_shared(monkeypatch:
     assert default._runtime is None
     assert psutil.Process().children() == before
     arrays = [da.arange(size * 1000, chunks=777) for size in range(1, 9)]
-    with dask.config.set(num_workers=2):
+    with dask.config.set({"num_workers": 2, "dask-mars.start-in-threads": False}):
         try:
             with ThreadPoolExecutor(len(arrays)) as pool:
                 sums = list(pool.map(lambda array: array.sum().compute(scheduler=dask_mars.get), arrays))

@@ -465,7 +465,8 @@ def make_program(path: Path, line: str) -> str:
 
 
 def test_workers_that_end_before_they_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = Runtime(num_workers=1)
+    with dask.config.set({"dask-mars.start-in-threads": False}):
+        runtime = Runtime(num_workers=1)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", make_program(tmp_path / "false", "exit 1"))
         with pytest.raises(WorkerStartFailed) as caught:
@@ -478,7 +479,7 @@ def test_workers_that_end_before_they_are_ready(tmp_path: Path, monkeypatch: pyt
 
 def test_workers_that_never_get_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", make_program(tmp_path / "sleep", "exec sleep 60"))
-    with dask.config.set({"dask-mars.start-timeout": "200 ms"}):
+    with dask.config.set({"dask-mars.start-timeout": "200 ms", "dask-mars.start-in-threads": False}):
         runtime = Runtime(num_workers=1)
     with pytest.raises(WorkerStartFailed, match="SIGKILL"):
         delayed_sum(runtime.get)
@@ -487,7 +488,8 @@ def test_workers_that_never_get_ready(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
-    runtime = Runtime(num_workers=1)
+    with dask.config.set({"dask-mars.start-in-threads": False}):
+        runtime = Runtime(num_workers=1)
     with pytest.raises(WorkerStartFailed, match="missing"):
         delayed_sum(runtime.get)
     runtime.close()
@@ -504,7 +506,7 @@ def test_nothing_is_left_when_the_users_process_is_killed(scripts: Any) -> None:
             class Show(dask.callbacks.Callback):
                 def _pretask(self, key, dsk, state):
                     print("started", flush=True)
-            runtime = dask_mars.Runtime(2)
+            runtime = dask_mars.Runtime(2).start()
             dask.delayed(abs)(1).compute(scheduler=runtime.get)
             print(*runtime.engine().worker_pids(), flush=True)
             with Show():

@@ -1,0 +1,162 @@
+"""Workers as the engine sees them: what each has been told, and the messages to it and from it."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import socket
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any, ClassVar
+
+from dask_mars.errors import EngineStartFailed
+from dask_mars.protocol import channel
+from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
+from dask_mars.protocol.object_ref import Block
+
+
+class WorkerHandle(ABC):
+    """One worker.
+
+    Parameters
+    ----------
+    number : int
+        Its number, which is also that of its arena.
+    connection : socket.socket
+        The engine's end.
+
+    Attributes
+    ----------
+    is_process : bool
+        Whether it is a process of its own, and no thread of the user's.
+    pid : int
+        By which the system knows the process, or the thread.
+    exit_descriptor : int or None
+        Becomes readable when it has ended, where the system has such a thing.
+    """
+
+    is_process: ClassVar[bool]
+    pid: int
+    exit_descriptor: int | None = None
+
+    def __init__(self, number: int, connection: socket.socket) -> None:
+        self.number = number
+        self.socket = connection
+        #: Whether it has imported what it needs, and whether it can compute.
+        self.is_loaded = self.ready = False
+        #: Whether it was told who it is.
+        self.is_started = False
+        self.is_closed = False
+        #: When a process is ended that has not come as far as it is to: infinite while it waits for the engine.
+        self.deadline_s = math.inf
+        #: What it has said of why it does not come up.
+        self.start_error: EngineStartFailed | None = None
+        #: Chunks of each graph whose references this worker knows.
+        self.known: dict[int, set[int]] = {}
+        #: Operands of each graph that it has been sent.
+        self.operands: dict[int, set[int]] = {}
+        #: Op ids whose paths it has learnt.
+        self.function_ids: set[int] = set()
+        self.contexts: set[int] = set()
+        #: Blocks that it reported as still referred to.
+        self.retained: list[Block] = []
+        #: What it is to be told with the next message.
+        self.to_free: dict[int, list[int]] = {}
+        self.to_release: list[int] = []
+        #: The growth that it waits for, as it was last seen to ask for it; 0 for none.
+        self.asked_bytes = 0
+        self._reader = channel.FrameReader()
+        self._outgoing: deque[memoryview] = deque()
+
+    def start(self, start: Start) -> None:
+        """Tell it who it is."""
+        self.is_started = True
+        self._send(pickle.dumps(start, protocol=5))
+
+    def send(self, message: ToWorker) -> None:
+        """Queue a message after whatever it is to be told of freed values."""
+        self.flush_frees()
+        self._send(pickle.dumps(as_plain(message), protocol=5))
+
+    def flush_frees(self) -> None:
+        """Tell the worker which values and blocks are free."""
+        if self.to_free:
+            for graph, chunks in self.to_free.items():
+                self._send(pickle.dumps(as_plain(Free(graph, chunks)), protocol=5))
+            self.to_free.clear()
+        if self.to_release:
+            self._send(pickle.dumps(as_plain(Release(self.to_release)), protocol=5))
+            self.to_release = []
+
+    def _send(self, payload: bytes) -> None:
+        self._outgoing.append(memoryview(channel.frame(payload)))
+
+    def write(self) -> bool:
+        """Write what the socket takes; return whether something is left."""
+        while self._outgoing:
+            data = self._outgoing[0]
+            try:
+                sent = self.socket.send(data)
+            except BlockingIOError:
+                return True
+            except OSError:
+                # The process is gone; reading will say so.
+                self._outgoing.clear()
+                return False
+            if sent == len(data):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = data[sent:]
+        return False
+
+    def read(self) -> tuple[list[Any], bool]:
+        """Return the messages that have arrived, and whether the stream goes on.
+
+        Raises
+        ------
+        UnreadableStream
+            Something else than a worker has written into it.
+        """
+        messages: list[Any] = []
+        while True:
+            data = channel.receive(self.socket, wait=False)
+            if data is None:
+                return messages, True
+            if not data:
+                return messages, False
+            for payload in self._reader.feed(data):
+                messages += _unpickled(payload)
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Have it look whether it is to leave the task that it runs, if anything can."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it at once, if anything can."""
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Say whether it has ended, so that nobody takes blocks of its arena any more."""
+
+    @abstractmethod
+    def close(self) -> int:
+        """Close everything of it, ending it if it has not ended, and return its exit code."""
+
+    def close_descriptors(self) -> None:
+        """Close this process's ends of everything."""
+        self.is_closed = True
+        self.socket.close()
+
+
+def _unpickled(payload: bytes) -> list[Any]:
+    try:
+        messages = pickle.loads(payload)
+    except Exception as error:
+        raise channel.UnreadableStream(f"{payload[:100]!r}: {error!r}") from error
+    if type(messages) is not list:
+        raise channel.UnreadableStream(f"{payload[:100]!r}")
+    return messages
+
+
+__all__ = ["WorkerHandle"]

@@ -1,0 +1,160 @@
+"""Says whether a chunk graph consists of code of well-known libraries alone.
+
+Such code may run in threads of the user's process: it does not crash, does not hold the interpreter's lock for
+long, and comes to an end. Functions of the user's run in worker processes, which can be interrupted and ended.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import functools
+from collections.abc import Hashable
+from types import CellType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
+from dask_mars.graph.functions import path_of
+from dask_mars.store.persisted import PersistedChunk
+
+#: Packages whose functions may run in the user's process.
+_LIBRARIES = frozenset(
+    {"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy", "operator", "scipy"}
+    | {"pathlib", "tlz", "toolz", "xarray", "zarr"}
+)
+#: Packages whose objects read and decode, whatever they hold.
+_READERS = frozenset({"adlfs", "fsspec", "gcsfs", "numcodecs", "s3fs"})
+#: Of them, what runs whatever it is given.
+_NOT = frozenset({"builtins:eval", "builtins:exec", "builtins:compile", "builtins:__import__", "builtins:open"})
+_PLAIN = frozenset(
+    {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range}
+    | {datetime.date, datetime.datetime, datetime.timedelta, decimal.Decimal}
+)
+_CONTAINERS = frozenset({tuple, list, set, frozenset})
+_EMPTY = CellType()
+#: How deep literals are looked into, and how many of a graph.
+_DEPTH = 16
+_MOST_CHUNKS = 4096
+#: Objects of these are what they were made of, and no code of anybody's.
+_DATA = (np.generic, np.dtype, np.random.SeedSequence, np.random.BitGenerator, np.random.Generator)
+
+
+def is_library_code(graph: ChunkGraph) -> bool:
+    """Say whether all functions of a graph, and all objects among its literals, are those of well-known libraries.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Large ones are not looked at, and said not to be: they are worth starting processes for.
+    """
+    if len(graph) > _MOST_CHUNKS:
+        return False
+    look = _Look()
+    return (
+        all(look.is_known(function) for operand in graph.operands for function in operand.functions)
+        and all(look.is_plain(value) for value in graph.values.values() if type(value) is not PersistedChunk)
+        and all(look.is_plain(literal) for literals in graph.literals for literal in literals)
+    )
+
+
+class _Look:
+    """One look at a graph; it remembers what it has seen."""
+
+    def __init__(self) -> None:
+        self._functions: dict[Hashable, bool] = {}
+        #: What it has found of objects, by identity; kept, so that no two have the same.
+        self._objects: dict[int, tuple[Any, bool]] = {}
+
+    def is_known(self, function: Any, depth: int = _DEPTH) -> bool:
+        """Say whether a callable is one of a library's, with nothing of the user's in it."""
+        kind = type(function)
+        if not depth:
+            return False
+        if kind is functools.partial or (kind.__name__ == "curry" and _is_library(kind.__module__)):
+            return (
+                self.is_known(function.func, depth - 1)
+                and all(self.is_plain(value, depth - 1) for value in function.args)
+                and all(self.is_plain(value, depth - 1) for value in function.keywords.values())
+            )
+        if kind is Subprogram:
+            return all(self.is_known(inner, depth - 1) for inner in function.operand.functions) and all(
+                self.is_plain(value, depth - 1) for value in function.literals
+            )
+        if kind is Constant:
+            return self.is_plain(function.value, depth - 1)
+        if kind.__name__ == "Compose" and _is_library(kind.__module__):
+            return all(self.is_known(inner, depth - 1) for inner in (function.first, *function.funcs))
+        try:
+            known = self._functions.get(function)
+        except TypeError:
+            return False
+        if known is None:
+            # Not again for what leads back to it.
+            self._functions[function] = True
+            known = self._functions[function] = self._is_library_function(function, kind, depth)
+        return known
+
+    def _is_library_function(self, function: Any, kind: type, depth: int) -> bool:
+        if kind is FunctionType:
+            # Its module's name may be that of another function, whose wrapper it is.
+            module = function.__globals__.get("__name__", "")
+            cells = [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+            inside = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+            return _is_library(module) and all(self.is_plain(value, depth - 1) for value in inside)
+        path = path_of(function)
+        return path is not None and path not in _NOT and _is_library(path.partition(":")[0])
+
+    def is_plain(self, value: Any, depth: int = _DEPTH) -> bool:
+        """Say whether a value is data, a library's function, or a container of such."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return True
+        if not depth:
+            return False
+        if kind in _CONTAINERS:
+            return all(self.is_plain(item, depth - 1) for item in value)
+        if kind is slice:
+            return all(self.is_plain(item, depth - 1) for item in (value.start, value.stop, value.step))
+        if kind is dict:
+            return all(self.is_plain(key, depth - 1) and self.is_plain(value[key], depth - 1) for key in value)
+        if kind is np.ndarray:
+            return not value.dtype.hasobject
+        if isinstance(value, _DATA) and kind.__module__.startswith("numpy."):
+            return True
+        if callable(value):
+            return self.is_known(value, depth - 1)
+        return self._is_library_object(value, kind, depth)
+
+    def _is_library_object(self, value: Any, kind: type, depth: int) -> bool:
+        """Say whether an object, such as a zarr array, is of a library's class, and all that it holds."""
+        found = self._objects.get(id(value))
+        if found is not None:
+            return found[1]
+        # What leads back to it does not make it otherwise.
+        self._objects[id(value)] = value, True
+        known = _is_library(kind.__module__)
+        if known and kind.__module__.partition(".")[0] not in _READERS:
+            state = [getattr(value, name) for name in _slots(kind) if hasattr(value, name)]
+            state += list(getattr(value, "__dict__", {}).values())
+            known = all(self.is_plain(item, depth - 1) for item in state)
+        self._objects[id(value)] = value, known
+        return known
+
+
+def _is_library(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root in _LIBRARIES or root in _READERS
+
+
+def _slots(kind: type) -> list[str]:
+    """Return the names of what objects of a class hold besides their dictionary."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else slots
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+__all__ = ["is_library_code"]

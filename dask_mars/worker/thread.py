@@ -1,0 +1,107 @@
+"""A worker that is a thread of the user's process: it computes library code until worker processes are up.
+
+It has an arena as a process has, which a process takes over once the thread has ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+import time
+from functools import partial
+
+import dask
+import numpy as np
+
+from dask_mars import process_role
+from dask_mars.protocol.context import error_state
+from dask_mars.protocol.control import ControlPage
+from dask_mars.protocol.messages import Start
+from dask_mars.store.arena import Arena
+from dask_mars.store.in_place_sealing import make_heap
+from dask_mars.store.store import Store
+from dask_mars.worker.loop import WorkerProcess, overflow_files
+
+
+class WorkerThread(WorkerProcess):
+    """The loop of a worker that is a thread.
+
+    What surrounds its tasks (directory, environment, settings) is the user's own, and stays as it is.
+    """
+
+    def finish(self) -> None:
+        """Report what has been computed; nothing follows."""
+        self._outbox.flush(time.perf_counter())
+
+    def _enter(self, number: int) -> None:
+        payload = self._contexts.get(number)
+        if self._context != number and payload is not None:
+            self._context = number
+            np.seterr(**error_state(payload))
+            self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
+
+    def _restore_context(self) -> None:
+        self._graph = 0
+
+    def _collect_garbage(self) -> None:
+        # The user's process has more than this thread's to look through, and sees to it itself.
+        pass
+
+    def _trim(self) -> None:
+        self._trimmed = True
+        self._store.trim()
+
+
+def serve(
+    connection: socket.socket,
+    start: Start,
+    arenas: list[Arena],
+    page: ControlPage,
+) -> list[tuple[int, int]]:
+    """Compute in this thread until the engine says EXIT or is gone.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        To the engine; closed in the end.
+    start : Start
+        Who it is.
+    arenas : list of Arena
+        The engine's.
+    page : ControlPage
+        In which workers note what they run.
+
+    Returns
+    -------
+    list of (int, int)
+        Offset and size in bytes of blocks of its arena that arrays of this process have still, a library's cache,
+        say: nobody else may have them.
+    """
+    process_role.enter_engine()
+    arena = arenas[start.number]
+    heap = make_heap(arena, start.live, start.arena_threshold_bytes)
+    store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
+    overflow = partial(overflow_files, page)
+    worker = WorkerThread(connection, store, page.part_of(start.number), start.idle_trim_s, overflow)
+    try:
+        worker.serve()
+        worker.finish()
+    except (BrokenPipeError, ConnectionResetError):
+        # The engine has ended, and with it everything of this thread's.
+        return []
+    finally:
+        connection.close()
+    del worker
+    if heap is None:
+        return []
+
+    def in_arrays() -> list[tuple[int, int]]:
+        return [(at, size) for at, size in heap.used.items() if heap.array_block(arena.address + at) is not None]
+
+    if in_arrays():
+        # Exceptions go in circles with their frames, which have arrays.
+        gc.collect()
+    return in_arrays()
+
+
+__all__ = ["serve"]

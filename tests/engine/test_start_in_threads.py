@@ -1,0 +1,295 @@
+"""Threads of the user's process compute library code until worker processes are up."""
+
+from __future__ import annotations
+
+import functools
+import os
+import textwrap
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from conftest import eventually
+from tasks import pid_of
+
+from dask_mars import Runtime
+from dask_mars.engine import startup
+from dask_mars.errors import EngineStopped
+from dask_mars.optimize import library_code
+from dask_mars.worker import thread
+
+pytestmark = pytest.mark.timeout(60)
+
+_kept: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have threads go on however slow this machine is."""
+    monkeypatch.setattr(startup, "_PATIENCE_S", 1000.0)
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    with Runtime(num_workers=2) as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def tests_are_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the functions of this module run in threads too."""
+    monkeypatch.setattr(library_code, "_LIBRARIES", library_code._LIBRARIES | {__name__.partition(".")[0], "time"})
+
+
+def random_means(size: int = 400) -> da.Array:
+    x = da.random.default_rng(3).random((size, size), chunks=100)
+    return ((x - x.mean(axis=0)) / x.std(axis=0)).sum(axis=1)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-worker")]
+
+
+def test_library_code_is_computed_without_processes(runtime: Runtime) -> None:
+    expected = random_means().compute(scheduler="threads")
+    for _ in range(2):
+        np.testing.assert_allclose(random_means().compute(scheduler=runtime.get), expected, rtol=1e-12)
+        assert runtime.engine().worker_pids() == []
+    assert len(threads()) == 2
+    runtime.close()
+    assert eventually(lambda: not threads())
+
+
+def test_code_of_the_users_runs_in_processes_alone(runtime: Runtime) -> None:
+    assert random_means().compute(scheduler=runtime.get).shape == (400,)
+    for _ in range(3):
+        pids = dask.compute(
+            *[dask.delayed(pid_of)(number, pure=False) for number in range(4)], scheduler=runtime.get
+        )
+        assert os.getpid() not in pids
+    assert eventually(lambda: len(runtime.engine().worker_pids()) == 2)
+    assert eventually(lambda: not threads())
+
+
+def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
+    x = da.random.default_rng(5).random((1000, 1000), chunks=250)
+    persisted = runtime.persist([x])[0]
+    assert runtime.engine().worker_pids() == []
+    expected = x.compute(scheduler="threads")
+    np.testing.assert_array_equal(
+        persisted.map_blocks(lambda block: block + 1).compute(scheduler=runtime.get), expected + 1
+    )
+    assert len(runtime.engine().worker_pids()) == 2
+    # Where the threads had their arrays processes have theirs now.
+    for seed in range(4):
+        da.random.default_rng(seed).random((1000, 1000), chunks=250).sum().compute(scheduler=runtime.get)
+    np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), expected)
+
+
+def test_processes_take_over_in_the_middle(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_PATIENCE_S", 0.05)
+    x = da.random.default_rng(5).random((3000, 3000), chunks=100)
+    expected = float(x.std().compute(scheduler="threads"))
+    deadline = time.monotonic() + 30
+    while threads() or not runtime.engine().worker_pids():
+        assert float(x.std().compute(scheduler=runtime.get)) == pytest.approx(expected, rel=1e-12)
+        assert time.monotonic() < deadline
+    assert len(runtime.engine().worker_pids()) == 2
+
+
+def test_to_start_a_runtime_is_to_start_processes(runtime: Runtime) -> None:
+    assert eventually(lambda: len(runtime.start().engine().worker_pids()) == 2)
+    random_means().compute(scheduler=runtime.get)
+    assert not threads()
+
+
+@pytest.mark.parametrize(("setting", "limit"), [(True, "1 GiB"), (False, None)])
+def test_processes_compute_where_memory_is_short_or_the_user_wants_it(setting: bool, limit: str | None) -> None:
+    with dask.config.set({"dask-mars.start-in-threads": setting}):
+        runtime = Runtime(num_workers=1, memory_limit=limit)
+    with runtime:
+        assert random_means().compute(scheduler=runtime.get).shape == (400,)
+        assert len(runtime.engine().worker_pids()) == 1
+        assert not threads()
+
+
+def test_large_chunks_are_for_processes() -> None:
+    with Runtime(num_workers=1, memory_limit="2 GiB") as runtime:
+        assert da.arange(1 << 20, chunks=-1).max().compute(scheduler=runtime.get) == (1 << 20) - 1
+        assert runtime.engine().worker_pids() == []
+        assert da.arange(1 << 25, chunks=-1).compute(scheduler=runtime.get)[-1] == (1 << 25) - 1
+        assert len(runtime.engine().worker_pids()) == 1
+
+
+def test_errors_and_warnings_are_those_of_threads(runtime: Runtime) -> None:
+    x = da.from_array(np.array([0.0, 1.0]), chunks=1)
+    with pytest.raises(ZeroDivisionError), np.errstate(all="raise"):
+        dask.delayed(divmod)(1, 0).compute(scheduler=runtime.get)
+    with pytest.raises(FloatingPointError), np.errstate(divide="raise"):
+        (1 / x).compute(scheduler=runtime.get)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert np.isinf((1 / x).compute(scheduler=runtime.get)[0])
+    assert [entry.category for entry in caught] == [RuntimeWarning]
+    with np.errstate(divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isinf((1 / x).compute(scheduler=runtime.get)[0])
+    assert runtime.engine().worker_pids() == []
+
+
+def keep(block: np.ndarray) -> np.ndarray:
+    """As a library does that caches arrays."""
+    kept = np.full_like(block, 7)
+    _kept.append((kept, block))
+    return block + 1
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_what_libraries_keep_stays_as_it_is(runtime: Runtime) -> None:
+    _kept.clear()
+    x = da.full(400_000, 3.0, chunks=100_000)
+    assert x.map_blocks(keep).sum().compute(scheduler=runtime.get) == 1_600_000
+    assert len([kept for kept, _ in _kept if kept.size > 1]) == 4
+    dask.delayed(pid_of)(1).compute(scheduler=runtime.get)
+    assert len(runtime.engine().worker_pids()) == 2
+    for seed in range(5):
+        da.random.default_rng(seed).random(800_000, chunks=100_000).sum().compute(scheduler=runtime.get)
+    for kept, block in _kept:
+        assert np.all(kept == 7)
+        assert kept.size <= 1 or np.all(block == 3)
+    _kept.clear()
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_a_cancelled_computation_does_not_wait_for_threads(runtime: Runtime) -> None:
+    waiting = [dask.delayed(time.sleep)(0.5, pure=False) for _ in range(20)]
+    failures: list[BaseException] = []
+
+    def compute() -> None:
+        try:
+            dask.compute(*waiting, scheduler=runtime.get)
+        except BaseException as error:
+            failures.append(error)
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    assert eventually(lambda: [worker for worker in runtime.state()["workers"] if worker["running"]])
+    begun = time.monotonic()
+    runtime.engine().cancel_graph(runtime.state()["graphs"][0]["graph"])
+    computing.join()
+    assert time.monotonic() - begun < 0.4
+    assert failures
+    assert random_means().compute(scheduler=runtime.get).shape == (400,)
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_the_end_does_not_wait_for_threads() -> None:
+    runtime = Runtime(num_workers=1)
+
+    def compute() -> None:
+        with pytest.raises(EngineStopped):
+            dask.delayed(time.sleep)(1.5).compute(scheduler=runtime.get)
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    assert eventually(threads)
+    begun = time.monotonic()
+    runtime.close()
+    computing.join()
+    assert time.monotonic() - begun < 1
+    assert eventually(lambda: not threads())
+
+
+def test_processes_compute_if_threads_fail(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError("on purpose")
+
+    monkeypatch.setattr(thread, "make_heap", fail)
+    assert random_means().compute(scheduler=runtime.get).shape == (400,)
+    assert len(runtime.engine().worker_pids()) == 2
+    assert "a thread that computes has failed" in caplog.text
+    # Its records have frames, which have arenas.
+    caplog.clear()
+
+
+def test_after_idleness_threads_compute_first_again() -> None:
+    with dask.config.set({"dask-mars.idle-timeout": "50 ms"}), Runtime(num_workers=2) as runtime:
+        engine = runtime.start().engine()
+        assert dask.delayed(pid_of)(1).compute(scheduler=runtime.get) != os.getpid()
+        assert eventually(lambda: not engine.worker_pids())
+        random_means().compute(scheduler=runtime.get)
+        assert engine.worker_pids() == []
+
+
+def test_the_interpreter_may_end_meanwhile(scripts: Any) -> None:
+    script = scripts.write(
+        "ends.py",
+        textwrap.dedent(
+            """
+            import threading, time
+            import dask, dask.array as da, dask_mars
+            from dask_mars.optimize import library_code
+            library_code._LIBRARIES |= {"time"}
+            x = da.random.default_rng(1).random((2000, 2000), chunks=500)
+            first = x.sum().compute(scheduler=dask_mars.get)
+            sleeping = [dask.delayed(time.sleep)(3)]
+            options = {"scheduler": dask_mars.get}
+            threading.Thread(target=dask.compute, args=sleeping, kwargs=options, daemon=True).start()
+            time.sleep(0.3)
+            print(round(first / 4e6, 1), flush=True)
+            """
+        ).replace("_LIBRARIES |=", "_LIBRARIES = library_code._LIBRARIES |"),
+    )
+    begun = time.monotonic()
+    with scripts.start(str(script)) as process:
+        assert process.stdout.readline() == "0.5\n"
+        assert process.wait(20) == 0
+    assert time.monotonic() - begun < 20
+    assert not scripts.left()
+
+
+def test_a_forked_process_computes_on_its_own(runtime: Runtime) -> None:
+    expected = random_means().compute(scheduler=runtime.get)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            found = random_means().compute(scheduler=runtime.get)
+            os.write(writer, b"same" if np.allclose(found, expected) else b"other")
+            runtime.close()
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        assert os.read(reader, 10) == b"same"
+    finally:
+        os.close(reader)
+        os.waitpid(pid, 0)
+    np.testing.assert_array_equal(random_means().compute(scheduler=runtime.get), expected)
+
+
+def test_many_small_computations_side_by_side(runtime: Runtime) -> None:
+    results: dict[int, float] = {}
+
+    def compute(seed: int) -> None:
+        x = da.random.default_rng(seed).random(1000, chunks=100)
+        products = functools.reduce(lambda left, right: left + right, [x * number for number in range(5)])
+        results[seed] = float(products.sum().compute(scheduler=runtime.get))
+
+    pool = [threading.Thread(target=compute, args=(seed,)) for seed in range(12)]
+    for worker in pool:
+        worker.start()
+    for worker in pool:
+        worker.join()
+    for seed, found in results.items():
+        x = da.random.default_rng(seed).random(1000, chunks=100)
+        assert found == pytest.approx(10 * float(x.sum().compute(scheduler="sync")))
+    assert len(results) == 12
