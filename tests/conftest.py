@@ -52,7 +52,7 @@ def shared_runtime(num_workers: int) -> Iterator[Runtime]:
     with dask.config.set({"dask-mars.idle-timeout": None}):
         runtime = Runtime(num_workers)
     with runtime:
-        engine = runtime.engine()
+        engine = runtime.start().engine()
         assert eventually(lambda: len(engine.worker_pids()) == num_workers, 10)
         _shared.append(runtime)
         yield runtime

@@ -223,7 +223,7 @@ class Engine:
             self._renew_workers,
         )
 
-        self._startup = Startup(settings.starts_in_threads and not is_agent, settings.memory_limit)
+        self._startup = Startup(settings.starts_in_threads and not is_agent, settings.memory_limit, count)
         self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
         self._ending = EndingWorkers(_EXIT_S)
         self._wake_reader, self._wake_writer = os.pipe()
@@ -781,7 +781,7 @@ class Engine:
         times = [self._cancellation.next_s(), idle_s, self._ending.next_s(now_s)]
         if self._runs:
             if any(not handle.is_process for handle in self._workers.values()) and not self._startup.loading:
-                times.append(self._startup.due_s())
+                times.append(self._startup.due_s(now_s))
             times += [self._machine.next_due_s(), self._memory_watch.next_s, now_s + _LIVENESS_S]
         if self._registry.persisted:
             times.append(now_s + (_PERSISTED_IDLE_S if self._idle.is_trim_due(now_s) else _PERSISTED_S))
@@ -814,9 +814,11 @@ class Engine:
             while self._events:
                 now = time.monotonic()
                 event = self._events[0]
-                if type(event) is ChunksFinished and event.on_disk:
-                    # What its worker had for itself, and was in the way, is free now.
-                    self._measure_memory()
+                if type(event) is ChunksFinished:
+                    self._startup.note_finished(len(event.chunks))
+                    if event.on_disk:
+                        # What its worker had for itself, and was in the way, is free now.
+                        self._measure_memory()
                 machine = self._machine
                 stored = self._blocks.stored_bytes
                 known = machine.memory

@@ -33,6 +33,7 @@ _kept: list[Any] = []
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have threads go on however slow this machine is."""
     monkeypatch.setattr(startup, "_PATIENCE_S", 1000.0)
+    monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 1000.0)
 
 
 @pytest.fixture
@@ -92,8 +93,12 @@ def test_processes_read_what_threads_have_made(runtime: Runtime) -> None:
     np.testing.assert_array_equal(persisted.compute(scheduler=runtime.get), expected)
 
 
-def test_processes_take_over_in_the_middle(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "_PATIENCE_S", 0.05)
+@pytest.mark.parametrize("small_s", [0, 1000])
+def test_processes_take_over_in_the_middle(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, small_s: float
+) -> None:
+    monkeypatch.setattr(startup, "_SMALL_S", small_s)
+    monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S" if small_s else "_PATIENCE_S", 0.05)
     x = da.random.default_rng(5).random((3000, 3000), chunks=100)
     expected = float(x.std().compute(scheduler="threads"))
     deadline = time.monotonic() + 30
