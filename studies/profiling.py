@@ -40,8 +40,8 @@ CLIENT_PARTS = (
     ("dask_mars.engine.loop", "Engine", "_run_once", "engine", "the rest"),
     ("dask_mars.scheduler.machine", "Machine", "handle", "engine", "state machine"),
     ("dask_mars.engine.sender", "Sender", "send", "engine", "sending"),
-    ("dask_mars.engine.processes", "WorkerHandle", "write", "engine", "sending"),
-    ("dask_mars.engine.processes", "WorkerHandle", "read", "engine", "taking reports"),
+    ("dask_mars.engine.worker_handle", "WorkerHandle", "write", "engine", "sending"),
+    ("dask_mars.engine.worker_handle", "WorkerHandle", "read", "engine", "taking reports"),
     ("dask_mars.engine.receiver", "Receiver", "take", "engine", "taking reports"),
 )
 WORKER_PARTS = (

@@ -32,7 +32,7 @@ from tasks import large_array, pid_after, pid_of, wait_for
 
 import dask_mars
 from dask_mars import Runtime, config
-from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
 from dask_mars.protocol.context import WORKER_ENVIRONMENT

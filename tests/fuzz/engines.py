@@ -104,12 +104,15 @@ class Killer:
             # One that is not up yet is spared: where few get up the runtime gives up, and rightly.
             if self._left <= 0:
                 continue
-            ready = [worker for worker in list(self._runtime.engine()._workers.values()) if worker.ready]
+            ready = [worker for worker in self._handles() if worker.ready]
             if ready:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._chance.choice(ready).process.pid, signal.SIGKILL)
+                    os.kill(self._chance.choice(ready).pid, signal.SIGKILL)
                     self.count += 1
                     self._left -= 1
+
+    def _handles(self) -> list[Any]:
+        return [handle for handle in list(self._runtime.engine()._workers.values()) if handle.is_process]
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:

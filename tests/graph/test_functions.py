@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from dask.array.core import getter
 
-from dask_mars.engine.processes import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.graph import functions
 from dask_mars.graph.functions import FunctionRegistry, function_id_of, path_of
 from dask_mars.protocol.messages import Run
@@ -286,7 +286,7 @@ def sent(monkeypatch) -> list[tuple[Any, ...]]:
 
     def record(handle: WorkerHandle, message: Any) -> None:
         if isinstance(message, Run):
-            messages.append((handle.process.pid, message.operands, message.paths))
+            messages.append((handle.pid, message.operands, message.paths))
         send(handle, message)
 
     monkeypatch.setattr(WorkerHandle, "send", record)

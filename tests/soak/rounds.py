@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import numpy as np
 
 from benchmarks.report import MIB
 from dask_mars import Runtime
+from dask_mars.engine import startup
 from dask_mars.errors import (
     QuotaExceeded,
     RequestTooLarge,
@@ -50,6 +52,8 @@ _dask: Any = dask
 
 #: Computations of one round.
 _ITERATIONS = 8
+#: In how many of them memory is plenty, and how much there is then.
+_PLENTY_SHARE, _PLENTY_BYTES = 0.4, 3072 * MIB
 #: By how much this process's own memory may have grown since the end of the first rounds. In those it grows by
 #: what is imported and by what Dask keeps: by 110 MiB with Dask's synchronous scheduler alone.
 _GROWTH_BYTES = 128 * MIB
@@ -107,14 +111,16 @@ class Troubles:
             return self.disk != "ok"
         if isinstance(error, WorkerDied | WorkerStartFailed):
             return kills > 0
-        # The limits are tiny in all rounds.
+        # What the store may hold is tiny in all rounds.
         return isinstance(error, RequestTooLarge | StoreFull | QuotaExceeded | WorkerOverLimit)
 
 
-def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int]:
-    """Draw settings and the limit of memory."""
+def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int, int]:
+    """Draw settings, the limit of memory, and how large arrays may be."""
     # Three workers take 140 MiB before they have computed anything.
     limit = int(rng.integers(160, 320)) * MIB
+    # Where memory is plenty threads compute first.
+    is_plenty = bool(rng.random() < _PLENTY_SHARE)
     directory = no_directory(folder) if troubles.disk == "none" else folder / "spilled"
     settings = {
         "spill-directory": str(directory),
@@ -130,7 +136,8 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
         "assignment": str(rng.choice(["breadth-first", "depth-first"])),
         "scheduler-log": str(folder / "scheduler-{engine}.log"),
     }
-    return {f"dask-mars.{name}": value for name, value in settings.items()}, limit
+    memory_limit = _PLENTY_BYTES if is_plenty else limit
+    return {f"dask-mars.{name}": value for name, value in settings.items()}, memory_limit, limit
 
 
 def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
@@ -159,8 +166,11 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
     before = Surroundings()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-        settings, memory_limit = _configuration(rng, folder, troubles)
+        settings, memory_limit, most_bytes = _configuration(rng, folder, troubles)
         stack.enter_context(dask.config.set(settings))
+        patience_s = float(rng.choice([0.0, 0.02, 0.2, 4.0]))
+        for name in ("_PATIENCE_S", "_LOCKED_PATIENCE_S"):
+            stack.enter_context(mock.patch.object(startup, name, patience_s))
         if troubles.disk == "full":
             stack.enter_context(full_disk(int(rng.integers(0, 100)) * MIB))
         what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}"
@@ -172,7 +182,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
                 if time.monotonic() > until_s:
                     break
                 with watchdog(limit_s, f"computation {number}, {what}"):
-                    _iterate(rng, runtime, memory_limit, troubles, tally)
+                    _iterate(rng, runtime, most_bytes, troubles, tally)
                     if left := left_in_engine(runtime):
                         raise Failure(f"left in the engine: {left}")
                     if errors:
@@ -208,11 +218,11 @@ def _replayed(folder: Path, what: str) -> int:
     return count
 
 
-def _iterate(rng: Generator, runtime: Runtime, memory_limit: int, troubles: Troubles, tally: Tally) -> None:
+def _iterate(rng: Generator, runtime: Runtime, most_bytes: int, troubles: Troubles, tally: Tally) -> None:
     """Compute one thing, or two at once, and compare."""
-    workloads = [draw(rng, memory_limit)]
+    workloads = [draw(rng, most_bytes)]
     if rng.random() < 0.2:
-        workloads.append(draw(rng, memory_limit, frames=False))
+        workloads.append(draw(rng, most_bytes, frames=False))
     options = [_Options.drawn(rng) for _ in workloads]
     killer = Killer(rng, runtime)
     expected = [

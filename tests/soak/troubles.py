@@ -60,10 +60,11 @@ class Killer:
     def _run(self) -> None:
         for delay_s, victim, patient in zip(self._delays_s, self._victims, self._patient, strict=True):
             while not self._ended.wait(delay_s):
-                workers = list(self._runtime.engine()._workers.values())
+                engine = self._runtime.engine()
+                workers = [handle for handle in list(engine._workers.values()) if handle.is_process]
                 if workers and (workers[victim % len(workers)].ready or not patient):
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(workers[victim % len(workers)].process.pid, signal.SIGKILL)
+                        os.kill(workers[victim % len(workers)].pid, signal.SIGKILL)
                         self.count += 1
                     break
 
