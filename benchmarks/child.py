@@ -8,61 +8,23 @@ locks that a process needs to map memory, so it never overlaps with a timed run.
 from __future__ import annotations
 
 import gc
-import json
-import os
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TextIO, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from benchmarks.jobs import Job
+from benchmarks.events import Events, main
+from benchmarks.jobs import DataJob, Job
 from benchmarks.latency import Probe
 from benchmarks.peers import PEERS, Get
-from benchmarks.workloads import CATALOGUE, Bounds, Workload
+from benchmarks.workload import Bounds, Setting, Workload
+from benchmarks.workloads import CATALOGUE
 
 #: The part of the asked-for scale at which a workload is run to warm the peer. Arrays at full size: the first
 #: touch of a page in a virtual machine costs many times a later one, and would be most of what is measured.
-WARM_UP_SCALE = {"array": 1.0, "tasks": 0.01}
+WARM_UP_SCALE = {"tasks": 0.01}
 
-#: How many characters of an error reach the tables.
-LONGEST_MESSAGE = 160
-
-J = TypeVar("J", bound=Job)
 R = TypeVar("R")
-
-
-class Events:
-    """The line to the parent."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    @classmethod
-    def on_standard_output(cls) -> Events:
-        """Take standard output for events, and send what anybody prints to standard error instead.
-
-        Returns
-        -------
-        Events
-            The line to the parent, on a descriptor that the child's own workers do not inherit.
-        """
-        stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
-        return cls(stream)
-
-    def send(self, kind: str, **facts: Any) -> None:
-        """Send one event.
-
-        Parameters
-        ----------
-        kind
-            What happened.
-        **facts
-            What belongs to it.
-        """
-        print(json.dumps({"kind": kind, **facts}), file=self._stream, flush=True)
 
 
 class Clock:
@@ -128,6 +90,7 @@ def run_workload(
     events: Events,
     clock: Clock,
     *,
+    directory: Path | None = None,
     roots: Sequence[int] = (),
     moved_bytes: Callable[[], int] | None = None,
 ) -> None:
@@ -145,34 +108,40 @@ def run_workload(
         The line to the parent.
     clock
         Times them.
+    directory
+        Of the files that the workload needs.
     roots
         Roots of the process trees whose memory counts, by default this process.
     moved_bytes
         What hosts have sent each other until now.
     """
-    workload.prepare(job.scale * WARM_UP_SCALE[workload.group], job.repeat)(get)
+
+    def prepare(scale: float, seed: int) -> Callable[[], Any]:
+        return workload.prepare(Setting(scale, seed, get, directory or Path()))
+
+    prepare(job.scale * WARM_UP_SCALE.get(workload.group, 1.0), job.repeat)()
     for seed in range(job.repeat):
         if seed > 0 and not clock.fits():
             break
         # Each run has its own seed, so that no peer can answer from what it computed before.
-        call = workload.prepare(job.scale, seed)
+        call = prepare(job.scale, seed)
         gc.collect()
         moved_before = moved_bytes() if moved_bytes else 0
-        result, duration_s = clock.time(partial(call, get))
+        result, duration_s = clock.time(call)
         value = workload.digest(result)
         del result, call
         require_within(workload.bounds(job.scale), value.max(), workload.name)
         moved = [moved_bytes() - moved_before] if moved_bytes else []
         events.send("timed", seconds=duration_s, value=value.tolist(), moved_bytes=moved)
     if clock.fits():
-        call = workload.prepare(job.scale, job.repeat + 1)
+        call = prepare(job.scale, job.repeat + 1)
         gc.collect()
         events.send("memory_run_began", roots=list(roots))
-        call(get)
+        call()
         events.send("memory_run_ended")
 
 
-def run(job: Job, events: Events) -> None:
+def run(job: DataJob, events: Events) -> None:
     """Do a job.
 
     Parameters
@@ -191,29 +160,8 @@ def run(job: Job, events: Events) -> None:
             events.send("timed", seconds=duration_s, value=[])
     else:
         with peer.open(job.workers) as get:
-            run_workload(subject, get, job, events, clock)
-
-
-def main(kind: type[J], run: Callable[[J, Events], None]) -> None:
-    """Do the job given as JSON on the command line.
-
-    Parameters
-    ----------
-    kind
-        The job's class.
-    run
-        Does it.
-    """
-    events = Events.on_standard_output()
-    job = kind(**json.loads(sys.argv[1]))
-    try:
-        run(job, events)
-    except Exception as error:
-        message = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
-        events.send("failed", error=message)
-        raise
-    events.send("done")
+            run_workload(subject, get, job, events, clock, directory=Path(job.data_directory))
 
 
 if __name__ == "__main__":
-    main(Job, run)
+    main(DataJob, run)

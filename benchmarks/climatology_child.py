@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.child import Clock, Events, main
+from benchmarks.child import Clock
 from benchmarks.climatology import compute
 from benchmarks.cluster.hosts import Cluster, Hosts, hosts_of, mars, stock
+from benchmarks.events import Events, main
 from benchmarks.jobs import ClimatologyJob
 from benchmarks.peers import PEERS
 

@@ -28,13 +28,20 @@ from benchmarks.report import (
     spread,
     text_of,
 )
-from benchmarks.workloads import CATALOGUE, GROUPS, Group, Workload, group_of
+from benchmarks.workload import Group, Workload
+from benchmarks.workloads import CATALOGUE, GROUPS, group_of, tolerance_of
 
 _TITLES: dict[Group, str] = {
     "array": "Array workloads",
+    "persisted": "Array workloads, of persisted arrays",
+    "zarr": "Array workloads, from zarr",
+    "real": "Real workloads",
+    "cold": "From the first import of a process to the result",
     "tasks": "Task workloads",
     "latency": "Latency of one task",
 }
+#: Groups whose ratios have a mean that says something.
+_MEANT: tuple[Group, ...] = ("array", "persisted", "zarr", "real", "cold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,9 @@ class Figures:
     #: Median time over the baseline's median time. None where either has none, or where their
     #: results differ.
     ratio: float | None
+    #: Median time of whole processes, and its ratio; None unless each made one run.
+    process_s: float | None
+    process_ratio: float | None
     #: None where a rate means nothing.
     tasks_per_s: float | None
     #: The largest over all rounds.
@@ -82,10 +92,19 @@ def _figures(own: Sequence[Measurement], of_workload: Sequence[Measurement]) -> 
     median_s, baseline_s = median_of(seconds), median_of(seconds_of(baseline))
     # Without the baseline, the first peer is what the others' results are compared with.
     reference = baseline or [m for m in of_workload if m.job.peer == of_workload[0].job.peer]
-    ratio = None
+    process_s = baseline_process_s = None
+    if group_of(job.workload) == "cold":
+        process_s, baseline_process_s = median_of(_process_seconds(own)), median_of(_process_seconds(baseline))
+    ratio = process_ratio = None
     # A wrong answer is not compared, however fast it came.
-    if median_s is not None and baseline_s is not None and all(agrees(m, baseline) for m in own):
+    if (
+        median_s is not None
+        and baseline_s is not None
+        and all(agrees(m, baseline, tolerance_of(job.workload)) for m in own)
+    ):
         ratio = median_s / baseline_s
+        if process_s is not None and baseline_process_s is not None:
+            process_ratio = process_s / baseline_process_s
     subject = CATALOGUE[job.workload]
     tasks_per_s = None
     if median_s is not None and isinstance(subject, Workload) and subject.tasks is not None:
@@ -96,10 +115,16 @@ def _figures(own: Sequence[Measurement], of_workload: Sequence[Measurement]) -> 
         status=next((m.status for m in own if m.status != "ok"), "ok"),
         seconds=tuple(seconds),
         ratio=ratio,
+        process_s=process_s,
+        process_ratio=process_ratio,
         tasks_per_s=tasks_per_s,
         peak_memory_bytes=max(peaks_of(own), default=None),
         notes=_notes(own, reference),
     )
+
+
+def _process_seconds(own: Iterable[Measurement]) -> list[float]:
+    return [seconds for measurement in own for seconds in measurement.process_seconds]
 
 
 def _notes(own: Sequence[Measurement], reference: Sequence[Measurement]) -> tuple[str, ...]:
@@ -113,14 +138,31 @@ def _notes(own: Sequence[Measurement], reference: Sequence[Measurement]) -> tupl
             note(measurement.trouble)
         if measurement.stray_processes:
             note(f"left {measurement.stray_processes} processes behind")
-        if not agrees(measurement, reference):
+        if not agrees(measurement, reference, tolerance_of(measurement.job.workload)):
             note(f"WRONG: differs from {reference[0].job.peer}")
     of = f" ({{}} of {len(own)} rounds)" if len(own) > 1 else ""
     return tuple(text + of.format(count) for text, count in notes.items())
 
 
-def geometric_means(figures: Iterable[Figures]) -> dict[str, tuple[float, int]]:
-    """Draw each peer's array workloads together into one ratio.
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The ratios of one peer over the workloads of a group."""
+
+    #: What the ratios are of: a group, or whole processes of it.
+    of: str
+    peer: str
+    #: Their geometric mean.
+    mean: float
+    #: Over how many workloads. A peer that failed at some is judged by the others alone, so compare means only
+    #: where these are equal.
+    count: int
+    #: The largest ratio, and of which workload.
+    worst: float
+    worst_workload: str
+
+
+def geometric_means(figures: Sequence[Figures]) -> list[Mean]:
+    """Draw each peer's workloads of a group together into one ratio.
 
     Parameters
     ----------
@@ -129,16 +171,23 @@ def geometric_means(figures: Iterable[Figures]) -> dict[str, tuple[float, int]]:
 
     Returns
     -------
-    dict
-        By peer, the geometric mean of its ratios to the baseline, and over how many workloads. A
-        peer that failed at some is judged by the others alone, so compare means only where the
-        numbers of workloads are equal.
+    list of Mean
+        By group, but for those in which a mean means nothing, then by peer.
     """
-    logarithms: dict[str, list[float]] = {}
-    for row in figures:
-        if group_of(row.workload) == "array" and row.ratio is not None:
-            logarithms.setdefault(row.peer, []).append(math.log(row.ratio))
-    return {peer: (math.exp(statistics.fmean(logs)), len(logs)) for peer, logs in logarithms.items()}
+    ratios: dict[tuple[str, str], dict[str, float]] = {}
+    for group in _MEANT:
+        for row in figures:
+            if group_of(row.workload) == group and row.ratio is not None:
+                ratios.setdefault((group, row.peer), {})[row.workload] = row.ratio
+        for row in figures:
+            if group_of(row.workload) == group and row.process_ratio is not None:
+                ratios.setdefault((f"{group}, whole process", row.peer), {})[row.workload] = row.process_ratio
+    means = []
+    for (of, peer), by_workload in ratios.items():
+        worst = max(by_workload, key=by_workload.__getitem__)
+        mean = math.exp(statistics.fmean(map(math.log, by_workload.values())))
+        means.append(Mean(of, peer, mean, len(by_workload), by_workload[worst], worst))
+    return means
 
 
 def _row(figures: Figures, unit_s: float) -> list[str]:
@@ -147,7 +196,7 @@ def _row(figures: Figures, unit_s: float) -> list[str]:
             figures.workload,
             figures.peer,
             figures.status,
-            *[NONE] * 5,
+            *[NONE] * 7,
             "; ".join(figures.notes),
         ]
     times = [second / unit_s for second in figures.seconds]
@@ -158,6 +207,8 @@ def _row(figures: Figures, unit_s: float) -> list[str]:
         spread(times),
         str(len(times)),
         shown(figures.ratio, ".2f"),
+        shown(figures.process_s),
+        shown(figures.process_ratio, ".2f"),
         shown(figures.tasks_per_s),
         shown(figures.peak_memory_bytes, ",.0f", MIB),
         "; ".join(figures.notes),
@@ -169,7 +220,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *,
     kept = [i for i in range(len(columns)) if any(row[i] not in ("", NONE) for row in rows)]
     table = Table(title=None if markdown else title, box=box.MARKDOWN if markdown else box.SIMPLE_HEAD)
     for i in kept:
-        textual = columns[i] in ("workload", "peer", "notes")
+        textual = columns[i] in ("of", "workload", "peer", "notes")
         table.add_column(columns[i], justify="left" if textual else "right", no_wrap=columns[i] != "notes")
     sections = columns[0] == "workload" and not markdown
     for number, row in enumerate(rows):
@@ -192,17 +243,24 @@ def _tables(measurements: Sequence[Measurement], memory_figure: str, *, markdown
             f"min-max {unit}",
             "runs",
             f"time / {BASELINE}",
+            "process s",
+            f"process / {BASELINE}",
             "tasks/s",
             f"peak {memory_figure} MiB",
             "notes",
         ]
         if rows:
             tables.append((_TITLES[group], _table(_TITLES[group], columns, rows, markdown=markdown)))
-    means = [[peer, f"{mean:.2f}", str(count)] for peer, (mean, count) in geometric_means(figures).items()]
+    means = [
+        [mean.of, mean.peer, f"{mean.mean:.2f}", str(mean.count), f"{mean.worst:.2f} ({mean.worst_workload})"]
+        for mean in geometric_means(figures)
+        if mean.peer != BASELINE
+    ]
     if means:
-        title = "Geometric mean over the array workloads"
-        columns = ["peer", f"time / {BASELINE}", "workloads"]
-        tables.append((title, _table(title, columns, means, markdown=markdown)))
+        title = f"Geometric means of time / {BASELINE}"
+        tables.append(
+            (title, _table(title, ["of", "peer", "mean", "workloads", "worst"], means, markdown=markdown))
+        )
     return tables
 
 

@@ -25,6 +25,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class DataJob(Job):
+    """A workload that may read files."""
+
+    #: Where they are.
+    data_directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class LimitedJob(Job):
     """A case of the benchmarks of memory."""
 
@@ -67,6 +75,8 @@ class Measurement:
     detail: str = ""
     #: One duration per timed run.
     seconds: list[float] = field(default_factory=list)
+    #: How long the process lived in which they were made, where that is asked for.
+    process_seconds: list[float] = field(default_factory=list)
     #: How long the run took that ended in an error; None where none did, or it does not say.
     seconds_to_error: float | None = None
     #: The digest of each timed run's result. Run n of every job has the same seed, so these compare

@@ -20,7 +20,7 @@ from benchmarks.memory_case import ITEM_BYTES, Case
 from benchmarks.peers import Get
 from benchmarks.report import MIB
 from benchmarks.spilling_cases import centre, centre_bounds, rechunk, rechunk_bounds
-from benchmarks.workloads import near
+from benchmarks.workload import near
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask

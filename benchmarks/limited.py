@@ -15,7 +15,8 @@ from typing import Any
 import dask
 
 from benchmarks import control_groups
-from benchmarks.child import Clock, Events, main, require_within
+from benchmarks.child import Clock, require_within
+from benchmarks.events import Events, main
 from benchmarks.functions import noop
 from benchmarks.jobs import LimitedJob
 from benchmarks.memory_cases import CASES

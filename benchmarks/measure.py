@@ -84,6 +84,7 @@ def run_job(job: Job, module: str = "benchmarks.child") -> Measurement:
         exception.
     """
     measurement = Measurement(job)
+    start_s = time.perf_counter()
     mark = uuid.uuid4().hex
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         child = subprocess.Popen(
@@ -97,6 +98,8 @@ def run_job(job: Job, module: str = "benchmarks.child") -> Measurement:
         )
         try:
             _watch(child, measurement)
+            if measurement.seconds:
+                measurement.process_seconds.append(time.perf_counter() - start_s)
             if measurement.status != "timeout":
                 # What the child started may take a moment to follow it.
                 measurement.stray_processes = _wait_for_marked(mark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from dask.utils import parse_bytes
 
 from benchmarks.peers import PEERS
 from benchmarks.report import Files
+from benchmarks.workload import Workload
+from benchmarks.workloads import CATALOGUE
 
 Decorator = Callable[[Any], Any]
 
@@ -160,6 +163,25 @@ def require(peers: Iterable[str]) -> None:
             raise click.ClickException(
                 f"peer {name!r} cannot run, because {', '.join(missing)} cannot be imported here: "
                 f"install it, or choose other peers with --peer."
+            )
+
+
+def require_workloads(names: Iterable[str]) -> None:
+    """Refuse to begin where a workload's modules are missing.
+
+    Parameters
+    ----------
+    names
+        Keys of `CATALOGUE`.
+    """
+    for name in names:
+        subject = CATALOGUE[name]
+        if isinstance(subject, Workload) and (
+            missing := [module for module in subject.modules if importlib.util.find_spec(module) is None]
+        ):
+            raise click.ClickException(
+                f"workload {name!r} cannot run, because {', '.join(missing)} cannot be imported here: install "
+                f"dask_mars with its extra 'benchmarks', or choose other workloads with --workload."
             )
 
 

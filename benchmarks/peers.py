@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ class Peer:
     modules: tuple[str, ...]
     #: Given a number of workers, a context in which the scheduler is up and its ``get`` is at hand.
     open: Callable[[int], AbstractContextManager[Get]]
+    #: The same as a script has it that computes something once and ends; by default `open`.
+    open_in_script: Callable[[int], AbstractContextManager[Get]] | None = None
 
     def missing_modules(self) -> list[str]:
         """Name the modules this peer needs and this interpreter does not have."""
@@ -70,6 +73,39 @@ def _mars(workers: int) -> Iterator[Get]:
         yield runtime.get
 
 
+@contextmanager
+def _mars_by_name(workers: int) -> Iterator[Get]:
+    import dask
+
+    dask_mars: Any = importlib.import_module("dask_mars")
+    # The processes end with the interpreter.
+    with dask.config.set(scheduler="mars", num_workers=workers):
+        yield dask_mars.get
+
+
+def persist(get: Get, *collections: Any) -> tuple[Any, ...]:
+    """Persist collections by a peer, and wait until they are.
+
+    Parameters
+    ----------
+    get
+        Of the peer.
+    *collections
+        What to persist.
+
+    Returns
+    -------
+    tuple
+        As many collections.
+    """
+    import dask
+
+    persisted: tuple[Any, ...] = dask.persist(*collections, scheduler=get)  # type: ignore[attr-defined]
+    if (distributed := sys.modules.get("distributed")) and distributed.futures_of(persisted):
+        distributed.wait(persisted)
+    return persisted
+
+
 _UNBOUNDED = {"distributed.scheduler.worker-saturation": float("inf")}
 
 #: Every peer by name. The first is the one the others are compared with.
@@ -89,7 +125,7 @@ PEERS: dict[str, Peer] = {
             ("distributed",),
             functools.partial(_distributed, config=_UNBOUNDED),
         ),
-        Peer("mars", "dask_mars with warm worker processes", ("dask_mars",), _mars),
+        Peer("mars", "dask_mars with warm worker processes", ("dask_mars",), _mars, _mars_by_name),
     )
 }
 

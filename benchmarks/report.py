@@ -18,10 +18,7 @@ from rich.table import Table
 
 from benchmarks.jobs import Measurement
 from benchmarks.machine import describe_machine
-
-#: How far apart two peers' results may lie. They add in different orders, so the last digits
-#: differ.
-RELATIVE_TOLERANCE = 1e-9
+from benchmarks.workload import RELATIVE_TOLERANCE
 
 #: What stands in a cell for which there is no figure.
 NONE = "-"
@@ -80,7 +77,9 @@ def median_of(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def agrees(measurement: Measurement, reference: Iterable[Measurement]) -> bool:
+def agrees(
+    measurement: Measurement, reference: Iterable[Measurement], tolerance: float = RELATIVE_TOLERANCE
+) -> bool:
     """Compare the nth run with the nth run, which has the same seed, as far as both have them.
 
     Parameters
@@ -89,9 +88,11 @@ def agrees(measurement: Measurement, reference: Iterable[Measurement]) -> bool:
         What is in question.
     reference
         Of the same computation.
+    tolerance
+        Relative to the numbers.
     """
     return all(
-        np.shape(value) == np.shape(expected) and np.allclose(value, expected, RELATIVE_TOLERANCE, atol=0.0)
+        np.shape(value) == np.shape(expected) and np.allclose(value, expected, tolerance, atol=0.0)
         for other in reference
         for value, expected in zip(measurement.values, other.values, strict=False)
     )

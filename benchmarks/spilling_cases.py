@@ -21,7 +21,7 @@ from benchmarks.memory_case import (
 )
 from benchmarks.peers import Get
 from benchmarks.report import MIB
-from benchmarks.workloads import near
+from benchmarks.workload import near
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask

@@ -13,7 +13,7 @@ from dask._task_spec import DataNode, Task, TaskRef
 from dask.order import order
 from dask.utils import parse_bytes
 
-from benchmarks.workloads import COLLECTIONS
+from benchmarks.arrays import COLLECTIONS
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare

@@ -21,7 +21,7 @@ from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.memory import memory_kind, own_peak_bytes, peak_memory, tree_bytes
 from benchmarks.peers import PEERS, Get
 from benchmarks.report import NONE, markdown_table, plain_console, print_tables
-from benchmarks.workloads import independent_noops, tree_of_sums
+from benchmarks.tasks import independent_noops, tree_of_sums
 from studies.apart import call_apart
 from studies.graphs import Handed, handed_over
 

@@ -13,8 +13,8 @@ from typing import Any
 import dask.array
 
 from benchmarks import options
+from benchmarks.arrays import COLLECTIONS
 from benchmarks.report import markdown_table, plain_console
-from benchmarks.workloads import COLLECTIONS
 from dask_mars.scheduler.analyzer import depths
 from dask_mars.scheduler.simulate import Steps
 from studies.graphs import SizedGraph, dask_order, scaled_workload, sized_graph

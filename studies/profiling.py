@@ -25,7 +25,8 @@ from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.peers import PEERS, Get
 from benchmarks.report import markdown_table, plain_console, print_tables
-from benchmarks.workloads import CATALOGUE, Workload
+from benchmarks.workload import Setting, Workload
+from benchmarks.workloads import CATALOGUE
 from studies.apart import call_apart
 
 #: How long a task of the timers' own takes, so that each worker gets one, and how often that is tried.
@@ -167,13 +168,13 @@ def _profile_here(name: str, scale: float, workers: int) -> dict[str, Any]:
     with PEERS["mars"].open(workers) as get:
         # The first run finds pages that nobody has touched, and modules that nobody has imported.
         _ask_workers(get, workers, each_operand)
-        workload.prepare(scale, 0)(get)
-        call = workload.prepare(scale, 1)
+        workload.prepare(Setting(scale, 0, get))()
+        call = workload.prepare(Setting(scale, 1, get))
         workers_before = _ask_workers(get, workers, each_operand)
         gc.collect()
         timers.seconds.clear()
         start_s, begun_s = time.perf_counter(), time.thread_time()
-        call(get)
+        call()
         wall_s, client_s = time.perf_counter() - start_s, time.thread_time() - begun_s
         seconds = dict(timers.seconds)
         seconds[CALLER] = client_s - sum(taken for (process, _), taken in seconds.items() if process == "client")
@@ -250,7 +251,9 @@ def _summary(name: str, runs: list[Run], tasks: int | None, workers: int) -> str
     "workloads",
     multiple=True,
     default=["noop-20000", "tree-65535", "standardise"],
-    type=click.Choice([name for name, subject in CATALOGUE.items() if isinstance(subject, Workload)]),
+    type=click.Choice(
+        [name for name, subject in CATALOGUE.items() if isinstance(subject, Workload) and not subject.make]
+    ),
     metavar="NAME",
     help="See python -m benchmarks --list.",
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.child import Clock, Events, main, run_workload
+from benchmarks.child import Clock, run_workload
 from benchmarks.cluster.hosts import hosts_of, mars, stock
 from benchmarks.cluster.workloads import CLUSTER_WORKLOADS
+from benchmarks.events import Events, main
 from benchmarks.jobs import ClusterJob
 
 #: The clusters that are compared. The first is the one that ratios refer to.

@@ -10,8 +10,8 @@ import dask.array
 import numpy as np
 
 from benchmarks.functions import filled, plus_total
-from benchmarks.peers import Get
-from benchmarks.workloads import CATALOGUE, GROUPS, Bounds, Workload, near, numbers, scaled
+from benchmarks.workload import Bounds, Setting, Workload, near, numbers, scaled
+from benchmarks.workloads import CATALOGUE, GROUPS
 
 # Dask has few annotations. Saying so once keeps the type checker strict with all the rest.
 _dask: Any = dask
@@ -25,23 +25,25 @@ _READERS = 40
 _WIDE_SHAPE, _WIDE_ROWS = (2_000, 25_000), 200
 
 
-def _table(scale: float, seed: int) -> Callable[[Get], Any]:
-    length = scaled(_TABLE_LENGTH, scale)
+def _table(setting: Setting) -> Callable[[], Any]:
+    length = scaled(_TABLE_LENGTH, setting.scale)
 
-    def call(get: Get) -> Any:
+    def call() -> Any:
         # Not pure: each call gets keys of its own.
-        table = _dask.delayed(filled, pure=False)(length, seed)
-        return da.zeros(_READERS, chunks=1).map_blocks(plus_total, table, dtype=float).compute(scheduler=get)
+        table = _dask.delayed(filled, pure=False)(length, setting.seed)
+        return (
+            da.zeros(_READERS, chunks=1).map_blocks(plus_total, table, dtype=float).compute(scheduler=setting.get)
+        )
 
     return call
 
 
-def _gram(scale: float, seed: int) -> Callable[[Get], Any]:
-    shape = tuple(scaled(size, scale) for size in _WIDE_SHAPE)
+def _gram(setting: Setting) -> Callable[[], Any]:
+    shape = tuple(scaled(size, setting.scale) for size in _WIDE_SHAPE)
 
-    def call(get: Get) -> Any:
-        wide = da.random.default_rng(seed).random(shape, chunks=(scaled(_WIDE_ROWS, scale), -1))
-        return (wide @ wide.T).sum().compute(scheduler=get)
+    def call() -> Any:
+        wide = da.random.default_rng(setting.seed).random(shape, chunks=(scaled(_WIDE_ROWS, setting.scale), -1))
+        return (wide @ wide.T).sum().compute(scheduler=setting.get)
 
     return call
 

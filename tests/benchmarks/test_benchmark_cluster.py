@@ -11,6 +11,7 @@ from benchmarks.cluster.figures import goals, summarise
 from benchmarks.cluster.network import Network, can_make_namespaces, namespaces
 from benchmarks.cluster.workloads import CLUSTER_GROUPS, CLUSTER_WORKLOADS
 from benchmarks.jobs import ClusterJob, Measurement
+from benchmarks.workload import Setting
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,7 @@ def test_right_answers_are_within_their_bounds_and_others_are_not(name):
     workload = CLUSTER_WORKLOADS[name]
     scale = 1e-2 if name == "gram" else 1e-4
     low, high = workload.bounds(scale)
-    largest = workload.digest(workload.prepare(scale, 3)(dask.get)).max()
+    largest = workload.digest(workload.prepare(Setting(scale, 3, dask.get))()).max()
     assert low <= largest <= high
     assert not low <= 0.5 * largest <= high
     assert not low <= 2 * largest <= high

@@ -1,11 +1,19 @@
-"""The workloads of tasks: right answers are within their bounds, and there are as many tasks as they say."""
+"""The workloads: right answers are within their bounds, and there are as many tasks as they say."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import dask
+import dask.threaded
+import numpy as np
 import pytest
 
-from benchmarks.workloads import CATALOGUE, GROUPS, Workload
+from benchmarks.workload import Setting, Workload
+from benchmarks.workloads import CATALOGUE, GROUPS
 
 SCALE = 1e-3
 
@@ -15,7 +23,7 @@ def test_right_answers_are_within_their_bounds(name):
     workload = CATALOGUE[name]
     assert isinstance(workload, Workload)
     low, high = workload.bounds(SCALE)
-    result = workload.digest(workload.prepare(SCALE, 1)(dask.get))
+    result = workload.digest(workload.prepare(Setting(SCALE, 1, dask.get))())
     assert low <= result.max() <= high
 
 
@@ -26,5 +34,45 @@ def test_plain_graphs_have_as_many_tasks_as_they_say(name, tasks):
     assert workload.tasks is not None
     assert workload.tasks(1.0) == tasks
     seen: list[int] = []
-    workload.prepare(1.0, 1)(lambda dsk, keys: seen.append(len(dsk)))
+    workload.prepare(Setting(1.0, 1, lambda dsk, keys: seen.append(len(dsk))))()
     assert seen == [tasks]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", [name for group in ("array", "persisted", "zarr", "real") for name in GROUPS[group]]
+)
+def test_threads_and_mars_agree_within_bounds(name, directory, get, zarr):
+    workload = CATALOGUE[name]
+    assert isinstance(workload, Workload)
+    for module in workload.modules:
+        pytest.importorskip(module)
+    # What has many small chunks has them at any scale.
+    scale = 0.02 if workload.group != "real" else 0.05
+    if workload.make is not None:
+        workload.make(scale, directory)
+    low, high = workload.bounds(scale)
+    with ThreadPoolExecutor(2) as pool:
+        threads = functools.partial(dask.threaded.get, pool=pool)
+        # Twice: what is kept from one call must not be in the way of the next.
+        found = [
+            workload.digest(workload.prepare(Setting(scale, 3, each, directory))()) for each in (threads, get, get)
+        ]
+    for result in found:
+        assert low <= result.max() <= high
+        np.testing.assert_allclose(result, found[0], rtol=workload.tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GROUPS["real"])
+def test_modules_of_real_workloads_are_all_that_they_need(name):
+    workload = CATALOGUE[name]
+    assert isinstance(workload, Workload)
+    for module in workload.modules:
+        importlib.import_module(module)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.workloads import COLLECTIONS
+from benchmarks.arrays import COLLECTIONS
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.prepare import prepare
 from studies.__main__ import main
