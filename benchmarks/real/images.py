@@ -107,14 +107,19 @@ def _satellite_index(setting: Setting) -> Callable[[], Path]:
     return call
 
 
+def _corner_chunk(scale: float) -> int:
+    return max(4, scaled(20, scale))
+
+
 def _corner(setting: Setting) -> Callable[[], Any]:
     # Always as many chunks: their number is what it is about.
-    side = 200 * scaled(100, setting.scale)
+    chunk = _corner_chunk(setting.scale)
+    values = np.random.default_rng(setting.seed).random((200 * chunk, 200 * chunk))
 
     def call() -> Any:
-        image = da.random.default_rng(setting.seed).random((side, side), chunks=side // 200)
+        image = da.from_array(values, chunks=chunk)
         smooth = image.map_overlap(four_point_mean, depth=1, boundary="reflect")
-        return smooth[: side // 100, : side // 100].mean().compute(scheduler=setting.get)
+        return smooth[: 2 * chunk, : 2 * chunk].mean().compute(scheduler=setting.get)
 
     return call
 
@@ -138,7 +143,7 @@ def _residuals_bounds(scale: float) -> Bounds:
 
 
 def _corner_bounds(scale: float) -> Bounds:
-    return near(0.5, 1.5 / scaled(100, scale))
+    return near(0.5, 1.5 / _corner_chunk(scale))
 
 
 def _labels_bounds(scale: float) -> Bounds:
