@@ -17,7 +17,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from dask_mars.protocol import thread_limits
+from dask_mars.protocol import thread_limits, zarr_settings
 
 #: Environment of workers, unless the user has set these: one thread a process, and memory that stays warm.
 WORKER_ENVIRONMENT = {
@@ -33,6 +33,11 @@ WORKER_ENVIRONMENT = {
     "OPENCV_FOR_THREADS_NUM": "1",
     "POLARS_MAX_THREADS": "1",
     "RAYON_NUM_THREADS": "1",
+    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    # What decodes. Zarr's own concurrency and Arrow's threads of input and output wait more than they compute, and
+    # with one of these Arrow may wait for itself.
     "ZARR_THREADING__MAX_WORKERS": "1",
     # glibc: keep freed memory instead of faulting fresh pages in for every temporary array.
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
@@ -87,6 +92,7 @@ def _snapshot() -> tuple[Any, ...]:
         np.geterr(),
         _picklable_filters(),
         thread_limits.in_force(),
+        zarr_settings.in_force(),
     )
 
 
@@ -133,11 +139,19 @@ class TaskContext:
     """
 
     def __init__(self, payload: bytes) -> None:
-        directory, self._path, environment, config, self._errors, self._filters, self._limits = pickle.loads(
-            payload
-        )
-        self._directory: str | None = directory
-        self._environment = worker_environment({_text(key): _text(value) for key, value in environment.items()})
+        (
+            self._directory,
+            self._path,
+            environment,
+            config,
+            self._errors,
+            self._filters,
+            self._limits,
+            zarr_variables,
+        ) = pickle.loads(payload)
+        known = {_text(key): _text(value) for key, value in environment.items()}
+        # What the user has said to zarr itself counts more than what it has read before.
+        self._environment = worker_environment(known | zarr_variables)
         self._settings: dict[str, Any] = pickle.loads(config)
         # Workers are all the parallelism there is: a nested compute runs where it is. The last of these names is
         # that of a client which is not here.
@@ -152,11 +166,14 @@ class TaskContext:
             with contextlib.suppress(OSError):
                 os.chdir(self._directory)
         sys.path[:] = self._path
-        for name in os.environ.keys() - self._environment.keys():
+        gone = os.environ.keys() - self._environment.keys()
+        changed = [name for name, value in self._environment.items() if os.environ.get(name) != value]
+        for name in gone:
             del os.environ[name]
-        for name, value in self._environment.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
+        for name in changed:
+            os.environ[name] = self._environment[name]
+        if any(name.startswith(zarr_settings.PREFIX) for name in (*gone, *changed)):
+            zarr_settings.read_again()
         dask.config.config.clear()
         dask.config.config.update(copy.deepcopy(self._settings))
         for defaults in dask.config.defaults:

@@ -350,6 +350,23 @@ def test_libraries_use_one_thread_in_each_worker(library: str, get: Get) -> None
     assert dask.delayed(threads)().compute(scheduler=get) == 1
 
 
+def test_settings_of_zarr_hold_in_workers(single: Runtime, zarr: Any) -> None:
+    def settings() -> list[Any]:
+        import zarr
+
+        return [zarr.config.get(name) for name in ("threading.max_workers", "async.concurrency", "array.order")]
+
+    look = dask.delayed(settings, pure=False)()
+    own = zarr.config.get("async.concurrency")
+    assert look.compute(scheduler=single.get) == [1, own, "C"]
+    with zarr.config.set({"threading.max_workers": 3, "async.concurrency": 2, "array.order": "F"}):
+        # In one that has imported zarr, and in one that has not.
+        assert look.compute(scheduler=single.get) == [3, 2, "F"]
+        with Runtime(1) as runtime:
+            assert look.compute(scheduler=runtime.get) == [3, 2, "F"]
+    assert look.compute(scheduler=single.get) == [1, own, "C"]
+
+
 def test_limits_of_threadpoolctl_hold_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
