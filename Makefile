@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 
 STRESS = tests/heap_stress.c dask_mars/store/_heap.c
+STRESS_STREAMS = tests/streams_stress.c dask_mars/expressions/_streams.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 
 .PHONY: check lint test stress soak clients clients-short fuzz benchmarks
@@ -24,10 +25,13 @@ test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m ''
 
 # The C code under the sanitizers and valgrind, for longer than the tests do it.
-stress:
+stress: $(VENV)/installed
 	mkdir -p build
 	$(CC) $(STRESS_FLAGS) -fsanitize=address,undefined -fno-sanitize-recover=all $(STRESS) -o build/stress-address
 	build/stress-address 100000
+	$(CC) $(STRESS_FLAGS) -ffp-contract=off -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-I $$($(VENV)/bin/python -c 'import numpy; print(numpy.get_include())') $(STRESS_STREAMS) -o build/stress-streams
+	build/stress-streams 200000
 	$(CC) $(STRESS_FLAGS) -fsanitize=thread $(STRESS) -o build/stress-thread
 	build/stress-thread 20000
 	$(CC) $(STRESS_FLAGS) $(STRESS) -o build/stress

@@ -1,4 +1,4 @@
-"""Builds the C extension, if it can; the metadata is in pyproject.toml."""
+"""Builds the C extensions, if it can; the metadata is in pyproject.toml."""
 
 import sys
 
@@ -6,8 +6,14 @@ import numpy
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+#: What is lost without each extension.
+WITHOUT = {
+    "dask_mars.store._arena": "results are copied into shared memory instead of being made there",
+    "dask_mars.expressions._pcg64": "random numbers take as long as NumPy takes for them",
+}
 
-class BuildArena(build_ext):
+
+class BuildExtensions(build_ext):
     """Says what it means when there is no compiler, and goes on."""
 
     def build_extension(self, extension: Extension) -> None:
@@ -17,14 +23,14 @@ class BuildArena(build_ext):
         except Exception as error:
             print(
                 f"dask_mars: {extension.name} could not be built ({error}). Everything works without it, but "
-                "results are copied into shared memory instead of being made there.",
+                f"{WITHOUT[extension.name]}.",
                 file=sys.stderr,
             )
             raise
 
 
 setup(
-    cmdclass={"build_ext": BuildArena},
+    cmdclass={"build_ext": BuildExtensions},
     ext_modules=[
         Extension(
             "dask_mars.store._arena",
@@ -34,6 +40,15 @@ setup(
             extra_compile_args=["-std=c11", "-pthread", "-fvisibility=hidden"],
             extra_link_args=["-pthread"],
             optional=True,
-        )
+        ),
+        Extension(
+            "dask_mars.expressions._pcg64",
+            ["dask_mars/expressions/_pcg64.c", "dask_mars/expressions/_streams.c"],
+            depends=["dask_mars/expressions/_streams.h"],
+            include_dirs=[numpy.get_include()],
+            # Products and sums are rounded one after the other, as NumPy rounds them.
+            extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"],
+            optional=True,
+        ),
     ],
 )

@@ -1,0 +1,237 @@
+/* The streams of `_streams.h` as a Python type. */
+
+#define PY_SSIZE_T_CLEAN
+
+#include <Python.h>
+
+#include <dlfcn.h>
+
+#include "_streams.h"
+
+static enum stream_level level;
+static int learned;
+
+static const char *const level_names[STREAM_LEVELS] = {"portable", "avx512"};
+
+typedef struct {
+    PyObject_HEAD
+    struct stream stream;
+} Stream;
+
+static PyObject *stream_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {"words", NULL};
+    Py_buffer words;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "y*:Stream", names, &words))
+        return NULL;
+    Stream *self = NULL;
+    uint64_t seed[4];
+    if (words.len != sizeof(seed))
+        PyErr_SetString(PyExc_ValueError, "a seed has four words of 64 bits");
+    else
+        self = (Stream *)type->tp_alloc(type, 0);
+    if (self) {
+        memcpy(seed, words.buf, sizeof(seed));
+        stream_seed(&self->stream, seed);
+    }
+    PyBuffer_Release(&words);
+    return (PyObject *)self;
+}
+
+static void stream_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static int find_kind(const char *name, enum stream_kind *kind)
+{
+    static const char *const names[STREAM_KINDS] = {
+        "random", "random_float", "uniform",     "standard_normal",
+        "normal", "standard_exponential", "exponential", "integers",
+    };
+    for (int number = 0; number < STREAM_KINDS; number++)
+        if (!strcmp(names[number], name)) {
+            *kind = (enum stream_kind)number;
+            return 1;
+        }
+    PyErr_Format(PyExc_ValueError, "there is no distribution %s", name);
+    return 0;
+}
+
+static PyObject *stream_method_fill(PyObject *object, PyObject *arguments)
+{
+    Stream *self = (Stream *)object;
+    const char *name;
+    PyObject *array, *first = NULL, *second = NULL;
+    enum stream_kind kind;
+    if (!PyArg_ParseTuple(arguments, "sO|OO:fill", &name, &array, &first, &second) || !find_kind(name, &kind))
+        return NULL;
+    double numbers[2] = {0, 0};
+    int64_t low = 0;
+    uint64_t range = 0;
+    if (kind == STREAM_INTEGERS) {
+        low = first ? PyLong_AsLongLong(first) : 0;
+        range = second ? PyLong_AsUnsignedLongLong(second) : 0;
+        if (!PyErr_Occurred() && range > UINT32_MAX)
+            PyErr_SetString(PyExc_ValueError, "the range is of more than 32 bits");
+    } else {
+        numbers[0] = first ? PyFloat_AsDouble(first) : 0;
+        numbers[1] = second ? PyFloat_AsDouble(second) : 0;
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    if (!learned && kind >= STREAM_STANDARD_NORMAL && kind <= STREAM_EXPONENTIAL) {
+        PyErr_SetString(PyExc_RuntimeError, "NumPy's functions are not known");
+        return NULL;
+    }
+    Py_buffer memory;
+    if (PyObject_GetBuffer(array, &memory, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS))
+        return NULL;
+    size_t item = kind == STREAM_RANDOM_FLOAT ? sizeof(float) : sizeof(double);
+    if ((size_t)memory.itemsize != item || (uintptr_t)memory.buf % item) {
+        PyBuffer_Release(&memory);
+        PyErr_SetString(PyExc_ValueError, "the array is of another type, or not aligned");
+        return NULL;
+    }
+    size_t count = (size_t)memory.len / item;
+    struct stream stream = self->stream;
+    Py_BEGIN_ALLOW_THREADS
+    if (kind == STREAM_INTEGERS)
+        stream_integers(&stream, level, memory.buf, count, low, (uint32_t)range);
+    else
+        stream_fill(&stream, kind, level, memory.buf, count, numbers[0], numbers[1]);
+    Py_END_ALLOW_THREADS
+    self->stream = stream;
+    PyBuffer_Release(&memory);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_method_advance(PyObject *object, PyObject *count)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(count);
+    if (PyErr_Occurred())
+        return NULL;
+    stream_advance(&((Stream *)object)->stream, number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stream_get_state(PyObject *object, void *Py_UNUSED(closure))
+{
+    struct stream *stream = &((Stream *)object)->stream;
+    return Py_BuildValue("KKKKiI", (unsigned long long)(stream->state >> 64), (unsigned long long)stream->state,
+                         (unsigned long long)(stream->increment >> 64), (unsigned long long)stream->increment,
+                         stream->has_half, (unsigned int)stream->half);
+}
+
+static PyMethodDef stream_methods[] = {
+    {"fill", stream_method_fill, METH_VARARGS, "Fill an array with the next numbers of a distribution."},
+    {"advance", stream_method_advance, METH_O, "Go on by so many numbers of 64 bits."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef stream_attributes[] = {
+    {"state", stream_get_state, NULL,
+     "Words of state and increment, the high one first; whether half a word is left, and the half.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot stream_slots[] = {
+    {Py_tp_new, stream_new},
+    {Py_tp_dealloc, stream_dealloc},
+    {Py_tp_methods, stream_methods},
+    {Py_tp_getset, stream_attributes},
+    {Py_tp_doc, "The stream of a PCG64 that is seeded with four words."},
+    {0, NULL},
+};
+
+static PyType_Spec stream_spec = {
+    .name = "dask_mars.expressions._pcg64.Stream",
+    .basicsize = sizeof(Stream),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = stream_slots,
+};
+
+/* -- the module -------------------------------------------------------------------------------------------------*/
+
+static PyObject *learn(PyObject *Py_UNUSED(module), PyObject *path)
+{
+    PyObject *name;
+    if (!PyUnicode_FSConverter(path, &name))
+        return NULL;
+    /* The library stays open, as long as its functions may be called. */
+    void *library = dlopen(PyBytes_AS_STRING(name), RTLD_LAZY);
+    Py_DECREF(name);
+    union {
+        void *address;
+        double (*function)(void *);
+    } normal = {NULL}, exponential = {NULL};
+    if (library) {
+        normal.address = dlsym(library, "random_standard_normal");
+        exponential.address = dlsym(library, "random_standard_exponential");
+    }
+    if (!normal.address || !exponential.address)
+        Py_RETURN_FALSE;
+    if (!learned)
+        stream_learn(normal.function, exponential.function);
+    learned = 1;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *levels(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    PyObject *names = PyTuple_New((Py_ssize_t)stream_best_level() + 1);
+    for (Py_ssize_t number = 0; names && number < PyTuple_GET_SIZE(names); number++) {
+        PyObject *name = PyUnicode_FromString(level_names[number]);
+        if (!name)
+            Py_CLEAR(names);
+        else
+            PyTuple_SET_ITEM(names, number, name);
+    }
+    return names;
+}
+
+static PyObject *use(PyObject *Py_UNUSED(module), PyObject *name)
+{
+    const char *wanted = PyUnicode_AsUTF8(name);
+    if (!wanted)
+        return NULL;
+    for (int number = 0; number <= (int)stream_best_level(); number++)
+        if (!strcmp(level_names[number], wanted)) {
+            level = (enum stream_level)number;
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "this processor has no %s", wanted);
+}
+
+static PyMethodDef functions[] = {
+    {"learn", learn, METH_O, "Find NumPy's functions in its library, and say whether they are there."},
+    {"levels", levels, METH_NOARGS, "Return the instructions that numbers can be made by, the best one last."},
+    {"use", use, METH_O, "Make numbers by these instructions from now on."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_pcg64",
+    .m_doc = "NumPy's streams of random numbers, many numbers at a time.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__pcg64(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    level = stream_best_level();
+    PyObject *type = PyType_FromSpec(&stream_spec);
+    if (!type || PyModule_AddObjectRef(module, "Stream", type)) {
+        Py_XDECREF(type);
+        Py_DECREF(module);
+        return NULL;
+    }
+    Py_DECREF(type);
+    return module;
+}

@@ -1,0 +1,482 @@
+/* See `_streams.h`.
+
+   A state is a linear function of the one before, and so of the one 32 before: 32 lanes make 32 states at once, in
+   the order of one stream. States are multiplied modulo 2**128, by limbs of 52 bits where the processor has
+   instructions for these (AVX-512 IFMA). */
+
+#include "_streams.h"
+
+#include <numpy/random/bitgen.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAVE_AVX512 1
+#include <immintrin.h>
+#endif
+
+/* What is made at a time, to stay in a first-level cache. */
+#define BLOCK 1024
+
+static const uint128 MULTIPLIER = ((uint128)2549297995355413924ULL << 64) | 4865540595714422341ULL;
+
+static inline uint64_t fold(uint128 state)
+{
+    uint64_t high = (uint64_t)(state >> 64), value = high ^ (uint64_t)state;
+    unsigned by = (unsigned)(high >> 58);
+    return value >> by | value << (-by & 63);
+}
+
+static inline uint64_t next(struct stream *stream)
+{
+    stream->state = stream->state * MULTIPLIER + stream->increment;
+    return fold(stream->state);
+}
+
+/* 53 bits as a number in [0, 1), exactly as NumPy makes it. */
+static inline double as_double(uint64_t value)
+{
+    return (double)(int64_t)(value >> 11) * 0x1p-53;
+}
+
+void stream_seed(struct stream *stream, const uint64_t words[4])
+{
+    stream->increment = ((uint128)words[2] << 64 | words[3]) << 1 | 1;
+    stream->state = stream->increment + ((uint128)words[0] << 64 | words[1]);
+    stream->state = stream->state * MULTIPLIER + stream->increment;
+    stream->half = 0;
+    stream->has_half = 0;
+}
+
+/* The multiplier and the sum of its lower powers that lead on by so many numbers (Brown 1994). */
+static void jump(uint128 count, uint128 *multiplier, uint128 *sum)
+{
+    uint128 power = MULTIPLIER, plus = 1;
+    *multiplier = 1;
+    *sum = 0;
+    for (; count; count >>= 1) {
+        if (count & 1) {
+            *multiplier *= power;
+            *sum = *sum * power + plus;
+        }
+        plus *= power + 1;
+        power *= power;
+    }
+}
+
+void stream_advance(struct stream *stream, uint128 count)
+{
+    uint128 multiplier, sum;
+    jump(count, &multiplier, &sum);
+    stream->state = stream->state * multiplier + sum * stream->increment;
+    stream->has_half = 0;
+    stream->half = 0;
+}
+
+/* -- numbers of 64 bits, or the doubles that are made of them ----------------------------------------------------*/
+
+static inline void put(void *out, size_t at, uint64_t value, int doubles)
+{
+    if (doubles)
+        ((double *)out)[at] = as_double(value);
+    else
+        ((uint64_t *)out)[at] = value;
+}
+
+#define PORTABLE_LANES 4
+
+static inline void raw_portable(struct stream *stream, void *out, size_t count, int doubles)
+{
+    size_t at = 0;
+    if (count >= 2 * PORTABLE_LANES) {
+        uint128 multiplier, sum, lanes[PORTABLE_LANES];
+        jump(PORTABLE_LANES, &multiplier, &sum);
+        uint128 increment = sum * stream->increment;
+        for (int lane = 0; lane < PORTABLE_LANES; lane++) {
+            next(stream);
+            lanes[lane] = stream->state;
+        }
+        for (;;) {
+            for (int lane = 0; lane < PORTABLE_LANES; lane++)
+                put(out, at + lane, fold(lanes[lane]), doubles);
+            at += PORTABLE_LANES;
+            if (count - at < PORTABLE_LANES)
+                break;
+            for (int lane = 0; lane < PORTABLE_LANES; lane++)
+                lanes[lane] = lanes[lane] * multiplier + increment;
+        }
+        stream->state = lanes[PORTABLE_LANES - 1];
+    }
+    for (; at < count; at++)
+        put(out, at, next(stream), doubles);
+}
+
+#ifdef HAVE_AVX512
+#define VECTORS 4
+#define LANES (8 * VECTORS)
+#define LOW_52 0xfffffffffffffULL
+
+__attribute__((target("avx512f,avx512dq,avx512ifma"))) static inline void
+raw_avx512(struct stream *stream, void *out, size_t count, int doubles)
+{
+    size_t at = 0;
+    if (count >= 2 * LANES) {
+        uint64_t limbs[3][LANES];
+        for (int lane = 0; lane < LANES; lane++) {
+            next(stream);
+            limbs[0][lane] = (uint64_t)stream->state & LOW_52;
+            limbs[1][lane] = (uint64_t)(stream->state >> 52) & LOW_52;
+            limbs[2][lane] = (uint64_t)(stream->state >> 104);
+        }
+        uint128 multiplier, sum;
+        jump(LANES, &multiplier, &sum);
+        uint128 increment = sum * stream->increment;
+        const __m512i a0 = _mm512_set1_epi64((int64_t)((uint64_t)multiplier & LOW_52));
+        const __m512i a1 = _mm512_set1_epi64((int64_t)((uint64_t)(multiplier >> 52) & LOW_52));
+        const __m512i a2 = _mm512_set1_epi64((int64_t)(uint64_t)(multiplier >> 104));
+        const __m512i c0 = _mm512_set1_epi64((int64_t)((uint64_t)increment & LOW_52));
+        const __m512i c1 = _mm512_set1_epi64((int64_t)((uint64_t)(increment >> 52) & LOW_52));
+        const __m512i c2 = _mm512_set1_epi64((int64_t)(uint64_t)(increment >> 104));
+        const __m512i low = _mm512_set1_epi64((int64_t)LOW_52);
+        const __m512d scale = _mm512_set1_pd(0x1p-53);
+        __m512i s0[VECTORS], s1[VECTORS], s2[VECTORS];
+        for (int v = 0; v < VECTORS; v++) {
+            s0[v] = _mm512_loadu_si512(limbs[0] + 8 * v);
+            s1[v] = _mm512_loadu_si512(limbs[1] + 8 * v);
+            s2[v] = _mm512_loadu_si512(limbs[2] + 8 * v);
+        }
+        for (;;) {
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                __m512i low_half = _mm512_or_si512(_mm512_and_si512(s0[v], low), _mm512_slli_epi64(s1[v], 52));
+                __m512i high_half = _mm512_or_si512(_mm512_srli_epi64(_mm512_and_si512(s1[v], low), 12),
+                                                    _mm512_slli_epi64(s2[v], 40));
+                __m512i value = _mm512_rorv_epi64(_mm512_xor_si512(low_half, high_half),
+                                                  _mm512_srli_epi64(high_half, 58));
+                if (doubles)
+                    _mm512_storeu_pd((double *)out + at + 8 * v,
+                                     _mm512_mul_pd(_mm512_cvtepu64_pd(_mm512_srli_epi64(value, 11)), scale));
+                else
+                    _mm512_storeu_si512((uint64_t *)out + at + 8 * v, value);
+            }
+            at += LANES;
+            if (count - at < LANES)
+                break;
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) {
+                /* The products take the lowest 52 bits of a limb, so that what is carried need not be taken off. */
+                __m512i r0 = _mm512_madd52lo_epu64(c0, s0[v], a0);
+                __m512i r1 = _mm512_madd52lo_epu64(c1, s0[v], a1);
+                __m512i more1 = _mm512_madd52hi_epu64(_mm512_srli_epi64(r0, 52), s0[v], a0);
+                __m512i r2 = _mm512_madd52lo_epu64(c2, s0[v], a2);
+                __m512i more2 = _mm512_madd52hi_epu64(_mm512_setzero_si512(), s0[v], a1);
+                r1 = _mm512_madd52lo_epu64(r1, s1[v], a0);
+                r2 = _mm512_madd52lo_epu64(r2, s1[v], a1);
+                more2 = _mm512_madd52hi_epu64(more2, s1[v], a0);
+                r2 = _mm512_madd52lo_epu64(r2, s2[v], a0);
+                r1 = _mm512_add_epi64(r1, more1);
+                s0[v] = r0;
+                s1[v] = r1;
+                s2[v] = _mm512_add_epi64(_mm512_add_epi64(r2, more2), _mm512_srli_epi64(r1, 52));
+            }
+        }
+        uint64_t last[3][8];
+        _mm512_storeu_si512(last[0], s0[VECTORS - 1]);
+        _mm512_storeu_si512(last[1], s1[VECTORS - 1]);
+        _mm512_storeu_si512(last[2], s2[VECTORS - 1]);
+        stream->state = (uint128)(last[0][7] & LOW_52) | (uint128)(last[1][7] & LOW_52) << 52
+                        | (uint128)last[2][7] << 104;
+    }
+    for (; at < count; at++)
+        put(out, at, next(stream), doubles);
+}
+
+__attribute__((target("avx512f,avx512dq,avx512ifma"))) static void raw_words_avx512(struct stream *stream,
+                                                                                    void *out, size_t count)
+{
+    raw_avx512(stream, out, count, 0);
+}
+
+__attribute__((target("avx512f,avx512dq,avx512ifma"))) static void raw_doubles_avx512(struct stream *stream,
+                                                                                      void *out, size_t count)
+{
+    raw_avx512(stream, out, count, 1);
+}
+#endif
+
+enum stream_level stream_best_level(void)
+{
+#ifdef HAVE_AVX512
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512ifma"))
+        return STREAM_AVX512;
+#endif
+    return STREAM_PORTABLE;
+}
+
+static void raw_words(struct stream *stream, enum stream_level level, uint64_t *out, size_t count)
+{
+#ifdef HAVE_AVX512
+    if (level == STREAM_AVX512) {
+        raw_words_avx512(stream, out, count);
+        return;
+    }
+#endif
+    (void)level;
+    raw_portable(stream, out, count, 0);
+}
+
+static void raw_doubles(struct stream *stream, enum stream_level level, double *out, size_t count)
+{
+#ifdef HAVE_AVX512
+    if (level == STREAM_AVX512) {
+        raw_doubles_avx512(stream, out, count);
+        return;
+    }
+#endif
+    (void)level;
+    raw_portable(stream, out, count, 1);
+}
+
+/* -- ziggurats ---------------------------------------------------------------------------------------------------*/
+
+/* Of a word the lowest bits choose a layer, and the rest, times the layer's width, is the number, if it is below a
+   bound: so it is for 99 of 100. For others NumPy's own function is called, with the same word to begin with. */
+
+#define LAYERS 256
+
+struct layer {
+    double width;
+    uint64_t bound;
+};
+
+static struct layer normal_layers[LAYERS], exponential_layers[LAYERS];
+static double (*normal_function)(void *), (*exponential_function)(void *);
+
+/* A bit generator to NumPy: words that have been made, and then those that follow. */
+struct words {
+    const uint64_t *at, *end;
+    struct stream *stream;
+};
+
+static uint64_t words_next(void *state)
+{
+    struct words *words = state;
+    return words->at < words->end ? *words->at++ : next(words->stream);
+}
+
+static uint32_t words_next_half(void *state)
+{
+    return (uint32_t)words_next(state);
+}
+
+static double words_next_double(void *state)
+{
+    return as_double(words_next(state));
+}
+
+static bitgen_t bit_generator(struct words *words)
+{
+    return (bitgen_t){words, words_next, words_next_half, words_next_double, words_next};
+}
+
+#define NORMAL_LAYER(word) ((word) & 0xff)
+#define NORMAL_REST(word) ((word) >> 9 & 0xfffffffffffffULL)
+#define NORMAL_WORD(layer, rest) ((rest) << 9 | (layer))
+#define EXPONENTIAL_LAYER(word) ((word) >> 3 & 0xff)
+#define EXPONENTIAL_REST(word) ((word) >> 11)
+#define EXPONENTIAL_WORD(layer, rest) ((rest) << 11 | (layer) << 3)
+
+static void learn(struct layer *layers, double (*function)(void *), int normal)
+{
+    struct stream others = {1, 1, 0, 0};
+    uint64_t given[2] = {0, 0};
+    for (uint64_t layer = 0; layer < LAYERS; layer++) {
+        struct words words = {given, given + 2, &others};
+        bitgen_t generator = bit_generator(&words);
+        uint64_t small = 1ULL << 40;
+        given[0] = normal ? NORMAL_WORD(layer, small) : EXPONENTIAL_WORD(layer, small);
+        layers[layer].width = function(&generator) * 0x1p-40;
+        /* The least that one word is not enough for. */
+        uint64_t below = 0, above = 1ULL << (normal ? 52 : 53);
+        while (below < above) {
+            uint64_t middle = (below + above) / 2;
+            given[0] = normal ? NORMAL_WORD(layer, middle) : EXPONENTIAL_WORD(layer, middle);
+            words.at = given;
+            words.end = given + 1;
+            uint128 before = others.state;
+            function(&generator);
+            if (others.state == before)
+                below = middle + 1;
+            else
+                above = middle;
+        }
+        layers[layer].bound = below;
+    }
+}
+
+void stream_learn(double (*normal)(void *), double (*exponential)(void *))
+{
+    learn(normal_layers, normal, 1);
+    learn(exponential_layers, exponential, 0);
+    normal_function = normal;
+    exponential_function = exponential;
+}
+
+static size_t normals(struct words *words, double *out)
+{
+    bitgen_t generator = bit_generator(words);
+    const uint64_t *at = words->at, *end = words->end;
+    double *begin = out;
+    while (at < end) {
+        uint64_t word = *at, rest = NORMAL_REST(word);
+        struct layer layer = normal_layers[NORMAL_LAYER(word)];
+        union {
+            double number;
+            uint64_t bits;
+        } x = {(double)(int64_t)rest * layer.width};
+        x.bits |= word << 55 & 1ULL << 63;
+        if (__builtin_expect(rest < layer.bound, 1))
+            at++;
+        else {
+            words->at = at;
+            x.number = normal_function(&generator);
+            at = words->at;
+        }
+        *out++ = x.number;
+    }
+    return (size_t)(out - begin);
+}
+
+static size_t exponentials(struct words *words, double *out)
+{
+    bitgen_t generator = bit_generator(words);
+    const uint64_t *at = words->at, *end = words->end;
+    double *begin = out;
+    while (at < end) {
+        uint64_t word = *at, rest = EXPONENTIAL_REST(word);
+        struct layer layer = exponential_layers[EXPONENTIAL_LAYER(word)];
+        double x = (double)(int64_t)rest * layer.width;
+        if (__builtin_expect(rest < layer.bound, 1))
+            at++;
+        else {
+            words->at = at;
+            x = exponential_function(&generator);
+            at = words->at;
+        }
+        *out++ = x;
+    }
+    return (size_t)(out - begin);
+}
+
+/* -- distributions -----------------------------------------------------------------------------------------------*/
+
+static void fill_floats(struct stream *stream, enum stream_level level, float *out, size_t count)
+{
+    uint64_t block[BLOCK];
+    if (count && stream->has_half) {
+        *out++ = (float)(stream->half >> 8) * 0x1p-24f;
+        stream->has_half = 0;
+        count--;
+    }
+    while (count) {
+        size_t pairs = count / 2 < BLOCK ? count / 2 : BLOCK;
+        if (!pairs) {
+            uint64_t word = next(stream);
+            *out = (float)((uint32_t)word >> 8) * 0x1p-24f;
+            stream->half = (uint32_t)(word >> 32);
+            stream->has_half = 1;
+            return;
+        }
+        raw_words(stream, level, block, pairs);
+        for (size_t at = 0; at < pairs; at++) {
+            out[2 * at] = (float)(int32_t)((uint32_t)block[at] >> 8) * 0x1p-24f;
+            out[2 * at + 1] = (float)(int32_t)(block[at] >> 40) * 0x1p-24f;
+        }
+        /* As NumPy leaves it. */
+        stream->half = (uint32_t)(block[pairs - 1] >> 32);
+        out += 2 * pairs;
+        count -= 2 * pairs;
+    }
+}
+
+void stream_fill(struct stream *stream, enum stream_kind kind, enum stream_level level, void *out, size_t count,
+                 double first, double second)
+{
+    if (kind == STREAM_RANDOM) {
+        raw_doubles(stream, level, out, count);
+        return;
+    }
+    if (kind == STREAM_RANDOM_FLOAT) {
+        fill_floats(stream, level, out, count);
+        return;
+    }
+    uint64_t block[BLOCK];
+    double *numbers = out;
+    while (count) {
+        size_t taken = count < BLOCK ? count : BLOCK, made = taken;
+        if (kind == STREAM_UNIFORM)
+            raw_doubles(stream, level, numbers, taken);
+        else {
+            /* A number takes a word or more: none of the block is left over. */
+            raw_words(stream, level, block, taken);
+            struct words words = {block, block + taken, stream};
+            if (kind == STREAM_NORMAL || kind == STREAM_STANDARD_NORMAL)
+                made = normals(&words, numbers);
+            else
+                made = exponentials(&words, numbers);
+        }
+        if (kind == STREAM_UNIFORM || kind == STREAM_NORMAL)
+            for (size_t at = 0; at < made; at++)
+                numbers[at] = first + second * numbers[at];
+        else if (kind == STREAM_EXPONENTIAL)
+            for (size_t at = 0; at < made; at++)
+                numbers[at] = first * numbers[at];
+        numbers += made;
+        count -= made;
+    }
+}
+
+/* A half of a word to a number from 0 to `range` (Lemire 2019), or nothing where it has to be another half. */
+static inline int bounded(uint32_t half, uint32_t range, uint32_t refused, uint64_t *number)
+{
+    uint64_t product = (uint64_t)half * ((uint64_t)range + 1);
+    *number = product >> 32;
+    return (uint32_t)product >= refused;
+}
+
+void stream_integers(struct stream *stream, enum stream_level level, int64_t *out, size_t count, int64_t low,
+                     uint32_t range)
+{
+    uint64_t block[BLOCK], number;
+    int64_t *end = out + count;
+    if (range == 0) {
+        while (out < end)
+            *out++ = low;
+        return;
+    }
+    uint32_t refused = range == UINT32_MAX ? 0 : (UINT32_MAX - range) % (range + 1);
+    if (out < end && stream->has_half) {
+        stream->has_half = 0;
+        if (bounded(stream->half, range, refused, &number))
+            *out++ = (int64_t)((uint64_t)low + number);
+    }
+    while (out < end) {
+        /* A number takes a half or more: but for the last half nothing is left over. */
+        size_t words = (size_t)(end - out + 1) / 2;
+        if (words > BLOCK)
+            words = BLOCK;
+        raw_words(stream, level, block, words);
+        stream->half = (uint32_t)(block[words - 1] >> 32);
+        for (size_t at = 0; at < words; at++) {
+            uint32_t halves[2] = {(uint32_t)block[at], (uint32_t)(block[at] >> 32)};
+            for (int which = 0; which < 2; which++) {
+                if (out == end) {
+                    stream->has_half = 1;
+                    return;
+                }
+                if (bounded(halves[which], range, refused, &number))
+                    *out++ = (int64_t)((uint64_t)low + number);
+            }
+        }
+    }
+}
