@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Elementwise, Reduction, Unsupported
 from dask_mars.expressions.planning import DTYPES, EvaluationPlan
 from dask_mars.expressions.running import run
@@ -20,6 +21,7 @@ from dask_mars.graph.chunks import Operand
 SMALL = 1 << 15
 #: Combinations of types for which a region keeps its plans.
 _MOST_PLANS = 64
+_ARRAYS = frozenset({np.ndarray, Draw})
 _NUMBERS = frozenset({bool, int, float, complex})
 
 
@@ -58,7 +60,7 @@ class RegionFunction:
         """Compute the outputs."""
         size = 0
         for value in values:
-            if type(value) is np.ndarray and value.size > size:
+            if type(value) in _ARRAYS and value.size > size:
                 size = value.size
         if size >= SMALL:
             try:
@@ -80,7 +82,8 @@ class RegionFunction:
         return self._one_by_one(values)
 
     def _one_by_one(self, values: tuple[Any, ...]) -> Any:
-        results = self._program.run_all(list(values), self._outputs)
+        arrays = [value.array() if type(value) is Draw else value for value in values]
+        results = self._program.run_all(arrays, self._outputs)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _type_of(self, slot: int, value: Any) -> Hashable:
@@ -89,6 +92,10 @@ class RegionFunction:
             if value.dtype.char not in DTYPES or not value.dtype.isnative:
                 raise Unsupported
             return value.dtype, value.shape, value.strides
+        if kind is Draw:
+            if slot in self._parameters:
+                raise Unsupported
+            return Draw, value.dtype, value.shape
         if slot in self._parameters:
             hash(value)
             return kind, value

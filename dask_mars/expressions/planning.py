@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dask_mars.expressions import numexprs
+from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Bound, Elementwise, Reduction, Unsupported
 from dask_mars.expressions.tiling import on_grid, tile_index, tiles
 from dask_mars.graph.chunks import Operand
@@ -73,6 +74,8 @@ class EvaluationPlan:
         Slots that are computed before the tiles.
     tiles, arrays
         The tiles, and of each array that they are read from the index of each tile in it.
+    draws : list of int
+        Slots of random numbers that are made tile by tile, into their buffers.
     calls : list of Call
         What is called for each tile.
     buffers : dict
@@ -107,25 +110,31 @@ class EvaluationPlan:
         self.shapes: dict[int, tuple[int, ...]] = {}
         for slot, value in enumerate(values):
             self.types[slot] = _type(value)
-            self.shapes[slot] = np.shape(value) if isinstance(value, np.ndarray) else ()
+            self.shapes[slot] = value.shape if isinstance(value, (np.ndarray, Draw)) else ()
         self.bound: dict[int, Bound] = {}
         self.slots: dict[int, tuple[int, ...]] = {}
         reductions = self._resolve(program, known, values)
         self.shape = max(self.shapes.values(), key=lambda shape: (len(shape), int(np.prod(shape))))
         if any(np.broadcast_shapes(shape, self.shape) != self.shape for shape in self.shapes.values()):
             raise Unsupported
+        self.draws = [
+            slot
+            for slot, value in enumerate(values)
+            if isinstance(value, Draw) and self.shapes[slot] == self.shape
+        ]
         self.transposed = self._layout(values)
         self.reductions = self._prepare_reductions(program, reductions, values)
         self.flat = self._can_be_flat(values)
         whole = (int(np.prod(self.shape)),) if self.flat else self.oriented(self.shape)
         self.whole = whole
-        largest = max(bound.dtype.itemsize for bound in self.bound.values())
+        tiled_types = [bound.dtype for bound in self.bound.values()]
+        largest = max(dtype.itemsize for dtype in [*tiled_types, *[self.types[slot] for slot in self.draws]])
         self.tiles = tiles(whole, max(1, TILE_BYTES // largest))
         tiled = [slot for slot in self.bound if self.shapes[slot] == self.shape]
         if any(self.bound[slot].positional for slot in tiled) and not on_grid(whole, self.tiles[0]):
             raise Unsupported
         self.before = [slot for slot in self.bound if slot not in set(tiled)]
-        if not tiled:
+        if not tiled and not self.draws:
             raise Unsupported
         self.arrays = {
             slot: [tile_index(tile, shape, whole) for tile in self.tiles] for slot, shape in self._read(tiled)
@@ -187,10 +196,14 @@ class EvaluationPlan:
 
     def _layout(self, values: tuple[Any, ...]) -> bool:
         """Say whether the arrays are in Fortran order, and make sure that they agree on it."""
-        full = [value for slot, value in enumerate(values) if self.shapes[slot] == self.shape]
+        full = [
+            value
+            for slot, value in enumerate(values)
+            if self.shapes[slot] == self.shape and slot not in self.draws
+        ]
         if all(_in_c_order(value) for value in full):
             return False
-        if all(_in_c_order(value.T) for value in full):
+        if not self.draws and all(_in_c_order(value.T) for value in full):
             return True
         raise Unsupported
 
@@ -203,6 +216,8 @@ class EvaluationPlan:
             if slot >= self.count:
                 if shape != self.shape:
                     return False
+            elif slot in self.draws:
+                continue
             elif shape == self.shape:
                 flags = values[slot].flags
                 if not (flags.f_contiguous if self.transposed else flags.c_contiguous):
@@ -219,7 +234,7 @@ class EvaluationPlan:
     def _read(self, tiled: list[int]) -> list[tuple[int, tuple[int, ...]]]:
         """Return slot and shape of every array that tiles are read from."""
         used = {source for slot in tiled for source in self.slots[slot]}
-        produced = set(tiled)
+        produced = {*tiled, *self.draws}
         return [
             (
                 slot,
@@ -242,7 +257,7 @@ class EvaluationPlan:
         self.written = [slot for slot in roots if slot in self.outputs]
         self.compiled: numexprs.CompiledTile | None = None
         compiled = None
-        if len(roots) == 1 and evaluator != "tiled":
+        if len(roots) == 1 and roots[0] in self.bound and evaluator != "tiled":
             compiled = numexprs.compile_tile(
                 {slot: (self.bound[slot], self.slots[slot]) for slot in tiled},
                 roots[0],
@@ -252,6 +267,7 @@ class EvaluationPlan:
         if compiled is not None:
             function, arguments = compiled
             self.buffers = {} if roots[0] in self.written else {roots[0]: (0, self.types[roots[0]])}
+            self.buffers.update((slot, (1 + at, self.types[slot])) for at, slot in enumerate(self.draws))
             self.calls = [Call(function, _getter(arguments), roots[0], True)]
             self.compiled = function
             return
@@ -271,6 +287,9 @@ class EvaluationPlan:
         free: dict[np.dtype[Any], list[int]] = {}
         buffers: dict[int, tuple[int, np.dtype[Any]]] = {}
         count = 0
+        for slot in self.draws:
+            buffers[slot] = (count, self.types[slot])
+            count += 1
         for slot in tiled:
             bound = self.bound[slot]
             ends = [s for s in set(self.slots[slot]) if s in buffers and s not in roots and last_use[s] == slot]
@@ -291,7 +310,7 @@ class EvaluationPlan:
 
 
 def _type(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, (np.ndarray, np.generic, Draw)):
         return value.dtype
     # Python's bool is NumPy's to NumPy; its other numbers take on the dtype of what they are combined with.
     return np.dtype(bool) if type(value) is bool else type(value)

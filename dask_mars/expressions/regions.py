@@ -20,8 +20,14 @@ class Kind(Enum):
     ELEMENTWISE = auto()
     #: Reduces its first argument; all others are parameters.
     REDUCTION = auto()
+    #: Makes elements that can be had one after the other, as a region wants them.
+    SOURCE = auto()
     #: Anything else.
     OPAQUE = auto()
+
+
+#: What has elements that a region may have tile by tile.
+_TILED = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
 
 
 class Region(NamedTuple):
@@ -32,7 +38,7 @@ class Region(NamedTuple):
     steps : tuple of int
         Elementwise steps and reductions in order.
     inputs : tuple of int
-        Slots, as `Step.slots` numbers them, that come from outside.
+        Slots, as `Step.slots` numbers them, that come from outside. Sources are outside.
     outputs : tuple of int
         The steps whose results are needed outside.
     """
@@ -43,7 +49,7 @@ class Region(NamedTuple):
 
 
 def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
-    """Return the regions of an operand that have at least two steps.
+    """Return the regions of an operand that have at least two steps, or one that reads a source.
 
     Parameters
     ----------
@@ -66,20 +72,25 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
         if kinds[number] is Kind.ELEMENTWISE:
             for slot in step.slots:
                 source = slot - before
-                if source >= 0 and kinds[source] is Kind.ELEMENTWISE and levels[source] == levels[number]:
+                if source >= 0 and kinds[source] in _TILED and levels[source] == levels[number]:
                     leader[find(source)] = find(number)
         elif kinds[number] is Kind.REDUCTION and step.slots:
             source = step.slots[0] - before
             parameters_given = all(slot < before for slot in step.slots[1:])
-            if source >= 0 and kinds[source] is Kind.ELEMENTWISE and parameters_given:
+            if source >= 0 and kinds[source] in _TILED and parameters_given:
                 reductions.append((source, number))
     members: dict[int, list[int]] = {}
     for number, kind in enumerate(kinds):
-        if kind is Kind.ELEMENTWISE:
+        if kind in _TILED:
             members.setdefault(find(number), []).append(number)
     for source, number in reductions:
         members[find(source)].append(number)
-    return [_region(operand, sorted(steps), before) for steps in members.values() if len(steps) > 1]
+    inner = (sorted(number for number in steps if kinds[number] is not Kind.SOURCE) for steps in members.values())
+    return [
+        _region(operand, steps, before)
+        for steps, group in zip(inner, members.values(), strict=True)
+        if steps and len(group) > 1
+    ]
 
 
 def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
@@ -90,7 +101,7 @@ def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
         for slot in step.slots:
             if slot >= before:
                 source = slot - before
-                leaves = kinds[source] is Kind.ELEMENTWISE and kinds[number] is not Kind.ELEMENTWISE
+                leaves = kinds[source] in _TILED and kinds[number] is not Kind.ELEMENTWISE
                 level = max(level, levels[source] + leaves)
         levels.append(level)
     return levels

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 from dask.array.reductions import numel
 
-from dask_mars.expressions import functions
+from dask_mars.expressions import draws, functions
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.graph.chunks import Operand, Step
+
+#: How often random numbers are made again rather than stored and read.
+_MOST_READERS = 3
 
 
 def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool = True) -> Operand:
@@ -34,13 +37,27 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
-    moments = _moment_steps(operand) if reductions else {}
-    if not regions and not moments:
+    replaced = _moment_steps(operand) if reductions else {}
+    sources = {number for number, kind in enumerate(kinds) if kind is Kind.SOURCE}
+    if sources:
+        lazy = _lazy_sources(operand, sources, regions, replaced)
+        # A step alone gains nothing unless what it reads is never an array.
+        before = operand.input_count + operand.literal_count
+        regions = [
+            region
+            for region in regions
+            if len(region.steps) > 1 or any(slot - before in lazy for slot in region.inputs)
+        ]
+        for number in sources:
+            replaced[number] = draws.lazy_random_chunk if number in lazy else draws.random_chunk
+    if not regions and not replaced:
         return operand
-    return _Rewriter(operand, known, regions, moments, evaluator).operand()
+    return _Rewriter(operand, known, regions, replaced, evaluator).operand()
 
 
 def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
+    if function is draws.DASK_FUNCTION and len(step.slots) == 6 and not step.keywords:
+        return Kind.SOURCE
     try:
         found: Any = functions.elementwise(function, step.keywords)
     except TypeError:
@@ -54,7 +71,27 @@ def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
 def _kind(known: Any) -> Kind:
     if known is None:
         return Kind.OPAQUE
+    if known is Kind.SOURCE:
+        return Kind.SOURCE
     return Kind.REDUCTION if isinstance(known, functions.Reduction) else Kind.ELEMENTWISE
+
+
+def _lazy_sources(
+    operand: Operand, sources: set[int], regions: list[Region], moments: Collection[int]
+) -> set[int]:
+    """Return the sources that nobody needs as arrays: what reads them makes their elements as it goes."""
+    before = operand.input_count + operand.literal_count
+    region_of = {step: place for place, region in enumerate(regions) for step in region.steps}
+    readers: dict[int, set[Any]] = {number: set() for number in sources}
+    lazy = sources - {len(operand.steps) - 1}
+    for number, step in enumerate(operand.steps):
+        for place, slot in enumerate(step.slots):
+            if slot - before not in sources:
+                continue
+            readers[slot - before].add(region_of.get(number, -1 - number))
+            if number not in region_of and not (number in moments and place == 0):
+                lazy.discard(slot - before)
+    return {number for number in lazy if len(readers[number]) <= _MOST_READERS}
 
 
 def _moment_steps(operand: Operand) -> dict[int, Callable[..., Any]]:
@@ -79,12 +116,12 @@ class _Rewriter:
         operand: Operand,
         known: list[Any],
         regions: list[Region],
-        moments: dict[int, Callable[..., Any]],
+        replaced: dict[int, Callable[..., Any]],
         evaluator: str,
     ) -> None:
         self._old = operand
         self._known = known
-        self._moments = moments
+        self._replaced = replaced
         self._evaluator = evaluator
         self._before = operand.input_count + operand.literal_count
         self._region_of = {step: region for region in regions for step in region.steps}
@@ -125,7 +162,7 @@ class _Rewriter:
                 self._emit_region(region)
             else:
                 step = self._old.steps[number]
-                function = self._moments.get(number, self._old.functions[step.function])
+                function = self._replaced.get(number, self._old.functions[step.function])
                 slots = tuple([self._slots[slot] for slot in step.slots])
                 self._slots[self._before + number] = self._add(function, slots, step.keywords)
 
@@ -189,18 +226,31 @@ class Moments:
 
     def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
         """Return count, sum and sum of squared differences to the mean."""
-        plain = type(values) is np.ndarray and values.size >= SMALL and values.dtype.kind in "fiub" and keepdims
+        drawn = type(values) is draws.Draw
+        if drawn and not (values.size >= SMALL and keepdims and self._fits_one_pass(values, axis)):
+            values, drawn = values.array(), False
+        plain = drawn or (
+            type(values) is np.ndarray and values.size >= SMALL and values.dtype.kind in "fiub" and keepdims
+        )
         if not plain:
             return self._function(values, axis=axis, keepdims=keepdims)
         count = numel(values, axis=axis, keepdims=keepdims).astype(np.int64)
         once = self._in_one_pass(values, axis)
         if once is not None:
             return {"total": once[0], "n": count, "M": np.stack([once[1]], axis=-1)}
+        if drawn:
+            values = values.array()
         total = np.sum(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
         squares = self._squares(values, mean, 2, axis, keepdims)
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
+
+    def _fits_one_pass(self, values: Any, axis: Any) -> bool:
+        axes = range(len(values.shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        if 0 not in axes or not (type(values) is draws.Draw or values.flags.c_contiguous):
+            return False
+        return 0 < _row_bytes(values) * 2 <= TILE_BYTES and np.dtype(self._dtype).kind == "f"
 
     def _in_one_pass(self, values: Any, axis: Any) -> tuple[Any, Any] | None:
         """Return sum and sum of squared differences, each part of the chunk read from memory once, or None.
@@ -208,21 +258,17 @@ class Moments:
         Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance": the moments of two parts
         give those of both.
         """
-        axes = range(values.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        row_bytes = values[:1].nbytes
-        if 0 not in axes or not values.flags.c_contiguous or not 0 < row_bytes * 2 <= TILE_BYTES:
+        if not self._fits_one_pass(values, axis):
             return None
-        if np.dtype(self._dtype).kind != "f":
-            return None
-        rows = TILE_BYTES // row_bytes
+        axes = range(len(values.shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        rows = TILE_BYTES // _row_bytes(values)
         per_row = math.prod(values.shape[at] for at in axes if at)
-        memory = np.empty((rows, *values.shape[1:]), np.result_type(values, self._dtype))
+        memory = np.empty((rows, *values.shape[1:]), np.result_type(values.dtype, self._dtype))
         total: Any = 0.0
         squares: Any = 0.0
         try:
             with np.errstate(all="raise", under="ignore"):
-                for start in range(0, len(values), rows):
-                    part = values[start : start + rows]
+                for start, part in _parts(values, rows):
                     size = len(part) * per_row
                     part_total = np.sum(part, dtype=self._dtype, axis=axis, keepdims=True)
                     differences = np.subtract(part, part_total / size, out=memory[: len(part)])
@@ -238,6 +284,25 @@ class Moments:
             # The plain way warns of what it meets, as NumPy does.
             return None
         return total, squares
+
+
+def _row_bytes(values: Any) -> int:
+    return int(math.prod(values.shape[1:]) * values.dtype.itemsize)
+
+
+def _parts(values: Any, rows: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield an array's rows, so many at a time, after the number of the first."""
+    length = values.shape[0]
+    if type(values) is not draws.Draw:
+        for start in range(0, length, rows):
+            yield start, values[start : start + rows]
+        return
+    fill = values.begin()
+    memory = np.empty((min(rows, length), *values.shape[1:]), values.dtype)
+    for start in range(0, length, rows):
+        part = memory[: length - start]
+        fill(part)
+        yield start, part
 
 
 _subtract: Callable[..., Any] = np.subtract

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Unsupported
 from dask_mars.expressions.planning import EvaluationPlan, Reducing
 from dask_mars.expressions.tiling import Index, Tile
@@ -23,6 +24,11 @@ def run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> Any:
 
 def _run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> list[Any]:
     values: list[Any] = [*inputs, *[None] * (len(plan.bound) + len(plan.reductions))]
+    # Tiles are consecutive, as random numbers are.
+    drawing = [(slot, inputs[slot].begin()) for slot in plan.draws]
+    for slot, value in enumerate(inputs):
+        if type(value) is Draw and slot not in plan.draws:
+            values[slot] = value.array()
     for slot in plan.before:
         bound = plan.bound[slot]
         arguments = [values[source] for source in plan.slots[slot]]
@@ -49,6 +55,8 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> list[Any]:
             size = int(np.prod(current))
             for slot, (buffer, _) in plan.buffers.items():
                 values[slot] = memory[buffer][:size].reshape(current)
+        for slot, fill in drawing:
+            fill(values[slot])
         for slot, array, indices in reading:
             values[slot] = array[indices[number]]
         for slot, array in written.items():

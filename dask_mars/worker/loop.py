@@ -394,9 +394,11 @@ class WorkerProcess:
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
         """Evaluate chains of elementwise functions as the configuration says."""
-        # A step alone gains nothing, but for Dask's moments, which are partial.
-        if len(operand.steps) < 2 and type(operand.functions[0]) is not partial:
-            return operand
+        # A step alone gains nothing, but for Dask's moments, which are partial, and its random numbers.
+        if len(operand.steps) < 2:
+            function = operand.functions[0]
+            if type(function) is not partial and getattr(function, "__module__", None) != "dask.array.random":
+                return operand
         if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
             return operand
         # It takes Dask's arrays along, for which other work need not wait.

@@ -1,0 +1,261 @@
+"""Random numbers as Dask asks NumPy for them, chunk by chunk, made many at a time.
+
+A chunk of random numbers is known by its seed: it need not be an array before somebody wants one. What a region
+reads is made tile by tile, and never stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import dask.array.random
+import numpy as np
+
+if TYPE_CHECKING:
+    from dask_mars.expressions import _pcg64
+
+#: Dask's function for a chunk of a `Generator`'s numbers; another version may have another.
+DASK_FUNCTION: Callable[..., Any] | None = getattr(dask.array.random, "_apply_random_func", None)
+#: Below so many numbers NumPy is as fast.
+_FEWEST = 1 << 9
+
+_INT64 = np.iinfo(np.int64)
+_MOST_RANGE = (1 << 32) - 1
+_FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
+
+
+class Distribution(NamedTuple):
+    """A distribution with its parameters, as `Stream.fill` takes them."""
+
+    kind: str
+    dtype: np.dtype[Any]
+    first: float = 0
+    second: float = 0
+
+
+class Draw:
+    """An array of random numbers that need not be made.
+
+    Parameters
+    ----------
+    distribution : Distribution
+        What is drawn.
+    seed : numpy.random.SeedSequence
+        That of the chunk; it is not changed.
+    shape : tuple of int
+        The array's.
+
+    Attributes
+    ----------
+    dtype, shape, size
+        Those of the array.
+    """
+
+    __slots__ = ("_distribution", "_stream_type", "_words", "dtype", "shape", "size")
+
+    def __init__(
+        self,
+        distribution: Distribution,
+        seed: np.random.SeedSequence,
+        shape: tuple[int, ...],
+        stream: type[_pcg64.Stream],
+    ) -> None:
+        self._distribution = distribution
+        self._words = seed.generate_state(4, np.uint64)
+        self._stream_type = stream
+        self.dtype = distribution.dtype
+        self.shape = shape
+        self.size = math.prod(shape)
+
+    def begin(self) -> Callable[[np.ndarray], None]:
+        """Return a function that fills an array with numbers: the first ones, and then always the next."""
+        fill = self._stream_type(self._words).fill
+        kind, _, first, second = self._distribution
+        return lambda out: fill(kind, out, first, second)
+
+    def array(self) -> np.ndarray:
+        """Make the array."""
+        out = np.empty(self.shape, self.dtype)
+        self.begin()(out)
+        return out
+
+
+def draw(
+    bit_generator: Any, name: str, seed: Any, size: Any, args: Sequence[Any], keywords: Mapping[str, Any]
+) -> Draw | None:
+    """Return what Dask's function would, with these arguments, not made yet; None where that is not known.
+
+    Parameters
+    ----------
+    bit_generator : type
+        Makes the bit generator of a seed.
+    name : str
+        NumPy's method.
+    seed : SeedSequence
+        The chunk's.
+    size : tuple of int
+        Its shape.
+    args, keywords
+        Of the method.
+    """
+    if bit_generator is not np.random.PCG64 or type(seed) is not np.random.SeedSequence:
+        return None
+    if type(size) is not tuple or not size or not all(isinstance(length, (int, np.integer)) for length in size):
+        return None
+    shape = tuple(map(int, size))
+    read = _READERS.get(name) if isinstance(name, str) else None
+    if read is None or math.prod(shape) < _FEWEST or min(shape) < 0:
+        return None
+    try:
+        distribution = read(list(args), dict(keywords))
+    except (TypeError, ValueError):
+        # Of what is no dtype, say.
+        return None
+    stream = checked_stream(distribution.kind) if distribution is not None else None
+    if distribution is None or stream is None:
+        return None
+    return Draw(distribution, seed, shape, stream)
+
+
+def random_chunk(*arguments: Any) -> Any:
+    """Return the array that Dask's function returns."""
+    drawn = draw(*arguments)
+    assert DASK_FUNCTION is not None
+    return DASK_FUNCTION(*arguments) if drawn is None else drawn.array()
+
+
+def lazy_random_chunk(*arguments: Any) -> Any:
+    """Return the array that Dask's function returns, or a `Draw` of it."""
+    drawn = draw(*arguments)
+    assert DASK_FUNCTION is not None
+    return DASK_FUNCTION(*arguments) if drawn is None else drawn
+
+
+# What NumPy refuses is left to NumPy, as is what it takes but nobody writes.
+
+
+def _random(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
+    dtype = np.dtype(keywords.pop("dtype", _FLOAT64))
+    if keywords.pop("out", None) is not None or keywords or args:
+        return None
+    if dtype == _FLOAT32:
+        return Distribution("random_float", _FLOAT32)
+    return Distribution("random", _FLOAT64) if dtype == _FLOAT64 else None
+
+
+def _standard(kind: str) -> Callable[[list[Any], dict[str, Any]], Distribution | None]:
+    def read(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
+        plain = np.dtype(keywords.pop("dtype", _FLOAT64)) == _FLOAT64 and keywords.pop("out", None) is None
+        return Distribution(kind, _FLOAT64) if plain and not args and not keywords else None
+
+    return read
+
+
+def _uniform(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
+    numbers = _floats(args, 2)
+    if numbers is None or keywords:
+        return None
+    low, high = numbers
+    span = high - low
+    return Distribution("uniform", _FLOAT64, low, span) if 0 < span < math.inf else None
+
+
+def _normal(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
+    numbers = _floats(args, 2)
+    return Distribution("normal", _FLOAT64, *numbers) if numbers and not keywords and numbers[1] > 0 else None
+
+
+def _exponential(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
+    numbers = _floats(args, 1)
+    return Distribution("exponential", _FLOAT64, *numbers) if numbers and not keywords and numbers[0] > 0 else None
+
+
+def _integers(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
+    high = keywords.pop("high", None)
+    endpoint = keywords.pop("endpoint", False)
+    if len(args) != 1 or np.dtype(keywords.pop("dtype", np.int64)) != np.dtype(np.int64) or keywords:
+        return None
+    low = args[0]
+    if high is None:
+        low, high = 0, low
+    if type(low) is not int or type(high) is not int or type(endpoint) is not bool:
+        return None
+    span = high - low - (not endpoint)
+    if not (_INT64.min <= low <= low + span <= _INT64.max and span <= _MOST_RANGE):
+        return None
+    return Distribution("integers", np.dtype(np.int64), low, span)
+
+
+def _floats(args: list[Any], count: int) -> list[float] | None:
+    plain = len(args) == count and all(type(number) in (int, float, np.float64) for number in args)
+    try:
+        return [float(number) for number in args] if plain else None
+    except OverflowError:
+        return None
+
+
+_READERS = {
+    "random": _random,
+    "uniform": _uniform,
+    "standard_normal": _standard("standard_normal"),
+    "normal": _normal,
+    "standard_exponential": _standard("standard_exponential"),
+    "exponential": _exponential,
+    "integers": _integers,
+}
+
+#: Of each kind: NumPy's method and how it is called, and the parameters that say the same to a stream.
+_SAMPLES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], tuple[float, ...]]] = {
+    "random": ("random", (), {}, ()),
+    "random_float": ("random", (), {"dtype": np.float32}, ()),
+    "uniform": ("uniform", (-3.3, 7.9), {}, (-3.3, 7.9 - -3.3)),
+    "standard_normal": ("standard_normal", (), {}, ()),
+    "normal": ("normal", (3.1, 2.7), {}, (3.1, 2.7)),
+    "standard_exponential": ("standard_exponential", (), {}, ()),
+    "exponential": ("exponential", (2.3,), {}, (2.3,)),
+    "integers": ("integers", (-5, 3_000_000_000), {}, (-5, 3_000_000_004)),
+}
+#: Some that fill blocks and lanes, and some that do not.
+_SAMPLE_LENGTHS = (1, 67, 2081)
+
+
+@cache
+def checked_stream(kind: str) -> type[_pcg64.Stream] | None:
+    """Return the type of streams if it gives what NumPy gives, of one kind; else None."""
+    try:
+        from dask_mars.expressions import _pcg64
+    except ImportError:
+        return None
+    if "normal" in kind or "exponential" in kind:
+        try:
+            from numpy.random import _generator
+        except ImportError:
+            return None
+        if not _pcg64.learn(_generator.__file__):
+            return None
+    name, args, keywords, parameters = _SAMPLES[kind]
+    seed = np.random.SeedSequence(20_140_905)
+    bit_generator = np.random.PCG64(seed)
+    method = getattr(np.random.Generator(bit_generator), name)
+    stream = _pcg64.Stream(seed.generate_state(4, np.uint64))
+    for length in _SAMPLE_LENGTHS:
+        expected = method(*args, size=length, **keywords)
+        got = np.empty(length, expected.dtype)
+        stream.fill(kind, got, *parameters)
+        if got.tobytes() != expected.tobytes():
+            return None
+    return _pcg64.Stream if _same_state(stream, bit_generator) else None
+
+
+def _same_state(stream: _pcg64.Stream, bit_generator: np.random.PCG64) -> bool:
+    state = bit_generator.state
+    high, low, high_increment, low_increment, *half = stream.state
+    numbers = state["state"]
+    return (
+        numbers["state"] == high << 64 | low
+        and numbers["inc"] == high_increment << 64 | low_increment
+        and half == [state["has_uint32"], state["uinteger"]]
+    )
