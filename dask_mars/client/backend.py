@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 import dask
@@ -15,9 +16,10 @@ from dask_mars.backend import Options
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
 from dask_mars.client.computation import Computation
 from dask_mars.engine.loop import Engine
-from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.graph.chunks import ChunkGraph, Key, Operand
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import PrepareOptions, prepare
+from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
 
 
@@ -151,7 +153,7 @@ class EngineBackend(GraphBackend):
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
-        return PrepareOptions(fold_from(config.worker_count(options.num_workers or None)))
+        return PrepareOptions(fold_from(config.worker_count(options.num_workers or None)), remaking=remaking())
 
     def run(
         self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
@@ -170,4 +172,29 @@ def fold_from(slots: int) -> int | None:
     return None if per_worker is None else int(per_worker) * slots
 
 
-__all__ = ["EngineBackend", "GraphBackend", "fold_from"]
+def remaking() -> Remaking | None:
+    """Return what is known of random numbers that may be made again, None if they are not to be."""
+    if not config.get("expressions.remake") or config.get("expressions.evaluator") == "plain":
+        return None
+    return _remaking(bool(config.get("expressions.reductions")))
+
+
+@cache
+def _remaking(reductions: bool) -> Remaking:
+    # They take Dask's arrays along, which are there already where there is something to ask.
+    def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
+        if getattr(operand.functions[0], "__module__", None) != "dask.array.random":
+            return None
+        from dask_mars.expressions.rewrite import make_ns
+
+        return make_ns(operand, literals)
+
+    def never_stored(operand: Operand) -> bool:
+        from dask_mars.expressions.rewrite import never_stored
+
+        return never_stored(operand, reductions)
+
+    return Remaking(make_ns, never_stored)
+
+
+__all__ = ["EngineBackend", "GraphBackend", "fold_from", "remaking"]

@@ -8,7 +8,7 @@ from typing import Any
 from distributed import Client, Future, get_worker
 
 from dask_mars.backend import Options
-from dask_mars.client.backend import GraphBackend, fold_from
+from dask_mars.client.backend import GraphBackend, fold_from, remaking
 from dask_mars.client.callbacks import CallbackObserver
 from dask_mars.cluster.planning import AgentInfo, find_agents
 from dask_mars.cluster.requirements import RequirementsFinder
@@ -57,7 +57,9 @@ class ClusterBackend(GraphBackend):
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
         slots = sum([host.slots for host in self._hosts])
-        return PrepareOptions(fold_from(slots), self._future, self._requirements.select_unmergeable)
+        return PrepareOptions(
+            fold_from(slots), self._future, self._requirements.select_unmergeable, remaking=remaking()
+        )
 
     def _future(self, key: Key) -> Future | None:
         # Dask leaves futures out of some graphs, and counts on its own scheduler to know their keys.

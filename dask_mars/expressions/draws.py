@@ -101,23 +101,51 @@ def draw(
     args, keywords
         Of the method.
     """
+    distribution = _distribution(_FEWEST, bit_generator, name, seed, size, args, keywords)
+    stream = checked_stream(distribution.kind) if distribution is not None else None
+    if distribution is None or stream is None:
+        return None
+    return Draw(distribution, seed, tuple(map(int, size)), stream)
+
+
+def make_ns(*arguments: Any, fewest: int) -> float | None:
+    """Return the nanoseconds that a number takes, or None where there is no `Draw`, or one of fewer numbers.
+
+    Parameters
+    ----------
+    *arguments
+        As for `draw`.
+    fewest : int
+        Numbers in the chunk.
+    """
+    distribution = _distribution(fewest, *arguments)
+    if distribution is None or checked_stream(distribution.kind) is None:
+        return None
+    return _MAKE_NS[distribution.kind][_wide()]
+
+
+def _distribution(
+    fewest: int,
+    bit_generator: Any,
+    name: str,
+    seed: Any,
+    size: Any,
+    args: Sequence[Any],
+    keywords: Mapping[str, Any],
+) -> Distribution | None:
     if bit_generator is not np.random.PCG64 or type(seed) is not np.random.SeedSequence:
         return None
     if type(size) is not tuple or not size or not all(isinstance(length, (int, np.integer)) for length in size):
         return None
     shape = tuple(map(int, size))
     read = _READERS.get(name) if isinstance(name, str) else None
-    if read is None or math.prod(shape) < _FEWEST or min(shape) < 0:
+    if read is None or math.prod(shape) < fewest or min(shape) < 0:
         return None
     try:
-        distribution = read(list(args), dict(keywords))
+        return read(list(args), dict(keywords))
     except (TypeError, ValueError):
         # Of what is no dtype, say.
         return None
-    stream = checked_stream(distribution.kind) if distribution is not None else None
-    if distribution is None or stream is None:
-        return None
-    return Draw(distribution, seed, shape, stream)
 
 
 def random_chunk(*arguments: Any) -> Any:
@@ -218,8 +246,26 @@ _SAMPLES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], tuple[float, ...
     "exponential": ("exponential", (2.3,), {}, (2.3,)),
     "integers": ("integers", (-5, 3_000_000_000), {}, (-5, 3_000_000_004)),
 }
+#: Of each kind: nanoseconds a number without and with AVX-512, on a processor of 2024.
+_MAKE_NS = {
+    "random": (0.9, 0.25),
+    "random_float": (0.5, 0.25),
+    "uniform": (1.1, 0.5),
+    "standard_normal": (2.3, 1.8),
+    "normal": (2.4, 1.9),
+    "standard_exponential": (2.1, 1.6),
+    "exponential": (2.2, 1.7),
+    "integers": (0.9, 0.7),
+}
 #: Some that fill blocks and lanes, and some that do not.
 _SAMPLE_LENGTHS = (1, 67, 2081)
+
+
+@cache
+def _wide() -> bool:
+    from dask_mars.expressions import _pcg64
+
+    return "avx512" in _pcg64.levels()
 
 
 @cache

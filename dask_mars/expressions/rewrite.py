@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
     replaced = _moment_steps(operand) if reductions else {}
-    sources = {number for number, kind in enumerate(kinds) if kind is Kind.SOURCE}
+    sources = _sources(kinds)
     if sources:
         lazy = _lazy_sources(operand, sources, regions, replaced)
         # A step alone gains nothing unless what it reads is never an array.
@@ -53,6 +53,42 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     if not regions and not replaced:
         return operand
     return _Rewriter(operand, known, regions, replaced, evaluator).operand()
+
+
+def never_stored(operand: Operand, reductions: bool) -> bool:
+    """Say whether all random numbers that an operand makes are made where they are read, tile by tile.
+
+    Parameters
+    ----------
+    operand : Operand
+        As `with_expressions` gets it.
+    reductions : bool
+        Whether reductions may be worked out tile by tile.
+    """
+    kinds = [_kind(_known(operand.functions[step.function], step, reductions)) for step in operand.steps]
+    moments = _moment_steps(operand) if reductions else {}
+    sources = _sources(kinds)
+    return _lazy_sources(operand, sources, find_regions(operand, kinds), moments) == sources
+
+
+def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
+    """Return the nanoseconds that a number of a chunk takes, or None if the chunk is no tiled random numbers.
+
+    Parameters
+    ----------
+    operand : Operand
+        Of one step.
+    literals : tuple
+        The chunk's.
+    """
+    (step,) = operand.steps
+    if operand.functions[0] is not draws.DASK_FUNCTION or len(step.slots) != 6 or step.keywords:
+        return None
+    return draws.make_ns(*[literals[slot] for slot in step.slots], fewest=SMALL)
+
+
+def _sources(kinds: Sequence[Kind]) -> set[int]:
+    return {number for number, kind in enumerate(kinds) if kind is Kind.SOURCE}
 
 
 def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:

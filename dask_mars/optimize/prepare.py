@@ -19,6 +19,7 @@ from dask_mars.optimize.expression import (
 )
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.read_sizes import with_reads
+from dask_mars.optimize.remaking import Remaking, remake
 from dask_mars.optimize.slices import join_slices
 
 #: Returns the chunks of a graph that are to stay as they are.
@@ -34,6 +35,7 @@ class PrepareOptions(NamedTuple):
     resolve_missing: Callable[[Key], Any] | None = None
     select_unmergeable: SelectUnmergeable | None = None
     keep_file_shuffles: bool = False
+    remaking: Remaking | None = None
 
 
 def prepare(
@@ -44,6 +46,7 @@ def prepare(
     resolve_missing: Callable[[Key], Any] | None = None,
     select_unmergeable: SelectUnmergeable | None = None,
     keep_file_shuffles: bool = False,
+    remaking: Remaking | None = None,
     cache: Mapping[Key, Any] | None = None,
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
@@ -67,6 +70,8 @@ def prepare(
         Says which chunks are to be neither composed nor folded. What stores under a lock is then apart, too.
     keep_file_shuffles : bool, optional
         Leave shuffles through files as Dask makes them. Else they go through the store.
+    remaking : Remaking, optional
+        What is known of chunks that may be made again by each that reads them. Without it none are.
     cache : mapping, optional
         Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
         run, as those whose values are known are to be found.
@@ -79,7 +84,9 @@ def prepare(
         As `convert`.
     """
     with gc_control.paused():
-        prepare_options = PrepareOptions(fold_from, resolve_missing, select_unmergeable, keep_file_shuffles)
+        prepare_options = PrepareOptions(
+            fold_from, resolve_missing, select_unmergeable, keep_file_shuffles, remaking
+        )
         if cache or transform_tasks is not None:
             prepare_options = prepare_options._replace(keep_file_shuffles=True)
             return _graph_of_tasks(dsk, list(wanted), prepare_options, cache, transform_tasks)
@@ -133,7 +140,7 @@ def _graph_of_layers(
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    fold_from, resolve_missing, select_unmergeable, file_shuffles = prepare_options
+    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking = prepare_options
     split = select_unmergeable is not None
     graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles)
     alone = () if select_unmergeable is None else select_unmergeable(graph)
@@ -148,6 +155,8 @@ def _graph_of_layers(
         return graph
     alone_keys = [graph.keys[chunk] for chunk in alone]
     graph = compose(graph, join_slices, alone)
+    if remaking is not None:
+        graph = remake(graph, remaking, {graph.ids[key] for key in alone_keys})
     if fold_from is None:
         return graph
     return fold_initial(graph, fold_from, {graph.ids[key] for key in alone_keys})
