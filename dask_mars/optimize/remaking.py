@@ -15,9 +15,10 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.compose import LONGEST, fixed_chunks, without
 from dask_mars.optimize.folding import fold
 
-#: Nanoseconds to write eight bytes of a chunk into the store, with their share of a fresh page, and to read them.
-WRITE_NS = 1.0
-READ_NS = 0.5
+#: Nanoseconds to write eight bytes of a chunk into the store, and to read them, where pages are warm and a chunk or
+#: two fit into the processor's last cache. Fresh pages and larger chunks take longer.
+WRITE_NS = 0.5
+READ_NS = 0.25
 
 
 class Remaking(NamedTuple):
@@ -48,7 +49,7 @@ def is_cheaper(make_ns: float, readers: int) -> bool:
 
     Examples
     --------
-    >>> is_cheaper(0.3, 10), is_cheaper(2.0, 2), is_cheaper(2.0, 10)
+    >>> is_cheaper(0.25, 10), is_cheaper(0.9, 2), is_cheaper(0.9, 3)
     (True, True, False)
     """
     return readers * make_ns < make_ns + WRITE_NS + readers * READ_NS

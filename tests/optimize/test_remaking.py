@@ -155,6 +155,12 @@ def test_costs(readers):
 streams = pytest.mark.skipif(draws.checked_stream("random") is None, reason="the extension was not compiled")
 
 
+@pytest.fixture(autouse=True)
+def costs_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the same costs on every processor."""
+    monkeypatch.setattr(draws, "_wide", lambda: True)
+
+
 def prepared(*collections: Any, **options: Any) -> ChunkGraph:
     dsk, wanted = handed_over(*collections)
     return prepare(dsk, wanted, remaking=backend.remaking(), **options)
@@ -179,7 +185,9 @@ def standardised(x: da.Array) -> da.Array:
     ("make", "sources"),
     [
         (lambda: standardised(random()), 0),
-        (lambda: standardised(random("integers", 10)), 0),
+        (lambda: random("integers", 10) - random("integers", 10).mean(axis=0), 0),
+        (lambda: standardised(random("integers", 10)), 4),
+        (lambda: random("normal", 0.0, 1.0) - random("normal", 0.0, 1.0).mean(axis=0), 4),
         (lambda: (random() - random().mean(axis=0)).sum(), 0),
         (lambda: random() @ random().T, 4),
         (lambda: da.linalg.svd(random(chunks=(100, 400)))[1], 0),
@@ -188,7 +196,19 @@ def standardised(x: da.Array) -> da.Array:
         (lambda: standardised(da.random.RandomState(1).random_sample((400, 400), chunks=200)), 0),
         (lambda: random().map_blocks(np.sort).sum() * random().max(), 4),
     ],
-    ids=["random", "integers", "two readers", "matmul", "svd", "unknown", "small", "legacy", "whole"],
+    ids=[
+        "random",
+        "integers",
+        "integers thrice",
+        "normal",
+        "two readers",
+        "matmul",
+        "svd",
+        "unknown",
+        "small",
+        "legacy",
+        "whole",
+    ],
 )
 def test_which_chunks_of_random_numbers(make, sources):
     assert sources_of(prepared(make())) == sources
