@@ -182,9 +182,10 @@ def remaking() -> Remaking | None:
 @cache
 def _remaking(reductions: bool) -> Remaking:
     # They take Dask's arrays along, which are there already where there is something to ask.
+    def is_source(operand: Operand) -> bool:
+        return getattr(operand.functions[0], "__module__", None) == "dask.array.random"
+
     def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
-        if getattr(operand.functions[0], "__module__", None) != "dask.array.random":
-            return None
         from dask_mars.expressions.rewrite import make_ns
 
         return make_ns(operand, literals)
@@ -194,7 +195,7 @@ def _remaking(reductions: bool) -> Remaking:
 
         return never_stored(operand, reductions)
 
-    return Remaking(make_ns, never_stored)
+    return Remaking(is_source, make_ns, never_stored)
 
 
 __all__ = ["EngineBackend", "GraphBackend", "fold_from", "remaking"]

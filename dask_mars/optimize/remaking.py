@@ -15,8 +15,8 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.compose import LONGEST, fixed_chunks, without
 from dask_mars.optimize.folding import fold
 
-#: Nanoseconds to write eight bytes of a chunk into the store, and to read them, where pages are warm and a chunk or
-#: two fit into the processor's last cache. Fresh pages and larger chunks take longer.
+#: Nanoseconds to write eight bytes of a chunk into the store, and to read them, where pages are warm and the
+#: processor's last cache holds a chunk. Fresh pages and larger chunks take longer.
 WRITE_NS = 0.5
 READ_NS = 0.25
 
@@ -26,13 +26,16 @@ class Remaking(NamedTuple):
 
     Attributes
     ----------
+    is_source : callable
+        Takes an operand of one step without inputs. Returns whether its chunks may be of that kind.
     make_ns : callable
-        Takes an operand without inputs and the literals of one of its chunks. Returns the nanoseconds that an
+        Takes such an operand and the literals of one of its chunks. Returns the nanoseconds that an
         element of the chunk takes, where it is to be had without making an array of it; else None.
     never_stored : callable
         Takes an operand. Returns whether all that it makes in this way goes to where it is read, part by part.
     """
 
+    is_source: Callable[[Operand], bool]
     make_ns: Callable[[Operand, tuple[Any, ...]], float | None]
     never_stored: Callable[[Operand], bool]
 
@@ -103,6 +106,15 @@ def _folded(operands: Sequence[Operand], consumer: int, initial: Sequence[int | 
 
 def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]) -> Mapping[int, list[int]]:
     """Return the chunks that are made again, and the chunks that read each of them."""
+    operands = {
+        number
+        for number, operand in enumerate(graph.operands)
+        if not (operand.in_client or operand.input_count)
+        and len(operand.steps) == 1
+        and remaking.is_source(operand)
+    }
+    if not operands:
+        return {}
     never_stored: dict[tuple[int, int, int], bool] = {}
 
     def reads_parts(chunk: int, source: int) -> bool:
@@ -120,13 +132,10 @@ def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]
         return never_stored[key]
 
     kept = fixed_chunks(graph).union(unmergeable, graph.outputs)
-    mergeable = [
-        not (operand.in_client or operand.input_count) and len(operand.steps) == 1 for operand in graph.operands
-    ]
     readers: dict[int, list[int]] = {}
     costs: dict[int, float] = {}
     for source, number in enumerate(graph.operand_of):
-        if number != DATA and mergeable[number] and source not in kept:
+        if number in operands and source not in kept:
             make_ns = remaking.make_ns(graph.operands[number], graph.literals[source])
             if make_ns is not None:
                 readers[source], costs[source] = [], make_ns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from operator import add, mul, neg
 from typing import Any
 
@@ -42,19 +41,25 @@ def thrice(count: int) -> dict[Any, Any]:
     return tasks
 
 
-def products_cost(operand: Operand, literals: tuple[Any, ...], cost: float = 0.1) -> float | None:
+def is_product(operand: Operand) -> bool:
     """Have products made again, and nothing else."""
-    return cost if operand.functions[0] is mul else None
+    return operand.functions[0] is mul
 
 
-CHEAP = Remaking(products_cost, lambda operand: True)
+def remaking(cost: float | None = 0.1, last_stored: str = "") -> Remaking:
+    return Remaking(
+        is_product, lambda operand, literals: cost, lambda operand: function_names(operand)[-1] != last_stored
+    )
 
 
-def remade(tasks: dict[Any, Any], wanted: list[Any], remaking: Remaking = CHEAP) -> ChunkGraph:
+CHEAP = remaking()
+
+
+def remade(tasks: dict[Any, Any], wanted: list[Any]) -> ChunkGraph:
     """Remake, compare the values, and return the graph."""
     before = convert(tasks, wanted)
     known = list(before.literals), list(before.inputs), list(before.operand_of), len(before.operands)
-    after = remake(before, remaking)
+    after = remake(before, CHEAP)
     assert known == (before.literals, before.inputs, before.operand_of, len(before.operands))
     values, expected = evaluate(after), evaluate(before)
     assert {key: values[key] for key in wanted} == {key: expected[key] for key in wanted}
@@ -123,15 +128,14 @@ def test_reader_that_uses_it_twice_makes_it_once():
 
 
 def test_not_where_a_reader_needs_all_of_it():
-    reads_whole = Remaking(products_cost, lambda operand: function_names(operand)[-1] != "pow")
     graph = convert(thrice(4), ["all"])
-    assert remake(graph, reads_whole) is graph
+    assert remake(graph, remaking(last_stored="pow")) is graph
 
 
-def test_not_where_it_takes_longer():
+@pytest.mark.parametrize("cost", [10.0, None])
+def test_not_where_it_takes_longer(cost):
     graph = convert(thrice(4), ["all"])
-    dear = Remaking(partial(products_cost, cost=10.0), lambda operand: True)
-    assert remake(graph, dear) is graph
+    assert remake(graph, remaking(cost)) is graph
 
 
 def test_long_operands_do_not_grow():
