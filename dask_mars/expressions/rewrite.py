@@ -12,6 +12,7 @@ from dask.array.reductions import numel
 
 from dask_mars.expressions import draws, functions
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
+from dask_mars.expressions.partial_results import with_means_of_moments, without_unread
 from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.graph.chunks import Operand, Step
@@ -34,6 +35,9 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     """
     if evaluator == "plain":
         return operand
+    operand = without_unread(operand)
+    if reductions:
+        operand = with_means_of_moments(operand)
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)

@@ -1,0 +1,171 @@
+"""Functions with several results: those that nobody reads are not made, nor those that are there already.
+
+`da.linalg.svd` without its vectors, and `da.linalg.qr` of which only R is asked for, factor each block with
+NumPy's `qr`, and take R. To make Q costs more than all the rest. Where mean and variance of a chunk are computed,
+the sum that the mean needs is among the moments.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask.array.linalg import _wrapped_qr
+from dask.array.reductions import mean_chunk, numel
+
+from dask_mars.expressions.functions import is_second_moment
+from dask_mars.graph.chunks import Operand, Step
+
+
+class RItem:
+    """An item of what a QR decomposition returns, without Q where that is R.
+
+    Parameters
+    ----------
+    qr : callable
+        Dask's function, or NumPy's, which returns Q and R.
+    """
+
+    __name__ = "qr_item"
+
+    def __init__(self, qr: Callable[[Any], Any]) -> None:
+        self._qr = qr
+
+    def __call__(self, values: Any, place: Any) -> Any:
+        """Return Q or R, as the place says."""
+        if type(place) is int and place == 1 and type(values) is np.ndarray and values.ndim == 2 and len(values):
+            # It comes from the same call of LAPACK's.
+            return np.linalg.qr(values, mode="r")
+        return self._qr(values)[place]
+
+
+_QR = (np.linalg.qr, _wrapped_qr)
+
+
+def without_unread(operand: Operand) -> Operand:
+    """Return an operand that computes the same, without what its functions return and no step reads."""
+    pairs = _pairs(operand)
+    if not pairs:
+        return operand
+    before = operand.input_count + operand.literal_count
+    functions = list(operand.functions)
+    steps: list[Step] = []
+    #: New slot of each old one.
+    slots = list(range(before))
+    for number, step in enumerate(operand.steps):
+        if number in pairs:
+            # It is called where its item is read.
+            slots.append(-1)
+            continue
+        taken = step.slots
+        source = taken[0] - before if taken else -1
+        if source in pairs:
+            call = operand.steps[source]
+            functions.append(RItem(operand.functions[call.function]))
+            step, taken = step._replace(function=len(functions) - 1), (call.slots[0], taken[1])
+        slots.append(before + len(steps))
+        steps.append(step._replace(slots=tuple([slots[slot] for slot in taken])))
+    return Operand(
+        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
+    )
+
+
+def _pairs(operand: Operand) -> frozenset[int]:
+    """Return the steps of which one item is read, and nothing else."""
+    before = operand.input_count + operand.literal_count
+    known = {place for place, function in enumerate(operand.functions) if any(function is qr for qr in _QR)}
+    if not known:
+        return frozenset()
+    calls = {
+        before + number
+        for number, step in enumerate(operand.steps[:-1])
+        if step.function in known and len(step.slots) == 1 and not step.keywords
+    }
+    for step in operand.steps:
+        reads_item = operand.functions[step.function] is operator.getitem and len(step.slots) == 2
+        for slot in step.slots if not reads_item or step.slots[0] == step.slots[1] else step.slots[1:]:
+            calls.discard(slot)
+    read = [step.slots[0] for step in operand.steps if step.slots]
+    return frozenset([slot - before for slot in calls if read.count(slot) == 1])
+
+
+class MeanOfMoments:
+    """Dask's `mean_chunk`, with the sum from what `moment_chunk` has made of the same array.
+
+    Parameters
+    ----------
+    function : callable
+        Dask's, with its settings; called where the moments are of something else.
+    """
+
+    __name__ = "mean_chunk"
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._dtype = function.keywords.get("dtype", "f8")
+
+    def __call__(
+        self, values: Any, axis: Any, keepdims: Any, moments: Any, other_axis: Any, other_keepdims: Any
+    ) -> Any:
+        """Return count and sum."""
+        alike = type(values) is np.ndarray and axis == other_axis and keepdims is True and other_keepdims is True
+        if alike and type(moments) is dict and getattr(moments.get("total"), "dtype", None) == self._dtype:
+            count = numel(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
+            return {"n": count, "total": moments["total"]}
+        return self._function(values, axis=axis, keepdims=keepdims)
+
+
+def with_means_of_moments(operand: Operand) -> Operand:
+    """Return an operand that computes the same, with no sum of what it computes moments of."""
+    known = [
+        number
+        for number, step in enumerate(operand.steps)
+        if step.keywords == ("axis", "keepdims") and len(step.slots) == 3
+    ]
+    if len(known) < 2:
+        return operand
+    before = operand.input_count + operand.literal_count
+    called = {number: operand.functions[operand.steps[number].function] for number in known}
+    moments: dict[int, int] = {}
+    for number in known:
+        # What is literal is there whichever of the two comes first.
+        if is_second_moment(called[number]) and max(operand.steps[number].slots[1:]) < before:
+            moments.setdefault(operand.steps[number].slots[0], number)
+    means = [n for n in known if _is_mean(called[n]) and operand.steps[n].slots[0] in moments]
+    if not means:
+        return operand
+    functions, steps = list(operand.functions), list(operand.steps)
+    order: list[int] = []
+    for number, step in enumerate(operand.steps):
+        if number in means:
+            moment = moments[step.slots[0]]
+            functions.append(MeanOfMoments(called[number]))
+            slots = (*step.slots, before + moment, *operand.steps[moment].slots[1:])
+            steps[number] = Step(len(functions) - 1, slots, ())
+            if moment > number:
+                order.append(moment)
+        order.append(number)
+    order = list(dict.fromkeys(order))
+    new = {before + number: before + place for place, number in enumerate(order)}
+    steps = [
+        steps[number]._replace(slots=tuple([new.get(slot, slot) for slot in steps[number].slots]))
+        for number in order
+    ]
+    return Operand(
+        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
+    )
+
+
+def _is_mean(function: Callable[..., Any]) -> bool:
+    return (
+        isinstance(function, partial)
+        and function.func is mean_chunk
+        and not function.args
+        and not set(function.keywords) - {"dtype"}
+    )
+
+
+__all__ = ["MeanOfMoments", "RItem", "with_means_of_moments", "without_unread"]
