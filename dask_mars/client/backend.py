@@ -153,7 +153,8 @@ class EngineBackend(GraphBackend):
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
-        return PrepareOptions(fold_from(config.worker_count(options.num_workers or None)), remaking=remaking())
+        workers = config.worker_count(options.num_workers or None)
+        return PrepareOptions(fold_from(workers), remaking=remaking(), workers=workers)
 
     def run(
         self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool

@@ -58,7 +58,11 @@ class ClusterBackend(GraphBackend):
         """Return what graphs are prepared for."""
         slots = sum([host.slots for host in self._hosts])
         return PrepareOptions(
-            fold_from(slots), self._future, self._requirements.select_unmergeable, remaking=remaking()
+            fold_from(slots),
+            self._future,
+            self._requirements.select_unmergeable,
+            remaking=remaking(),
+            workers=slots,
         )
 
     def _future(self, key: Key) -> Future | None:

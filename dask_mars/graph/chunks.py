@@ -274,6 +274,8 @@ class ChunkGraph:
     restrictions: dict[int, Restriction] = field(default_factory=dict)
     #: What is known of the chunks of a layer before they are computed, by the layer's name.
     declared: Mapping[str, Declared] = field(default_factory=dict)
+    #: Declared bytes of chunks whose value is a tuple of what several chunks would be.
+    joined_bytes: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -294,6 +296,7 @@ class ChunkGraph:
         self.retries = {new[chunk]: count for chunk, count in graph.retries.items()}
         self.priorities = {new[chunk]: priority for chunk, priority in graph.priorities.items()}
         self.restrictions = {new[chunk]: restriction for chunk, restriction in graph.restrictions.items()}
+        self.joined_bytes = {new[chunk]: size for chunk, size in graph.joined_bytes.items()}
 
     def chunks_for_client(self) -> set[int]:
         """Return the chunks whose operand must run in the user's own process; `in_client` has others that must."""
@@ -330,6 +333,8 @@ class ChunkGraph:
         and bincount have a few elements where one is declared. Masks come on top. What the user declares falsely
         for `map_blocks` is taken at its word.
         """
+        if chunk in self.joined_bytes:
+            return self.joined_bytes[chunk]
         declared, index = self._declared(chunk)
         # Objects lie elsewhere than in the array.
         if declared is None or declared.dtype is None or declared.dtype.hasobject:
@@ -342,7 +347,7 @@ class ChunkGraph:
     def _declared(self, chunk: int) -> tuple[Declared | None, tuple[int, ...]]:
         """Return what a chunk's layer declares, and the chunk's index if that is within it."""
         key = self.keys[chunk]
-        if not isinstance(key, tuple) or not key:
+        if not isinstance(key, tuple) or not key or chunk in self.joined_bytes:
             return None, ()
         declared, index = self.declared.get(key[0]), _index(key)
         if declared is None or len(index) != len(declared.chunks):

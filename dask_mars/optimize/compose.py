@@ -182,4 +182,5 @@ def without(
         declared=graph.declared,
     )
     found.take_over(graph, new_id)
+    found.joined_bytes = {new_id[chunk]: size for chunk, size in graph.joined_bytes.items() if kept[chunk]}
     return found

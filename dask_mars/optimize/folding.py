@@ -9,7 +9,7 @@ sum over four stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
@@ -19,7 +19,9 @@ from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks, withou
 Initial = tuple["int | None", ...]
 
 
-def fold_initial(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = ()) -> ChunkGraph:
+def fold_initial(
+    graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = (), among: Collection[int] | None = None
+) -> ChunkGraph:
     """Fold initial chunks into their only consumers.
 
     Parameters
@@ -30,6 +32,8 @@ def fold_initial(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = 
         Of how many consumers that are alike it is done at least.
     unmergeable : collection of int, optional
         Chunks that stay as they are.
+    among : collection of int, optional
+        The consumers that are looked at; by default all.
 
     Returns
     -------
@@ -38,7 +42,7 @@ def fold_initial(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = 
     """
     if len(graph) < 2 * fewest:
         return graph
-    patterns = _patterns(graph, unmergeable)
+    patterns = _patterns(graph, unmergeable, range(len(graph)) if among is None else sorted(among))
     counts = Counter(patterns.values())
     operand_of, literals = list(graph.operand_of), list(graph.literals)
     inputs, operands = list(graph.inputs), list(graph.operands)
@@ -66,7 +70,9 @@ def fold_initial(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = 
     return without(graph, absorbed, operand_of, literals, inputs, operands)
 
 
-def _patterns(graph: ChunkGraph, unmergeable: Collection[int]) -> dict[int, tuple[int, Initial]]:
+def _patterns(
+    graph: ChunkGraph, unmergeable: Collection[int], among: Iterable[int]
+) -> dict[int, tuple[int, Initial]]:
     """Return, for every chunk into which others could be folded, its operand and theirs."""
     uses = count_uses(graph)
     for chunk in graph.outputs:
@@ -82,7 +88,8 @@ def _patterns(graph: ChunkGraph, unmergeable: Collection[int]) -> dict[int, tupl
     for chunk in fixed:
         initial[chunk] = None
     patterns = {}
-    for chunk, sources in enumerate(graph.inputs):
+    for chunk in among:
+        sources = graph.inputs[chunk]
         if len(sources) < 2 or operand_of[chunk] in client_operands or (fixed and chunk in fixed):
             continue
         found = tuple([initial[source] for source in sources])
@@ -139,17 +146,39 @@ def fold(consumer: Operand, initial: tuple[Operand | None, ...]) -> Operand:
             slots.append(next_input)
             next_input += 1
             continue
-        _append(operand, range(next_literal, next_literal + operand.literal_count), first_step, steps, place_of)
+        append_steps(
+            operand, range(next_literal, next_literal + operand.literal_count), first_step, steps, place_of
+        )
         next_literal += operand.literal_count
         slots.append(first_step + len(steps) - 1)
     slots += range(next_literal, next_literal + consumer.literal_count)
-    _append(consumer, slots, first_step, steps, place_of)
+    append_steps(consumer, slots, first_step, steps, place_of)
     names = dict.fromkeys(operand.name for operand in members)
     return Operand("-".join([*names, consumer.name]), tuple(functions), tuple(steps), input_count, literal_count)
 
 
-def _append(operand: Operand, slots: Any, first_step: int, steps: list[Step], place_of: Any) -> None:
-    """Append an operand's steps, given the slots of its inputs and literals."""
+def append_steps(
+    operand: Operand,
+    slots: Sequence[int],
+    first_step: int,
+    steps: list[Step],
+    place_of: Callable[[Any], int],
+) -> None:
+    """Append an operand's steps to those of another.
+
+    Parameters
+    ----------
+    operand : Operand
+        Whose steps are appended.
+    slots : sequence of int
+        Of its inputs and literals.
+    first_step : int
+        The slot of the first of all steps.
+    steps : list of Step
+        What they are appended to.
+    place_of : callable
+        Returns the place of a function.
+    """
     known = [*slots]
     for step in operand.steps:
         taken = tuple([known[slot] for slot in step.slots])

@@ -20,6 +20,7 @@ from dask_mars.optimize.expression import (
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.read_sizes import with_reads
 from dask_mars.optimize.remaking import Remaking, remake
+from dask_mars.optimize.siblings import join_siblings
 from dask_mars.optimize.slices import join_slices
 
 #: Returns the chunks of a graph that are to stay as they are.
@@ -36,6 +37,11 @@ class PrepareOptions(NamedTuple):
     select_unmergeable: SelectUnmergeable | None = None
     keep_file_shuffles: bool = False
     remaking: Remaking | None = None
+    workers: int | None = None
+
+
+#: How many groups of siblings for each worker have to be alike to be joined.
+_GROUPS_PER_WORKER = 4
 
 
 def prepare(
@@ -47,6 +53,7 @@ def prepare(
     select_unmergeable: SelectUnmergeable | None = None,
     keep_file_shuffles: bool = False,
     remaking: Remaking | None = None,
+    workers: int | None = None,
     cache: Mapping[Key, Any] | None = None,
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
@@ -72,6 +79,9 @@ def prepare(
         Leave shuffles through files as Dask makes them. Else they go through the store.
     remaking : Remaking, optional
         What is known of chunks that may be made again by each that reads them. Without it none are.
+    workers : int, optional
+        How many workers there are for it: what would run side by side is joined where there is enough for all of
+        them. By default it is not.
     cache : mapping, optional
         Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
         run, as those whose values are known are to be found.
@@ -85,7 +95,7 @@ def prepare(
     """
     with gc_control.paused():
         prepare_options = PrepareOptions(
-            fold_from, resolve_missing, select_unmergeable, keep_file_shuffles, remaking
+            fold_from, resolve_missing, select_unmergeable, keep_file_shuffles, remaking, workers
         )
         if cache or transform_tasks is not None:
             prepare_options = prepare_options._replace(keep_file_shuffles=True)
@@ -140,7 +150,7 @@ def _graph_of_layers(
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking = prepare_options
+    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking, workers = prepare_options
     split = select_unmergeable is not None
     graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles)
     alone = () if select_unmergeable is None else select_unmergeable(graph)
@@ -155,8 +165,20 @@ def _graph_of_layers(
         return graph
     alone_keys = [graph.keys[chunk] for chunk in alone]
     graph = compose(graph, join_slices, alone)
+    if workers is not None:
+        graph = _with_siblings(graph, workers, alone_keys)
     if remaking is not None:
         graph = remake(graph, remaking, {graph.ids[key] for key in alone_keys})
     if fold_from is None:
         return graph
     return fold_initial(graph, fold_from, {graph.ids[key] for key in alone_keys})
+
+
+def _with_siblings(graph: ChunkGraph, workers: int, alone_keys: list[Key]) -> ChunkGraph:
+    """Join siblings, and compute what they alone need together with them."""
+    fewest = _GROUPS_PER_WORKER * workers
+    joined = join_siblings(graph, fewest, {graph.ids[key] for key in alone_keys})
+    if joined is graph:
+        return graph
+    joined = compose(joined, join_slices, {joined.ids[key] for key in alone_keys})
+    return fold_initial(joined, fewest, {joined.ids[key] for key in alone_keys}, joined.joined_bytes.keys())

@@ -1,0 +1,322 @@
+"""Siblings: reductions that read the same chunks become one chunk, whose value is the tuple of theirs.
+
+The means of ``u * u``, ``v * v`` and ``u * v`` read each chunk of ``u`` and ``v`` twice, from memory or from disk,
+and keep both until the last of them has run. Joined they read each once; and where nothing else needs a chunk, it
+can be computed together with what is made of it, and is never stored.
+
+Joined are chunks that need nothing more than one of them does, and whose results are small beside what they read.
+The price is that they do not run side by side, so there have to be enough of them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks
+from dask_mars.optimize.folding import append_steps
+from dask_mars.optimize.programs import make_tuple
+
+#: Most inputs of a chunk that is joined with others, and how many groups are looked at that it might belong to.
+_MOST_INPUTS, _MOST_GROUPS = 4, 8
+#: What is read is at least so many times as large as what the reductions make of it.
+_SHARE = 4
+#: The packages whose functions are known to be reductions, where results are small.
+_PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
+
+
+class _Group(NamedTuple):
+    """Chunks that are joined, and what the one of them needs that needs the most."""
+
+    inputs: frozenset[int]
+    members: list[int]
+
+
+def join_siblings(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = ()) -> ChunkGraph:
+    """Join reductions that read the same chunks.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Composed. It is not changed, but shares its parts with the result.
+    fewest : int
+        Of how many groups that are alike it is done at least.
+    unmergeable : collection of int, optional
+        Chunks that stay as they are.
+
+    Returns
+    -------
+    ChunkGraph
+        The same graph if nothing is joined. Else chunks that are joined have the key of one of them, and all are
+        numbered anew, in depth-first order.
+    """
+    if len(graph) < 3 * fewest:
+        return graph
+    groups = _groups(graph, unmergeable)
+    patterns = [tuple([graph.operand_of[member] for member in group.members]) for group in groups]
+    counts = Counter(patterns)
+    groups = [group for group, alike in zip(groups, patterns, strict=True) if counts[alike] >= fewest]
+    return _joined(graph, groups) if groups else graph
+
+
+# -- which --------------------------------------------------------------------------------------------------------
+
+
+def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
+    """Return the groups of at least two reductions that could be joined."""
+    uses = count_uses(graph)
+    candidates = _candidates(graph, uses, unmergeable)
+    if len(candidates) < 2:
+        return []
+    levels = _levels(graph.inputs)
+    groups: list[_Group] = []
+    of_input: dict[int, list[_Group]] = {}
+    # Those that need the most come first: the others join them.
+    for chunk in sorted(candidates, key=lambda chunk: (-len(set(graph.inputs[chunk])), chunk)):
+        inputs = frozenset(graph.inputs[chunk])
+        rarest = min(inputs, key=lambda source: (uses[source], source))
+        for group in of_input.get(rarest, ())[:_MOST_GROUPS]:
+            # What is of one level cannot need each other, whatever else is joined.
+            if not inputs <= group.inputs or levels[group.members[0]] != levels[chunk]:
+                continue
+            if _is_room(graph, group, chunk):
+                group.members.append(chunk)
+                break
+        else:
+            group = _Group(inputs, [chunk])
+            groups.append(group)
+            for source in inputs:
+                of_input.setdefault(source, []).append(group)
+    found = [group for group in groups if len(group.members) > 1]
+    for group in found:
+        group.members.sort()
+    return found
+
+
+def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int]) -> list[int]:
+    """Return the reductions that share an input with others."""
+    reducing = [_is_reduction(operand) for operand in graph.operands]
+    if not any(reducing):
+        return []
+    kept = fixed_chunks(graph).union(unmergeable, graph.outputs)
+    found = []
+    for chunk, (number, sources) in enumerate(zip(graph.operand_of, graph.inputs, strict=True)):
+        if number == DATA or not reducing[number] or not 0 < len(sources) <= _MOST_INPUTS or chunk in kept:
+            continue
+        if max([uses[source] for source in sources]) < 2:
+            continue
+        size = graph.declared_bytes(chunk)
+        if size is not None and _SHARE * size <= _read_bytes(graph, sources):
+            found.append(chunk)
+    in_client = graph.in_client | graph.chunks_for_client()
+    if found and in_client:
+        read_there = {source for chunk in in_client for source in graph.inputs[chunk]}
+        found = [chunk for chunk in found if chunk not in read_there]
+    return found
+
+
+def _is_reduction(operand: Operand) -> bool:
+    """Say whether an operand ends with a function of which it is known that it only returns something."""
+    if operand.in_client or not operand.input_count:
+        return False
+    function = operand.functions[operand.steps[-1].function]
+    while hasattr(function, "func"):
+        function = function.func
+    return str(getattr(function, "__module__", None)).startswith(_PACKAGES)
+
+
+def _read_bytes(graph: ChunkGraph, sources: Sequence[int]) -> int:
+    return sum([graph.declared_bytes(source) or 0 for source in set(sources)])
+
+
+def _is_room(graph: ChunkGraph, group: _Group, chunk: int) -> bool:
+    """Say whether one more is neither too many steps nor too many bytes of results."""
+    members = [*group.members, chunk]
+    if sum([len(graph.operands[graph.operand_of[member]].steps) for member in members]) > LONGEST:
+        return False
+    return _SHARE * _result_bytes(graph, members) <= _read_bytes(graph, tuple(group.inputs))
+
+
+def _result_bytes(graph: ChunkGraph, members: Sequence[int]) -> int:
+    return sum([graph.declared_bytes(member) or 0 for member in members])
+
+
+def _levels(inputs: Sequence[Sequence[int]]) -> list[int]:
+    """Return how many chunks stand one after the other before each."""
+    levels: list[int] = []
+    for sources in inputs:
+        levels.append(1 + max([levels[source] for source in sources]) if sources else 0)
+    return levels
+
+
+# -- how ----------------------------------------------------------------------------------------------------------
+
+
+def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
+    """Return the graph with each group as one chunk, in the place of its last member."""
+    operands = list(graph.operands)
+    operand_of, literals = list(graph.operand_of), list(graph.literals)
+    #: Of each member the chunk that takes its place, and which of its results it is.
+    place_of = {
+        member: (group.members[-1], place) for group in groups for place, member in enumerate(group.members)
+    }
+    inputs = list(graph.inputs)
+    picking: dict[tuple[int, tuple[int | None, ...]], int] = {}
+    eager = bytearray(len(graph))
+    for chunk, sources in enumerate(graph.inputs):
+        if not any(source in place_of for source in sources):
+            continue
+        found = [place_of.get(source, (source, None)) for source in sources]
+        inputs[chunk] = tuple([source for source, _ in found])
+        pattern = operand_of[chunk], tuple([place for _, place in found])
+        if pattern not in picking:
+            picking[pattern] = len(operands)
+            operands.append(_with_picks(operands[pattern[0]], pattern[1]))
+        operand_of[chunk] = picking[pattern]
+        eager[chunk] = all(place is not None for _, place in found)
+    fused: dict[tuple[Any, ...], int] = {}
+    joined_bytes = {}
+    for group in groups:
+        *others, last = group.members
+        together = tuple(dict.fromkeys([source for member in group.members for source in inputs[member]]))
+        position = {source: at for at, source in enumerate(together)}
+        members = tuple(
+            [
+                (operand_of[member], tuple([position[source] for source in inputs[member]]))
+                for member in group.members
+            ]
+        )
+        if members not in fused:
+            fused[members] = len(operands)
+            operands.append(_fuse([(operands[number], at) for number, at in members], len(together)))
+        literals[last] = tuple([literal for member in group.members for literal in literals[member]])
+        operand_of[last], inputs[last] = fused[members], together
+        joined_bytes[last] = _result_bytes(graph, group.members)
+        for member in others:
+            inputs[member] = ()
+    return _renumbered(graph, operand_of, literals, inputs, operands, joined_bytes, eager)
+
+
+def _with_picks(operand: Operand, places: tuple[int | None, ...]) -> Operand:
+    """Return an operand that takes some of its inputs out of tuples."""
+    before = operand.input_count + operand.literal_count
+    picks = [(at, place) for at, place in enumerate(places) if place is not None]
+    functions = list(operand.functions)
+    steps: list[Step] = []
+    slots = list(range(before))
+    number_of: dict[int, int] = {}
+    for at, place in picks:
+        if place not in number_of:
+            number_of[place] = len(functions)
+            functions.append(operator.itemgetter(place))
+        slots[at] = before + len(steps)
+        steps.append(Step(number_of[place], (at,), ()))
+    count = len(picks)
+    for step in operand.steps:
+        taken = tuple([slots[slot] if slot < before else slot + count for slot in step.slots])
+        steps.append(step._replace(slots=taken))
+    return Operand(
+        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
+    )
+
+
+def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> Operand:
+    """Return the operand that computes several, given of each the inputs that it takes."""
+    functions: list[Any] = []
+    places: dict[int, int] = {}
+
+    def place_of(function: Any) -> int:
+        place = places.setdefault(id(function), len(functions))
+        if place == len(functions):
+            functions.append(function)
+        return place
+
+    literal_count = sum(operand.literal_count for operand, _ in members)
+    first_step, next_literal = input_count + literal_count, input_count
+    steps: list[Step] = []
+    results = []
+    for operand, at in members:
+        slots = [*at, *range(next_literal, next_literal + operand.literal_count)]
+        append_steps(operand, slots, first_step, steps, place_of)
+        next_literal += operand.literal_count
+        results.append(first_step + len(steps) - 1)
+    steps.append(Step(place_of(make_tuple), tuple(results), ()))
+    name = "-".join(dict.fromkeys([operand.name for operand, _ in members]))
+    return Operand(name, tuple(functions), tuple(steps), input_count, literal_count)
+
+
+def _renumbered(
+    graph: ChunkGraph,
+    operand_of: list[int],
+    literals: list[tuple[Any, ...]],
+    inputs: list[tuple[int, ...]],
+    operands: list[Operand],
+    joined_bytes: dict[int, int],
+    eager: bytearray,
+) -> ChunkGraph:
+    order = _depth_first(inputs, graph.outputs, eager)
+    new = [-1] * len(graph)
+    for number, chunk in enumerate(order):
+        new[chunk] = number
+    used = sorted({operand_of[chunk] for chunk in order} - {DATA})
+    places = {DATA: DATA, **{operand: place for place, operand in enumerate(used)}}
+    found = ChunkGraph(
+        keys=[graph.keys[chunk] for chunk in order],
+        operand_of=[places[operand_of[chunk]] for chunk in order],
+        literals=[literals[chunk] for chunk in order],
+        inputs=[tuple([new[source] for source in inputs[chunk]]) for chunk in order],
+        operands=[operands[operand] for operand in used],
+        ids={key: new[chunk] for key, chunk in graph.ids.items() if new[chunk] >= 0},
+        declared=graph.declared,
+    )
+    found.take_over(graph, new)
+    found.outputs.sort()
+    found.joined_bytes |= {new[chunk]: size for chunk, size in joined_bytes.items()}
+    return found
+
+
+def _depth_first(inputs: list[tuple[int, ...]], outputs: list[int], eager: bytearray) -> list[int]:
+    """Return chunks in depth-first order from the outputs, but eager ones as soon as their inputs are there.
+
+    What puts results of joined chunks together would else come tree after tree, and all of the first tree's before
+    any of the second's.
+    """
+    consumers: dict[int, list[int]] = {}
+    missing: dict[int, int] = {}
+    # Those that put eager ones together are eager, too, as the levels of a tree are.
+    for chunk, sources in enumerate(inputs):
+        if not eager[chunk] and sources:
+            eager[chunk] = all(eager[source] for source in sources)
+        if eager[chunk]:
+            distinct = set(sources)
+            missing[chunk] = len(distinct)
+            for source in distinct:
+                consumers.setdefault(source, []).append(chunk)
+    order: list[int] = []
+    done = bytearray(len(inputs))
+    stack = [*reversed(outputs)]
+    while stack:
+        chunk = stack[-1]
+        if done[chunk]:
+            stack.pop()
+            continue
+        waiting = [source for source in inputs[chunk] if not done[source]]
+        if waiting:
+            stack += reversed(waiting)
+            continue
+        stack.pop()
+        complete = [chunk]
+        for ready in complete:
+            done[ready] = 1
+            order.append(ready)
+            for consumer in consumers.get(ready, ()):
+                missing[consumer] -= 1
+                if not missing[consumer] and not done[consumer]:
+                    complete.append(consumer)
+    return order
+
+
+__all__ = ["join_siblings"]
