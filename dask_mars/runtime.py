@@ -104,6 +104,9 @@ class Runtime:
             engine = self._engine
             return engine if engine is not None and engine.alive else self._start_engine()
 
+    def _store_limit(self) -> int:
+        return self.settings.store_limit
+
     def _start_engine(self) -> Engine:
         if self._engine is not None:
             atexit.unregister(self._engine.close)
@@ -149,7 +152,7 @@ class Runtime:
             ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
             `dask_mars.get` takes them.
         """
-        return _local_backend(self.engine).compute(dsk, keys, Options.known(options))
+        return _local_backend(self.engine, self._store_limit).compute(dsk, keys, Options.known(options))
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
         """Compute collections and keep their chunks in the store: what `dask.persist` calls.
@@ -171,7 +174,9 @@ class Runtime:
         tuple
             Collections like those given.
         """
-        return persist_with(_local_backend(self.engine), collections, optimize_graph, _known(options))
+        return persist_with(
+            _local_backend(self.engine, self._store_limit), collections, optimize_graph, _known(options)
+        )
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes.
@@ -356,6 +361,12 @@ class _Default:
                 self._replaced.remove(replaced)
             return runtime.engine()
 
+    def store_limit(self) -> int:
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = Runtime()
+            return self._runtime.settings.store_limit
+
     def close(self) -> None:
         with self._lock:
             for runtime in (self._runtime, self._larger, *self._replaced):
@@ -380,20 +391,20 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _local_backend(engine_for: Callable[[int | None], Engine]) -> Backend:
+def _local_backend(engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int]) -> Backend:
     """Return what computes in this process, or in the task that this is a part of."""
     if process_role.computes_inline():
         return InlineBackend()
     from dask_mars.client.backend import EngineBackend
 
-    return EngineBackend(engine_for)
+    return EngineBackend(engine_for, store_limit)
 
 
 def _default_backend(client: Any) -> Backend:
     """Return what computes for whoever has named no runtime: inline, on a cluster, or the default engine."""
     if process_role.computes_inline():
         return InlineBackend()
-    return _cluster_for(client) or _local_backend(_default.engine)
+    return _cluster_for(client) or _local_backend(_default.engine, _default.store_limit)
 
 
 def _cluster_for(client: Any) -> Backend | None:

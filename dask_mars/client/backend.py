@@ -22,6 +22,9 @@ from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
 
+#: Of what the store keeps in memory, the part that may stay there for those that read pieces of it.
+_RESIDENT_SHARE = 4
+
 
 class GraphBackend(ABC):
     """A backend that runs chunk graphs.
@@ -146,15 +149,23 @@ class EngineBackend(GraphBackend):
     ----------
     engine_for : callable
         Returns the engine to use, given how many workers are wanted.
+    store_limit : callable
+        Returns how many bytes of results it keeps in memory.
     """
 
-    def __init__(self, engine_for: Callable[[int | None], Engine]) -> None:
+    def __init__(self, engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int]) -> None:
         self._engine_for = engine_for
+        self._store_limit = store_limit
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
         workers = config.worker_count(options.num_workers or None)
-        return PrepareOptions(fold_from(workers), remaking=remaking(), workers=workers)
+        return PrepareOptions(
+            fold_from(workers), remaking=remaking(), workers=workers, resident_bytes=self._resident_bytes
+        )
+
+    def _resident_bytes(self) -> int:
+        return self._store_limit() // _RESIDENT_SHARE
 
     def run(
         self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool

@@ -24,7 +24,14 @@ from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.frames import fused, lazy_expression
 from dask_mars.optimize.layers import LazyLayer
 from dask_mars.optimize.overlap import lazy_overlap
-from dask_mars.optimize.rechunk import as_tasks, is_between_workers
+from dask_mars.optimize.parts import Residents
+from dask_mars.optimize.rechunk import (
+    DirectRechunk,
+    as_tasks,
+    is_between_workers,
+    lazy_rechunk,
+    with_direct_rechunks,
+)
 from dask_mars.optimize.unfused import unfused_graph
 
 logger = logging.getLogger(__name__)
@@ -77,7 +84,9 @@ class Symbolic(NamedTuple):
     composable: bool
 
 
-def symbolic_graph(dsk: Any, fuse_layers: bool = True) -> Symbolic | None:
+def symbolic_graph(
+    dsk: Any, fuse_layers: bool = True, resident_bytes: Callable[[], int] | None = None
+) -> Symbolic | None:
     """Return the graph of a Dask expression with those of its layers left as they are that can be.
 
     Dask would make a task object for each block; what its array optimizer does for a graph's layers is done here,
@@ -89,6 +98,9 @@ def symbolic_graph(dsk: Any, fuse_layers: bool = True) -> Symbolic | None:
         As `dask.compute` makes it.
     fuse_layers : bool, optional
         Make one of blockwise layers that follow each other, as Dask's optimizer does.
+    resident_bytes : callable, optional
+        Returns how many bytes may stay in memory for those that read parts of them in place. By default they read
+        copies of the parts, each a value of its own.
 
     Returns
     -------
@@ -98,7 +110,7 @@ def symbolic_graph(dsk: Any, fuse_layers: bool = True) -> Symbolic | None:
     """
     composable = True
     if isinstance(dsk, _HLGExprSequence):
-        found = _graph_of_layers(dsk, optimize_arrays, fuse_layers)
+        found = _graph_of_layers(dsk, optimize_arrays, fuse_layers, resident_bytes)
         if found is None:
             # All that Dask does for delayed values is to leave out what is not needed, as the conversion does: in
             # Dask it takes time that grows with the square of their number. Each stays a task of its own: what one
@@ -113,7 +125,10 @@ def symbolic_graph(dsk: Any, fuse_layers: bool = True) -> Symbolic | None:
 
 
 def _graph_of_layers(
-    sequence: _HLGExprSequence, optimizer: Callable[..., Any], fuse_layers: bool
+    sequence: _HLGExprSequence,
+    optimizer: Callable[..., Any],
+    fuse_layers: bool,
+    resident_bytes: Callable[[], int] | None = None,
 ) -> tuple[dict[Key, Any], list[LazyLayer]] | None:
     if dask.config.get("optimization.fuse.active", None) is False:
         return None
@@ -123,12 +138,16 @@ def _graph_of_layers(
         return None
     tasks: dict[Key, Any] = {}
     layers: list[LazyLayer] = []
+    residents = None if resident_bytes is None else Residents(resident_bytes)
     for operand in sequence.operands:
         graph = operand.hlg
         # Dask would lose layers that go in circles. Left as they are, they show which keys do.
         if fuse_layers and not in_circles(graph):
-            graph = optimize_blockwise(_with_annotations_apart(graph), keys=flatten(operand.__dask_keys__()))
-        own, lazy = _divided(graph)
+            keys = flatten(operand.__dask_keys__())
+            if residents is not None:
+                graph = with_direct_rechunks(graph, {_layer_name(key) for key in keys}, residents)
+            graph = optimize_blockwise(_with_annotations_apart(graph), keys=keys)
+        own, lazy = _divided(graph, residents)
         tasks = {**tasks, **own} if tasks else own
         layers += lazy
     return tasks, layers
@@ -151,7 +170,7 @@ def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
     return HighLevelGraph(layers, graph.dependencies)
 
 
-def _divided(graph: HighLevelGraph) -> tuple[dict[Key, Any], list[LazyLayer]]:
+def _divided(graph: HighLevelGraph, residents: Residents | None = None) -> tuple[dict[Key, Any], list[LazyLayer]]:
     """Return the tasks of those layers that have them, or have to have them, and the other layers.
 
     Collections that `dask.optimize` has been at hold keys of those that they were made from, in another spelling.
@@ -160,7 +179,7 @@ def _divided(graph: HighLevelGraph) -> tuple[dict[Key, Any], list[LazyLayer]]:
     tasks: dict[Key, Any] = {}
     lazy: dict[str, LazyLayer] = {}
     for name, layer in graph.layers.items():
-        symbolic = lazy_layer(layer)
+        symbolic = lazy_layer(layer, residents)
         if symbolic is None:
             tasks.update(_tasks_of(layer))
         else:
@@ -228,15 +247,17 @@ def _graph_of_expressions(root: Expr) -> tuple[dict[Key, Any], list[LazyLayer]] 
     return tasks, layers
 
 
-def lazy_layer(layer: Layer) -> LazyLayer | None:
+def lazy_layer(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:
     """Return a layer as one that is compiled when it is needed, or None if all of its tasks have to be made."""
+    if type(layer) is DirectRechunk:
+        return lazy_rechunk(layer)
     if layer.is_materialized():
         return None
     # What a subclass makes of its blocks in another way is not known.
     if isinstance(layer, Blockwise) and type(layer)._dict is Blockwise._dict:
         return lazy_blockwise(layer)
     if type(layer) is ArrayOverlapLayer:
-        return lazy_overlap(layer)
+        return lazy_overlap(layer, residents)
     return None
 
 

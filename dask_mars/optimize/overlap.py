@@ -1,12 +1,14 @@
 """Overlaps of neighbouring blocks as chunk records: `da.overlap`, `da.map_overlap` and what is made of them.
 
 Dask names the edge that a block lends to its neighbour by fractional coordinates: ``2.9`` is the front edge of
-block 3, cut for block 2, and ``1.1`` the back edge of block 1.
+block 3, cut for block 2, and ``1.1`` the back edge of block 1. Where the array has a place in memory, edges are
+read from the neighbours themselves, and are no chunks of their own.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from functools import partial
 from typing import Any
@@ -17,15 +19,37 @@ from dask.layers import ArrayOverlapLayer
 
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
+from dask_mars.optimize.parts import PartOperands, Residents
 
 # Where what is cut will stand.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
 
 
-def lazy_overlap(layer: ArrayOverlapLayer) -> LazyLayer:
-    """Return the layer of an overlap as one that is compiled when it is needed."""
+def lazy_overlap(layer: ArrayOverlapLayer, residents: Residents | None = None) -> LazyLayer:
+    """Return the layer of an overlap as one that is compiled when it is needed.
+
+    Parameters
+    ----------
+    layer : ArrayOverlapLayer
+        The layer.
+    residents : Residents, optional
+        Says whether there is a place for the array, whose edges are then read in place.
+    """
     names = (f"getitem-{layer.token}", f"overlap-{layer.token}")
-    return LazyLayer(names, partial(OverlapRecords, layer), partial(dict, layer))
+    size = _bytes(layer)
+    in_place = residents is not None and size is not None and residents.reserve(size)
+    return LazyLayer(names, partial(OverlapRecords, layer, in_place=in_place), partial(dict, layer))
+
+
+def _bytes(layer: ArrayOverlapLayer) -> int | None:
+    """Return the size of the array, None if it is not known, or none of numbers."""
+    said = layer.collection_annotations or {}
+    lengths = [sum(sizes) for sizes in layer.chunks]
+    dtype = said.get("dtype")
+    if said.get("chunk_type") != "numpy.ndarray" or dtype is None or dtype.hasobject:
+        return None
+    # A length that is not known is unlike itself.
+    return None if any(length != length for length in lengths) else int(math.prod(lengths) * dtype.itemsize)
 
 
 class OverlapRecords:
@@ -37,9 +61,11 @@ class OverlapRecords:
         As `dask.array.overlap.overlap_internal` makes it.
     compiler : TaskCompiler
         Numbers the layer's operands.
+    in_place : bool, optional
+        Whether edges are read where they are.
     """
 
-    def __init__(self, layer: ArrayOverlapLayer, compiler: TaskCompiler) -> None:
+    def __init__(self, layer: ArrayOverlapLayer, compiler: TaskCompiler, in_place: bool = False) -> None:
         self._compiler = compiler
         self._source: str = layer.name
         self._edge_name, self._name = f"getitem-{layer.token}", f"overlap-{layer.token}"
@@ -62,6 +88,7 @@ class OverlapRecords:
         self._edge_operand = compiler.operand_of(self._edge_name, program)
         #: Operand by number of parts.
         self._operands: dict[int, int] = {}
+        self._in_place = PartOperands(compiler, self._name) if in_place else None
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
         """Say whether a key that begins with one of the layer's names is that of a block or of an edge."""
@@ -85,20 +112,26 @@ class OverlapRecords:
         parts = [around[at] for around, at in zip(self._around, coordinates, strict=True)]
         input_keys: list[Key] = list(itertools.product((self._edge_name,), *parts))
         shape = tuple(map(len, parts))
+        if self._in_place is not None:
+            found = [self._cut_of(edge) for edge in input_keys]
+            whole = [not any(sides) for _, sides in found]
+            slices = [self._literals[sides][0] for _, sides in found if any(sides)]
+            if len(found) > 1:
+                return Record(self._in_place.number(whole), (*slices, shape), [block for block, _ in found])
         # What is not cut is the source's block itself.
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
         return Record(self._operand_of(len(input_keys)), (shape,), input_keys)
 
     def _edge(self, key: tuple[Any, ...]) -> Record | Alias:
-        block: list[Any] = [self._source]
-        sides = []
-        for known, at in zip(self._cut, key[1:], strict=True):
-            number, side = known[at]
-            block.append(number)
-            sides.append(side)
+        block, sides = self._cut_of(key)
         if not any(sides):
-            return Alias(key, tuple(block))
-        return Record(self._edge_operand, self._literals[tuple(sides)], (tuple(block),))
+            return Alias(key, block)
+        return Record(self._edge_operand, self._literals[sides], (block,))
+
+    def _cut_of(self, key: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        """Return the key of the block that an edge is cut from, and its side along each axis."""
+        found = [known[at] for known, at in zip(self._cut, key[1:], strict=True)]
+        return (self._source, *[number for number, _ in found]), tuple([side for _, side in found])
 
     def _operand_of(self, part_count: int) -> int:
         operand = self._operands.get(part_count)

@@ -38,6 +38,7 @@ class PrepareOptions(NamedTuple):
     keep_file_shuffles: bool = False
     remaking: Remaking | None = None
     workers: int | None = None
+    resident_bytes: Callable[[], int] | None = None
 
 
 #: How many groups of siblings for each worker have to be alike to be joined.
@@ -54,6 +55,7 @@ def prepare(
     keep_file_shuffles: bool = False,
     remaking: Remaking | None = None,
     workers: int | None = None,
+    resident_bytes: Callable[[], int] | None = None,
     cache: Mapping[Key, Any] | None = None,
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
@@ -82,6 +84,9 @@ def prepare(
     workers : int, optional
         How many workers there are for it: what would run side by side is joined where there is enough for all of
         them. By default it is not.
+    resident_bytes : callable, optional
+        Returns how many bytes of a graph's chunks may stay in memory for those that read parts of them in place,
+        as they do where memory is shared. By default each part is a chunk of its own.
     cache : mapping, optional
         Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
         run, as those whose values are known are to be found.
@@ -95,7 +100,13 @@ def prepare(
     """
     with gc_control.paused():
         prepare_options = PrepareOptions(
-            fold_from, resolve_missing, select_unmergeable, keep_file_shuffles, remaking, workers
+            fold_from,
+            resolve_missing,
+            select_unmergeable,
+            keep_file_shuffles,
+            remaking,
+            workers,
+            resident_bytes,
         )
         if cache or transform_tasks is not None:
             prepare_options = prepare_options._replace(keep_file_shuffles=True)
@@ -104,7 +115,7 @@ def prepare(
 
 
 def _prepare(dsk: Any, wanted: list[Key], composed: bool, prepare_options: PrepareOptions) -> ChunkGraph:
-    symbolic = symbolic_graph(dsk, fuse_layers=composed)
+    symbolic = symbolic_graph(dsk, composed, prepare_options.resident_bytes)
     if symbolic is None:
         return _graph_of_tasks(dsk, wanted, prepare_options)
     try:
@@ -150,7 +161,7 @@ def _graph_of_layers(
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking, workers = prepare_options
+    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking, workers, _ = prepare_options
     split = select_unmergeable is not None
     graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles)
     alone = () if select_unmergeable is None else select_unmergeable(graph)

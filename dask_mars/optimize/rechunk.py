@@ -1,20 +1,31 @@
-"""Rechunks between Dask's workers ("p2p"), as tasks like any other.
+"""Rechunks, planned anew.
 
-Dask chooses them where a `Client` is current. As they come they run in the workers' own threads, with buffers that
-no quota knows of, and only on a cluster. As tasks they move pieces through the stores, in a quarter of the time.
+Dask cuts what it rechunks into pieces, each a value of its own, and goes by way of other chunks where there would
+be too many. Where the whole array has a place in memory, the blocks of the result are put together from the blocks
+that are there, in one step, and nothing is stored in between.
+
+Rechunks between Dask's workers ("p2p"), which it chooses where a `Client` is current, run in the workers' own
+threads, with buffers that no quota knows of, and only on a cluster. As tasks they move pieces through the stores,
+in a quarter of the time.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import sys
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+from dask._task_spec import Alias
 from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from dask_mars.graph.chunks import Key
+from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
+from dask_mars.optimize.parts import PartOperands, Residents
 
 #: What is taken for the type of an array's items if nobody says: the plan of a rechunk depends on their size.
 _UNKNOWN = np.dtype(float)
@@ -52,4 +63,196 @@ def as_tasks(layer: Any) -> dict[Key, Any]:
     return tasks
 
 
-__all__ = ["as_tasks", "is_between_workers"]
+#: What the names of the layers begin with that Dask's own rechunks are made of.
+_MERGE = "rechunk-merge-"
+#: Where more pieces would be copied than Dask has tasks for, they have so many bytes on average.
+_PIECE_BYTES = 1 << 16
+
+#: The sizes of an array's chunks along each axis.
+Chunks = tuple[tuple[int, ...], ...]
+
+
+class DirectRechunk(MaterializedLayer):  # type: ignore[misc]
+    """The layers of one rechunk: a mapping of all their tasks, and what they amount to.
+
+    Parameters
+    ----------
+    mapping : mapping
+        The tasks.
+    name : str
+        What the keys of the result's blocks begin with.
+    source : str
+        What those of the array begin with that is rechunked.
+    old, new : tuple
+        The chunks of both.
+    """
+
+    def __init__(self, mapping: Mapping[Key, Any], name: str, source: str, old: Chunks, new: Chunks) -> None:
+        super().__init__(mapping)
+        self.name, self.source, self.old, self.new = name, source, old, new
+
+
+def with_direct_rechunks(graph: HighLevelGraph, wanted: Collection[Any], residents: Residents) -> HighLevelGraph:
+    """Return a graph whose rechunks are single layers, where the arrays have a place in memory.
+
+    Parameters
+    ----------
+    graph : HighLevelGraph
+        Is not changed.
+    wanted : collection of str
+        The names of layers whose blocks are results.
+    residents : Residents
+        Says whether there is a place for all of them.
+    """
+    names = [name for name in graph.layers if isinstance(name, str) and name.startswith(_MERGE)]
+    if not names:
+        return graph
+    dependents: dict[str, list[str]] = {}
+    for name, needed in graph.dependencies.items():
+        for dependency in needed:
+            dependents.setdefault(dependency, []).append(name)
+    passed = {
+        name
+        for name in names
+        if name not in wanted
+        and len(dependents.get(name, ())) == 1
+        and dependents[name][0].startswith(_MERGE)
+        and _is_plain(graph, dependents[name][0])
+    }
+    direct: dict[str, DirectRechunk] = {}
+    gone: set[str] = set()
+    total_bytes = 0
+    for name in names:
+        if name in passed or not _is_plain(graph, name):
+            continue
+        chain = [name]
+        (source,) = graph.dependencies[name]
+        while source in passed and _is_plain(graph, source):
+            chain.append(source)
+            (source,) = graph.dependencies[source]
+        layer = _direct(graph, chain, source)
+        if layer is not None:
+            total_bytes += _array_bytes(graph, name)
+            direct[name] = layer
+            gone.update(chain[1:])
+    if not direct or not residents.reserve(total_bytes):
+        return graph
+    layers = {name: direct.get(name, layer) for name, layer in graph.layers.items() if name not in gone}
+    dependencies = {
+        name: {direct[name].source} if name in direct else needed
+        for name, needed in graph.dependencies.items()
+        if name not in gone
+    }
+    return HighLevelGraph(layers, dependencies)
+
+
+def _is_plain(graph: HighLevelGraph, name: str) -> bool:
+    """Say whether a layer is one of Dask's rechunks of an array of numbers of which nobody has said anything."""
+    layer = graph.layers[name]
+    said = layer.collection_annotations or {}
+    return (
+        type(layer) is MaterializedLayer
+        and not layer.annotations
+        and len(graph.dependencies[name]) == 1
+        and said.get("chunk_type") == "numpy.ndarray"
+        and not getattr(said.get("dtype"), "hasobject", True)
+    )
+
+
+def _array_bytes(graph: HighLevelGraph, name: str) -> int:
+    said = graph.layers[name].collection_annotations or {}
+    return math.prod(map(sum, said["chunks"])) * int(said["dtype"].itemsize)
+
+
+def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechunk | None:
+    """Return the layers of a rechunk, the last one first, as one; None where that would not do."""
+    layer = graph.layers.get(source)
+    said = {} if layer is None else layer.collection_annotations or {}
+    old, new = said.get("chunks"), (graph.layers[chain[0]].collection_annotations or {})["chunks"]
+    if old is None or len(old) != len(new):
+        return None
+    for before, after in zip(old, new, strict=True):
+        # Sizes that are not known are unlike themselves, and empty blocks have rules of their own.
+        if not all(size > 0 for size in (*before, *after)) or sum(before) != sum(after):
+            return None
+    pieces = math.prod(
+        len({*itertools.accumulate(before), *itertools.accumulate(after)})
+        for before, after in zip(old, new, strict=True)
+    )
+    task_count = sum(len(graph.layers[name]) for name in chain)
+    if pieces > task_count and _array_bytes(graph, chain[0]) < pieces * _PIECE_BYTES:
+        return None
+    tasks: dict[Key, Any] = {}
+    for name in reversed(chain):
+        tasks.update(graph.layers[name])
+    return DirectRechunk(tasks, chain[0], source, old, new)
+
+
+def lazy_rechunk(layer: DirectRechunk) -> LazyLayer:
+    """Return a rechunk as a layer that is compiled when it is needed."""
+    return LazyLayer((layer.name,), partial(RechunkRecords, layer), partial(dict, layer))
+
+
+class RechunkRecords:
+    """The blocks of one rechunk, put together from parts of the blocks of the array.
+
+    Parameters
+    ----------
+    layer : DirectRechunk
+        The rechunk.
+    compiler : TaskCompiler
+        Numbers its operands.
+    """
+
+    def __init__(self, layer: DirectRechunk, compiler: TaskCompiler) -> None:
+        self._source = layer.source
+        self._operands = PartOperands(compiler, layer.name)
+        #: For each axis and block of the result the blocks that it takes from, each with what it takes and whether
+        #: that is all.
+        self._parts = [_parts(old, new) for old, new in zip(layer.old, layer.new, strict=True)]
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        """Say whether a key that begins with the layer's name is that of a block."""
+        return len(key) == 1 + len(self._parts) and all(
+            isinstance(at, int) and 0 <= at < len(parts) for at, parts in zip(key[1:], self._parts, strict=True)
+        )
+
+    def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
+        """Return the record of a block."""
+        if key not in self:
+            return None
+        along = [parts[at] for at, parts in zip(key[1:], self._parts, strict=True)]
+        input_keys: list[Key] = []
+        literals: list[Any] = []
+        whole: list[bool] = []
+        for parts in itertools.product(*along):
+            input_keys.append((self._source, *[block for block, _, _ in parts]))
+            whole.append(all(is_all for _, _, is_all in parts))
+            if not whole[-1]:
+                literals.append(tuple([part for _, part, _ in parts]))
+        if whole == [True]:
+            return Alias(key, input_keys[0])
+        if len(whole) > 1:
+            literals.append([len(parts) for parts in along])
+        return Record(self._operands.number(whole), tuple(literals), input_keys)
+
+
+def _parts(old: tuple[int, ...], new: tuple[int, ...]) -> list[list[tuple[int, slice, bool]]]:
+    """Return, of each new block along an axis, the old blocks that it lies in, and where in them."""
+    found: list[list[tuple[int, slice, bool]]] = []
+    block, block_start, start = 0, 0, 0
+    for size in new:
+        stop = start + size
+        parts = []
+        while start < stop:
+            end = min(stop, block_start + old[block])
+            part = slice(start - block_start, end - block_start)
+            parts.append((block, part, end - start == old[block]))
+            if end == block_start + old[block]:
+                block, block_start = block + 1, end
+            start = end
+        found.append(parts)
+    return found
+
+
+__all__ = ["DirectRechunk", "as_tasks", "is_between_workers", "lazy_rechunk", "with_direct_rechunks"]

@@ -24,7 +24,7 @@ class TestInline(BackendTests):
 class TestEngine(BackendTests):
     @pytest.fixture
     def backend(self, runtime: Runtime) -> Backend:
-        return EngineBackend(runtime.engine)
+        return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
 
 class TestCluster(BackendTests):

@@ -1,4 +1,4 @@
-"""Rechunks that Dask would have its workers do among themselves: the same results, from tasks like any other."""
+"""Rechunks in one step, and those that Dask would have its workers do among themselves: the same results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from symbolic import assert_identical, evaluate
 
 from dask_mars.cluster.requirements import RequirementsFinder
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize import rechunk
 from dask_mars.optimize.prepare import prepare
 from studies.graphs import handed_over
 
@@ -69,3 +74,122 @@ def test_unknown_sizes_along_other_axes(get):
             return x.rechunk({1: 1})
 
     np.testing.assert_array_equal(used("p2p").compute(scheduler=get), used("tasks").compute(scheduler="sync"))
+
+
+# -- in one step --------------------------------------------------------------------------------------------------
+
+
+def layer_names(graph: ChunkGraph) -> set[str]:
+    return {graph.layer_of(chunk).rpartition("-")[0] for chunk in range(len(graph))}
+
+
+def direct(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
+    """Prepare, compare the values with those of Dask's own plan, and return the graph."""
+    dsk, wanted = handed_over(*collections)
+    graph, staged = prepare(dsk, wanted, resident_bytes=lambda: resident_bytes), prepare(dsk, wanted)
+    ours, theirs = evaluate(graph), evaluate(staged)
+    for key in wanted:
+        assert_identical(ours[key], theirs[key])
+    return graph
+
+
+def staged(shape: Any = (40, 40), before: Any = (2, 40), after: Any = (40, 2)) -> Any:
+    """Rechunk an array by way of other chunks."""
+    x = da.random.default_rng(0).random(shape, chunks=before)
+    with dask.config.set({"array.rechunk.threshold": 1, "array.chunk-size": "2 kiB"}):
+        y = x.rechunk(after)
+    assert sum(name.startswith("rechunk-merge") for name in y.dask.layers) > 1
+    return y
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rechunk, "_PIECE_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_no_stage_and_no_piece_is_stored():
+    graph = direct(staged())
+    assert layer_names(graph) == {"random", "rechunk-merge", "finalize-hlgfinalizecompute"}
+    merges = [chunk for chunk in range(len(graph)) if graph.layer_of(chunk).startswith("rechunk-merge")]
+    assert [len(graph.inputs[chunk]) for chunk in merges] == [20] * 20
+    assert all(graph.declared_bytes(chunk) == 40 * 2 * 8 for chunk in merges)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_only_where_the_array_has_a_place_in_memory():
+    y = staged()
+    assert len(direct(y, resident_bytes=40 * 40 * 8)) < len(direct(y, resident_bytes=40 * 40 * 8 - 1))
+    # Of several all have to have one.
+    both = y.sum(), staged((40, 42), (2, 42), (40, 2)).sum()
+    assert "rechunk-split" not in layer_names(direct(*both, resident_bytes=40 * 82 * 8))
+    assert "rechunk-split" in layer_names(direct(*both, resident_bytes=40 * 82 * 8 - 1))
+
+
+def test_not_where_the_pieces_would_be_small_and_many():
+    assert "rechunk-split" in layer_names(direct(staged()))
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", ["wanted", "used", "annotated"])
+def test_a_stage_that_is_needed_stays(kind):
+    x = da.random.default_rng(0).random((40, 40), chunks=(2, 40))
+    y = x.rechunk((10, 10))
+    if kind == "annotated":
+        with dask.annotate(priority=1):
+            z = y.rechunk((40, 2))
+        assert direct(z).priorities
+        return
+    z = y.rechunk((40, 2))
+    graph = direct(z, y if kind == "wanted" else y.sum())
+    # It is made once, and what is made of it, too.
+    assert len({graph.keys[chunk][0] for chunk in range(len(graph)) if "merge" in graph.layer_of(chunk)}) == 2
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("kind", ["objects", "masked", "unknown", "empty", "empty blocks", "dates", "no axes"])
+def test_arrays_of_all_kinds(kind):
+    x = da.arange(120, chunks=7).reshape(10, 12).rechunk((3, 5))
+    if kind == "objects":
+        x = x.astype(object)
+    elif kind == "masked":
+        x = da.ma.masked_where(x % 3 == 0, x)
+    elif kind == "unknown":
+        x = x[x[:, 0] > 30].rechunk({1: 4})
+    elif kind == "empty":
+        x = x[:0]
+    elif kind == "empty blocks":
+        x = da.concatenate([x[:4], x[:0], x[4:]])
+    elif kind == "dates":
+        x = x.astype("M8[s]")
+    if kind == "no axes":
+        direct(x.sum().rechunk(()))
+        return
+    direct(x.rechunk({1: 7}))
+    direct((x.rechunk({1: 7}) == x.rechunk({1: 7})).rechunk({1: 2}))
+
+
+@st.composite
+def chunks_of(draw: st.DrawFn, size: int) -> tuple[int, ...]:
+    cuts = draw(st.sets(st.integers(1, size - 1), max_size=5)) if size > 1 else set()
+    ends = [*sorted(cuts), size]
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.usefixtures("small_pieces")
+def test_any_chunks(data):
+    shape = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    before, between, after = ([data.draw(chunks_of(size)) for size in shape] for _ in range(3))
+    x = da.from_array(np.arange(np.prod(shape)).reshape(shape), chunks=tuple(before))
+    direct(x.rechunk(tuple(between)).rechunk(tuple(after)))
+    direct(x.rechunk(tuple(after)).sum(axis=0), x.rechunk(tuple(between)) + 1)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_rechunks_on_workers(get):
+    x = da.arange(10_000, chunks=500).reshape(100, 100).rechunk((5, 100))
+    y = (x + 1).rechunk((100, 5))
+    assert_identical(y.compute(scheduler=get), np.arange(1, 10_001).reshape(100, 100))
+    assert y.sum(axis=0).max().compute(scheduler=get) == (np.arange(1, 10_001).reshape(100, 100)).sum(axis=0).max()
