@@ -11,7 +11,7 @@ become one, so that no more is read than is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, compress
 from typing import Any, NamedTuple
 
@@ -147,6 +147,37 @@ def join(first: Operand, second: Operand) -> Operand:
     ]
     name = f"{first.name}-{second.name}"
     return Operand(name, tuple(functions), tuple(steps), first.input_count, literal_count)
+
+
+def applied(operand: Operand, calls: Sequence[Callable[[Any], Any] | None]) -> Operand:
+    """Return an operand that calls functions with its inputs, and goes on with what they return.
+
+    Parameters
+    ----------
+    operand : Operand
+        Is not changed.
+    calls : sequence of callable or None
+        For each input the function, or None if it is taken as it is.
+    """
+    before = operand.input_count + operand.literal_count
+    count = len(calls) - calls.count(None)
+    functions: list[Any] = list(operand.functions)
+    steps: list[Step] = []
+    slots = list(range(before))
+    place_of: dict[int, int] = {}
+    for at, call in enumerate(calls):
+        if call is not None:
+            place = place_of.setdefault(id(call), len(functions))
+            if place == len(functions):
+                functions.append(call)
+            slots[at] = before + len(steps)
+            steps.append(Step(place, (at,), ()))
+    for step in operand.steps:
+        taken = tuple([slots[slot] if slot < before else slot + count for slot in step.slots])
+        steps.append(step._replace(slots=taken))
+    return Operand(
+        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
+    )
 
 
 def without(

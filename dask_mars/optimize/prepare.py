@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import dask
+
 from dask_mars import gc_control
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
@@ -22,6 +24,7 @@ from dask_mars.optimize.read_sizes import with_reads
 from dask_mars.optimize.remaking import Remaking, remake
 from dask_mars.optimize.siblings import join_siblings
 from dask_mars.optimize.slices import join_slices
+from dask_mars.optimize.symmetry import mirror_products
 
 #: Returns the chunks of a graph that are to stay as they are.
 SelectUnmergeable = Callable[[ChunkGraph], Collection[int]]
@@ -161,7 +164,9 @@ def _graph_of_layers(
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking, workers, _ = prepare_options
+    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking, workers, resident_bytes = (
+        prepare_options
+    )
     split = select_unmergeable is not None
     graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles)
     alone = () if select_unmergeable is None else select_unmergeable(graph)
@@ -176,6 +181,8 @@ def _graph_of_layers(
         return graph
     alone_keys = [graph.keys[chunk] for chunk in alone]
     graph = compose(graph, join_slices, alone)
+    if resident_bytes is not None and dask.config.get("dask-mars.expressions.reductions", True):
+        graph = mirror_products(graph, resident_bytes, {graph.ids[key] for key in alone_keys})
     if workers is not None:
         graph = _with_siblings(graph, workers, alone_keys)
     if remaking is not None:

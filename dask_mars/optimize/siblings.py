@@ -16,8 +16,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
-from dask_mars.optimize.compose import LONGEST, count_uses, fixed_chunks
+from dask_mars.optimize.compose import LONGEST, applied, count_uses, fixed_chunks
 from dask_mars.optimize.folding import append_steps
+from dask_mars.optimize.order import renumbered
 from dask_mars.optimize.programs import make_tuple
 
 #: Most inputs of a chunk that is joined with others, and how many groups are looked at that it might belong to.
@@ -164,6 +165,7 @@ def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
         member: (group.members[-1], place) for group in groups for place, member in enumerate(group.members)
     }
     inputs = list(graph.inputs)
+    picks = [operator.itemgetter(place) for place in range(max(len(group.members) for group in groups))]
     picking: dict[tuple[int, tuple[int | None, ...]], int] = {}
     eager = bytearray(len(graph))
     for chunk, sources in enumerate(graph.inputs):
@@ -174,7 +176,8 @@ def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
         pattern = operand_of[chunk], tuple([place for _, place in found])
         if pattern not in picking:
             picking[pattern] = len(operands)
-            operands.append(_with_picks(operands[pattern[0]], pattern[1]))
+            calls = tuple([None if place is None else picks[place] for place in pattern[1]])
+            operands.append(applied(operands[pattern[0]], calls))
         operand_of[chunk] = picking[pattern]
         eager[chunk] = all(place is not None for _, place in found)
     fused: dict[tuple[Any, ...], int] = {}
@@ -197,30 +200,7 @@ def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
         joined_bytes[last] = _result_bytes(graph, group.members)
         for member in others:
             inputs[member] = ()
-    return _renumbered(graph, operand_of, literals, inputs, operands, joined_bytes, eager)
-
-
-def _with_picks(operand: Operand, places: tuple[int | None, ...]) -> Operand:
-    """Return an operand that takes some of its inputs out of tuples."""
-    before = operand.input_count + operand.literal_count
-    picks = [(at, place) for at, place in enumerate(places) if place is not None]
-    functions = list(operand.functions)
-    steps: list[Step] = []
-    slots = list(range(before))
-    number_of: dict[int, int] = {}
-    for at, place in picks:
-        if place not in number_of:
-            number_of[place] = len(functions)
-            functions.append(operator.itemgetter(place))
-        slots[at] = before + len(steps)
-        steps.append(Step(number_of[place], (at,), ()))
-    count = len(picks)
-    for step in operand.steps:
-        taken = tuple([slots[slot] if slot < before else slot + count for slot in step.slots])
-        steps.append(step._replace(slots=taken))
-    return Operand(
-        operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
-    )
+    return renumbered(graph, operand_of, literals, inputs, operands, eager, joined_bytes)
 
 
 def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> Operand:
@@ -246,77 +226,6 @@ def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> O
     steps.append(Step(place_of(make_tuple), tuple(results), ()))
     name = "-".join(dict.fromkeys([operand.name for operand, _ in members]))
     return Operand(name, tuple(functions), tuple(steps), input_count, literal_count)
-
-
-def _renumbered(
-    graph: ChunkGraph,
-    operand_of: list[int],
-    literals: list[tuple[Any, ...]],
-    inputs: list[tuple[int, ...]],
-    operands: list[Operand],
-    joined_bytes: dict[int, int],
-    eager: bytearray,
-) -> ChunkGraph:
-    order = _depth_first(inputs, graph.outputs, eager)
-    new = [-1] * len(graph)
-    for number, chunk in enumerate(order):
-        new[chunk] = number
-    used = sorted({operand_of[chunk] for chunk in order} - {DATA})
-    places = {DATA: DATA, **{operand: place for place, operand in enumerate(used)}}
-    found = ChunkGraph(
-        keys=[graph.keys[chunk] for chunk in order],
-        operand_of=[places[operand_of[chunk]] for chunk in order],
-        literals=[literals[chunk] for chunk in order],
-        inputs=[tuple([new[source] for source in inputs[chunk]]) for chunk in order],
-        operands=[operands[operand] for operand in used],
-        ids={key: new[chunk] for key, chunk in graph.ids.items() if new[chunk] >= 0},
-        declared=graph.declared,
-    )
-    found.take_over(graph, new)
-    found.outputs.sort()
-    found.joined_bytes |= {new[chunk]: size for chunk, size in joined_bytes.items()}
-    return found
-
-
-def _depth_first(inputs: list[tuple[int, ...]], outputs: list[int], eager: bytearray) -> list[int]:
-    """Return chunks in depth-first order from the outputs, but eager ones as soon as their inputs are there.
-
-    What puts results of joined chunks together would else come tree after tree, and all of the first tree's before
-    any of the second's.
-    """
-    consumers: dict[int, list[int]] = {}
-    missing: dict[int, int] = {}
-    # Those that put eager ones together are eager, too, as the levels of a tree are.
-    for chunk, sources in enumerate(inputs):
-        if not eager[chunk] and sources:
-            eager[chunk] = all(eager[source] for source in sources)
-        if eager[chunk]:
-            distinct = set(sources)
-            missing[chunk] = len(distinct)
-            for source in distinct:
-                consumers.setdefault(source, []).append(chunk)
-    order: list[int] = []
-    done = bytearray(len(inputs))
-    stack = [*reversed(outputs)]
-    while stack:
-        chunk = stack[-1]
-        if done[chunk]:
-            stack.pop()
-            continue
-        waiting = [source for source in inputs[chunk] if not done[source]]
-        if waiting:
-            stack += reversed(waiting)
-            continue
-        stack.pop()
-        complete = [chunk]
-        for ready in complete:
-            done[ready] = 1
-            order.append(ready)
-            for consumer in consumers.get(ready, ()):
-                missing[consumer] -= 1
-                if not missing[consumer] and not done[consumer]:
-                    complete.append(consumer)
-    return order
 
 
 __all__ = ["join_siblings"]

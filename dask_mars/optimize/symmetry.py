@@ -1,0 +1,124 @@
+"""Products of a matrix with its own transpose: of each two blocks that mirror each other one is computed.
+
+In ``a @ a.T`` the product of blocks i and j is the transpose of that of j and i, which is a view of it. The sums
+that both are added up from may be rounded in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+import numpy as np
+from dask.array.routines import _chunk_sum, _matmul
+
+from dask_mars.graph.chunks import ChunkGraph, Operand
+from dask_mars.optimize.compose import applied, fixed_chunks
+from dask_mars.optimize.order import renumbered
+
+#: What Dask gives to the steps of such a product: the axes of the transpose, the axis that was contracted, and
+#: that it stays.
+_LITERALS = ((1, 0), (1,), True)
+
+
+def mirrored(block: Any) -> Any:
+    """Return a product of two blocks, the axis that was contracted in its middle, as that of both swapped."""
+    return block.transpose(2, 1, 0)
+
+
+def mirror_products(
+    graph: ChunkGraph, resident_bytes: Callable[[], int], unmergeable: Collection[int] = ()
+) -> ChunkGraph:
+    """Compute one of each two products that mirror each other.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Composed. It is not changed, but shares its parts with the result.
+    resident_bytes : callable
+        Returns how many bytes of results may wait for their turn in memory: what is made of the second product is
+        made with what is made of the first.
+    unmergeable : collection of int, optional
+        Chunks that stay as they are.
+
+    Returns
+    -------
+    ChunkGraph
+        The same graph if there are no such products.
+    """
+    symmetric = {number for number, operand in enumerate(graph.operands) if _is_symmetric(operand)}
+    if not symmetric:
+        return graph
+    first_of = _mirrored(graph, symmetric, fixed_chunks(graph).union(unmergeable, graph.outputs))
+    if not first_of:
+        return graph
+    in_client = graph.in_client | graph.chunks_for_client()
+    consumers = [chunk for chunk, sources in enumerate(graph.inputs) if any(at in first_of for at in sources)]
+    sizes = [graph.declared_bytes(chunk) for chunk in consumers]
+    if None in sizes or not in_client.isdisjoint(consumers) or sum(filter(None, sizes)) > resident_bytes():
+        return graph
+    operands, operand_of, inputs = list(graph.operands), list(graph.operand_of), list(graph.inputs)
+    known: dict[tuple[int, tuple[bool, ...]], int] = {}
+    eager = bytearray(len(graph))
+    for chunk in consumers:
+        swapped = tuple([source in first_of for source in inputs[chunk]])
+        pattern = operand_of[chunk], swapped
+        if pattern not in known:
+            known[pattern] = len(operands)
+            operands.append(
+                applied(operands[pattern[0]], tuple([mirrored if is_it else None for is_it in swapped]))
+            )
+        operand_of[chunk] = known[pattern]
+        inputs[chunk] = tuple([first_of.get(source, source) for source in inputs[chunk]])
+        eager[chunk] = all(swapped)
+    return renumbered(graph, operand_of, list(graph.literals), inputs, operands, eager)
+
+
+def _is_symmetric(operand: Operand) -> bool:
+    """Say whether an operand multiplies an input by the transpose of another, and does nothing else."""
+    if operand.input_count != 2 or operand.literal_count != 3 or len(operand.steps) != 3 or operand.in_client:
+        return False
+    transpose, product, total = operand.steps
+    functions = [operand.functions[step.function] for step in operand.steps]
+    summing = functions[2]
+    return (
+        functions[0] is np.transpose
+        and functions[1] is _matmul
+        and isinstance(summing, partial)
+        and summing.func is _chunk_sum
+        and not summing.args
+        and set(summing.keywords) <= {"dtype"}
+        and transpose.keywords == ("axes",)
+        and transpose.slots in ((0, 2), (1, 2))
+        and set(product.slots) == {5, 1 - transpose.slots[0]}
+        and not product.keywords
+        and total == (total.function, (6, 3, 4), ("axis", "keepdims"))
+    )
+
+
+def _mirrored(graph: ChunkGraph, symmetric: set[int], kept: set[int]) -> dict[int, int]:
+    """Return, of each product that mirrors an earlier one, that one."""
+    found: dict[int, int] = {}
+    seen: dict[tuple[int, int, int], int] = {}
+    for chunk, number in enumerate(graph.operand_of):
+        if number not in symmetric or chunk in kept or graph.literals[chunk] != _LITERALS:
+            continue
+        first, second = graph.inputs[chunk]
+        if not (_is_of_numbers(graph, first) and _is_of_numbers(graph, second)):
+            continue
+        mirror = seen.get((number, second, first))
+        if mirror is None or first == second:
+            seen[number, first, second] = chunk
+        else:
+            found[chunk] = mirror
+    return found
+
+
+def _is_of_numbers(graph: ChunkGraph, chunk: int) -> bool:
+    # Products of anything else need not be the same the other way round.
+    dtype, shape = graph.dtype_of(chunk), graph.shape_of(chunk)
+    return dtype is not None and dtype.kind in "biufc" and shape is not None and len(shape) == 2
+
+
+__all__ = ["mirror_products", "mirrored"]
