@@ -57,6 +57,9 @@ from dask_mars.store.persisted import PersistedChunk, PersistedNode, as_data, ho
 #: Literals at least this large become chunks of their own: stored once, shared by all that use them.
 LARGE_LITERAL_BYTES = 1 << 16
 
+#: Most steps of what Dask shares between blocks that become steps of each block's own program.
+_LONGEST_INLINED = 30
+
 _MISSING = object()
 
 # Literals that a legacy task may mean as keys: True is the key 1.
@@ -140,6 +143,8 @@ class Compiler:
         self._functions: dict[Any, Callable[..., Any]] = {}
         # What becomes of each callable that was met as a literal, by its id.
         self._callables: dict[int, Constant | None] = {}
+        # The constants that literals of subprograms are held as, by their ids.
+        self._held: dict[int, Constant] = {}
         # Functions made here, kept alive because programs are told apart by the ids of their functions.
         self._keep: list[Any] = []
 
@@ -275,11 +280,29 @@ class Compiler:
             # Met a second time: Dask shares this inner graph between blocks, so it becomes one function.
             shared = self._seen_inner[identity_of_inner] = self._subprogram(inner, outkey, inkeys)
         if shared is not None:
-            return program.step(shared, tuple(codes))
+            return self._emit_subprogram(program, shared, codes)
         self._seen_inner[identity_of_inner] = None
         self._keep.append(inner)
         inner_local = dict(zip(inkeys, codes, strict=False))
         return self._emit_inner(program, inner, outkey, inner_local)
+
+    def _emit_subprogram(self, program: Program, shared: Subprogram, codes: list[int]) -> int:
+        """Emit the steps of a subprogram, so that expressions are found in it, or the call of one that is long."""
+        operand = shared.operand
+        if type(shared) is not Subprogram or len(operand.steps) > _LONGEST_INLINED:
+            return program.step(shared, tuple(codes))
+        known = list(codes)
+        for value in shared.literals:
+            if _is_plain(value):
+                known.append(program.literal(value))
+                continue
+            # As one of the operand's it travels once, and not with every chunk.
+            held = self._held.setdefault(id(value), Constant(value))
+            known.append(program.step(held, ()))
+        for step in operand.steps:
+            taken = tuple([known[slot] for slot in step.slots])
+            known.append(program.step(operand.functions[step.function], taken, step.keywords))
+        return known[-1]
 
     def _emit_inner(self, program: Program, inner: Mapping[Key, Any], outkey: Key, local: dict[Key, int]) -> int:
         """Emit the tasks of an inner graph that its output needs, inputs before their users."""
@@ -477,6 +500,11 @@ class _KnownKeys:
 
     def __contains__(self, key: Any) -> bool:
         return key in self._dsk or key in self._layers
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind in _PLAIN or (kind is tuple and all(map(_is_plain, value)))
 
 
 def _unwrapped(node: GraphNode) -> GraphNode:
