@@ -184,7 +184,7 @@ def _graph_of_layers(
     if resident_bytes is not None and dask.config.get("dask-mars.expressions.reductions", True):
         graph = mirror_products(graph, resident_bytes, {graph.ids[key] for key in alone_keys})
     if workers is not None:
-        graph = _with_siblings(graph, workers, alone_keys)
+        graph = _with_siblings(graph, workers, alone_keys, 0 if resident_bytes is None else resident_bytes())
     if remaking is not None:
         graph = remake(graph, remaking, {graph.ids[key] for key in alone_keys})
     if fold_from is None:
@@ -192,11 +192,16 @@ def _graph_of_layers(
     return fold_initial(graph, fold_from, {graph.ids[key] for key in alone_keys})
 
 
-def _with_siblings(graph: ChunkGraph, workers: int, alone_keys: list[Key]) -> ChunkGraph:
-    """Join siblings, and compute what they alone need together with them."""
+def _with_siblings(graph: ChunkGraph, workers: int, alone_keys: list[Key], resident_bytes: int) -> ChunkGraph:
+    """Join siblings, and compute what they alone need together with them, where all workers have room for that."""
     fewest = _GROUPS_PER_WORKER * workers
     joined = join_siblings(graph, fewest, {graph.ids[key] for key in alone_keys})
     if joined is graph:
         return graph
     joined = compose(joined, join_slices, {joined.ids[key] for key in alone_keys})
-    return fold_initial(joined, fewest, {joined.ids[key] for key in alone_keys}, joined.joined_bytes.keys())
+    fitting = [
+        chunk
+        for chunk in joined.joined_bytes
+        if workers * sum([joined.declared_bytes(source) or 0 for source in joined.inputs[chunk]]) <= resident_bytes
+    ]
+    return fold_initial(joined, fewest, {joined.ids[key] for key in alone_keys}, fitting)

@@ -36,10 +36,11 @@ def values_of(graph: ChunkGraph) -> list[Any]:
     return [values[graph.keys[chunk]] for chunk in graph.outputs]
 
 
-def check(*collections: Any) -> ChunkGraph:
+def check(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
     """Prepare with siblings joined and without, compare the values, and return the graph with them."""
     dsk, wanted = handed_over(*collections)
-    apart, together = prepare(dsk, wanted), prepare(dsk, wanted, workers=2)
+    apart = prepare(dsk, wanted)
+    together = prepare(dsk, wanted, workers=2, resident_bytes=lambda: resident_bytes)
     ours, theirs = evaluate(together), evaluate(apart)
     for key in wanted:
         assert_identical(ours[key], theirs[key])
@@ -62,6 +63,15 @@ def test_quadratic_means_read_each_chunk_once():
     # Three rows of sums, and their counts are not declared.
     assert [graph.declared_bytes(chunk) for chunk in joined] == [3 * 20 * 8] * 8
     assert graph.shape_of(joined[0]) is None
+
+
+def test_what_two_workers_have_no_room_for_is_made_apart():
+    u, v = array(1), array(2)
+    needed = 2 * 2 * 10 * 20 * 8
+    for resident_bytes in (needed, needed - 1):
+        graph = check((u * u).mean(axis=0), (u * v).mean(axis=0), resident_bytes=resident_bytes)
+        inputs = {len(graph.inputs[chunk]) for chunk in joined_chunks(graph)}
+        assert inputs == ({0} if resident_bytes == needed else {2})
 
 
 def test_trees_are_put_together_side_by_side():
