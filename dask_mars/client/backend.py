@@ -18,12 +18,10 @@ from dask_mars.client.computation import Computation
 from dask_mars.engine.loop import Engine
 from dask_mars.graph.chunks import ChunkGraph, Key, Operand
 from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
-
-#: Of what the store keeps in memory, the part that may stay there for those that read pieces of it.
-_RESIDENT_SHARE = 4
 
 
 class GraphBackend(ABC):
@@ -165,7 +163,7 @@ class EngineBackend(GraphBackend):
         )
 
     def _resident_bytes(self) -> int:
-        return self._store_limit() // _RESIDENT_SHARE
+        return self._store_limit() // RESIDENT_SHARE
 
     def run(
         self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool

@@ -9,6 +9,9 @@ from dask.array.core import concatenate_shaped
 
 from dask_mars.optimize.layers import TaskCompiler
 
+#: Of what a store keeps in memory, the part that may stay there for those that read parts of it in place.
+RESIDENT_SHARE = 4
+
 
 class Residents:
     """What may stay in memory, for those that read parts of it in place.
@@ -72,4 +75,4 @@ class PartOperands:
         return operand
 
 
-__all__ = ["PartOperands", "Residents"]
+__all__ = ["RESIDENT_SHARE", "PartOperands", "Residents"]

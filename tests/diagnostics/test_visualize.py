@@ -55,7 +55,8 @@ def expression(*collections: Any) -> tuple[Any, list[Any]]:
 def graphs(*collections: Any) -> tuple[ChunkGraph, ChunkGraph]:
     """Return the chunk graph before and after composing."""
     found, keys = expression(*collections)
-    return prepare(found, keys, composed=False), prepare(found, keys)
+    after = prepare(found, keys, workers=2, resident_bytes=lambda: 1 << 30)
+    return prepare(found, keys, composed=False), after
 
 
 def pictures(*collections: Any, num_workers: int = 2) -> list[Picture]:

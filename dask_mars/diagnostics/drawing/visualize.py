@@ -15,6 +15,7 @@ from dask_mars.diagnostics.drawing.engines import choose_engine
 from dask_mars.diagnostics.drawing.picture import make_picture
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.policies.plugins import load_policy
 
@@ -92,7 +93,7 @@ def visualize(
     settings = config.settings(num_workers)
     load_policy(settings.policy)
     draw = choose_engine(engine)
-    before, after = _graphs(collections, traverse, optimize_graph)
+    before, after = _graphs(collections, traverse, optimize_graph, settings)
     wanted = _titled(before, after, composed)
     _check_size([graph for _, graph in wanted], limit)
     pictures = [
@@ -103,7 +104,9 @@ def visualize(
     return graphviz_to_file(draw(pictures, **attributes), path, format)
 
 
-def _graphs(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) -> tuple[ChunkGraph, ChunkGraph]:
+def _graphs(
+    collections: tuple[Any, ...], traverse: bool, optimize_graph: bool, settings: config.Settings
+) -> tuple[ChunkGraph, ChunkGraph]:
     """Return the graph of collections before and after composing."""
     found, _ = unpack_collections(*collections, traverse=traverse)
     if not found:
@@ -112,7 +115,14 @@ def _graphs(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) 
     expression = collections_to_expr(found, optimize_graph).optimize()
     keys = flatten(list(expression.__dask_keys__()))
     cache = dask.config.get("cache", None)
-    return prepare(expression, keys, composed=False, cache=cache), prepare(expression, keys, cache=cache)
+    after = prepare(
+        expression,
+        keys,
+        workers=settings.num_workers,
+        resident_bytes=lambda: settings.store_limit // RESIDENT_SHARE,
+        cache=cache,
+    )
+    return prepare(expression, keys, composed=False, cache=cache), after
 
 
 def _titled(before: ChunkGraph, after: ChunkGraph, composed: bool | str) -> list[tuple[str, ChunkGraph]]:
