@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
@@ -25,8 +26,14 @@ from dask_mars.optimize.programs import make_tuple
 _MOST_INPUTS, _MOST_GROUPS = 4, 8
 #: What is read is at least so many times as large as what the reductions make of it.
 _SHARE = 4
+#: Chunks that read less are read soon enough.
+_FEWEST_BYTES = 1 << 18
 #: The packages whose functions are known to be reductions, where results are small.
 _PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
+
+
+#: Returns the declared bytes of a chunk.
+SizeOf = Callable[[int], "int | None"]
 
 
 class _Group(NamedTuple):
@@ -69,7 +76,8 @@ def join_siblings(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] =
 def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
     """Return the groups of at least two reductions that could be joined."""
     uses = count_uses(graph)
-    candidates = _candidates(graph, uses, unmergeable)
+    size_of = cache(graph.declared_bytes)
+    candidates = _candidates(graph, uses, unmergeable, size_of)
     if len(candidates) < 2:
         return []
     levels = _levels(graph.inputs)
@@ -83,7 +91,7 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
             # What is of one level cannot need each other, whatever else is joined.
             if not inputs <= group.inputs or levels[group.members[0]] != levels[chunk]:
                 continue
-            if _is_room(graph, group, chunk):
+            if _is_room(graph, group, chunk, size_of):
                 group.members.append(chunk)
                 break
         else:
@@ -97,20 +105,27 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
     return found
 
 
-def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int]) -> list[int]:
+def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int], size_of: SizeOf) -> list[int]:
     """Return the reductions that share an input with others."""
     reducing = [_is_reduction(operand) for operand in graph.operands]
     if not any(reducing):
         return []
     kept = fixed_chunks(graph).union(unmergeable, graph.outputs)
     found = []
+    looked_at = bytearray(len(reducing))
     for chunk, (number, sources) in enumerate(zip(graph.operand_of, graph.inputs, strict=True)):
-        if number == DATA or not reducing[number] or not 0 < len(sources) <= _MOST_INPUTS or chunk in kept:
+        if number == DATA or not reducing[number] or not 0 < len(sources) <= _MOST_INPUTS:
             continue
-        if max([uses[source] for source in sources]) < 2:
+        if max([uses[source] for source in sources]) < 2 or chunk in kept:
             continue
-        size = graph.declared_bytes(chunk)
-        if size is not None and _SHARE * size <= _read_bytes(graph, sources):
+        if not looked_at[number]:
+            # The first stands for all: a look at each would take longer than it could save.
+            looked_at[number] = 1
+            if _total(size_of, set(sources)) < _FEWEST_BYTES:
+                reducing[number] = False
+                continue
+        size = size_of(chunk)
+        if size is not None and _SHARE * size <= _total(size_of, set(sources)):
             found.append(chunk)
     in_client = graph.in_client | graph.chunks_for_client()
     if found and in_client:
@@ -129,20 +144,16 @@ def _is_reduction(operand: Operand) -> bool:
     return str(getattr(function, "__module__", None)).startswith(_PACKAGES)
 
 
-def _read_bytes(graph: ChunkGraph, sources: Sequence[int]) -> int:
-    return sum([graph.declared_bytes(source) or 0 for source in set(sources)])
-
-
-def _is_room(graph: ChunkGraph, group: _Group, chunk: int) -> bool:
+def _is_room(graph: ChunkGraph, group: _Group, chunk: int, size_of: SizeOf) -> bool:
     """Say whether one more is neither too many steps nor too many bytes of results."""
     members = [*group.members, chunk]
     if sum([len(graph.operands[graph.operand_of[member]].steps) for member in members]) > LONGEST:
         return False
-    return _SHARE * _result_bytes(graph, members) <= _read_bytes(graph, tuple(group.inputs))
+    return _SHARE * _total(size_of, members) <= _total(size_of, group.inputs)
 
 
-def _result_bytes(graph: ChunkGraph, members: Sequence[int]) -> int:
-    return sum([graph.declared_bytes(member) or 0 for member in members])
+def _total(size_of: SizeOf, chunks: Iterable[int]) -> int:
+    return sum([size_of(chunk) or 0 for chunk in chunks])
 
 
 def _levels(inputs: Sequence[Sequence[int]]) -> list[int]:
@@ -197,7 +208,7 @@ def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
             operands.append(_fuse([(operands[number], at) for number, at in members], len(together)))
         literals[last] = tuple([literal for member in group.members for literal in literals[member]])
         operand_of[last], inputs[last] = fused[members], together
-        joined_bytes[last] = _result_bytes(graph, group.members)
+        joined_bytes[last] = _total(graph.declared_bytes, group.members)
         for member in others:
             inputs[member] = ()
     return renumbered(graph, operand_of, literals, inputs, operands, eager, joined_bytes)

@@ -11,11 +11,18 @@ import pytest
 from symbolic import assert_identical, evaluate, function_names
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.optimize import siblings
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.prepare import prepare
 from dask_mars.optimize.siblings import join_siblings
 from studies.graphs import handed_over
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Join reductions of chunks of a few elements, too."""
+    monkeypatch.setattr(siblings, "_FEWEST_BYTES", 1)
 
 
 def array(seed: int, shape: Any = (80, 20), chunks: Any = (10, 20)) -> Any:
@@ -113,6 +120,12 @@ def test_only_what_is_small_beside_its_source():
     narrow = array(1, (80, 2), (10, 2))
     assert joined_chunks(check(narrow.sum(axis=0), narrow.max(axis=0)))
     assert not joined_chunks(check(narrow.sum(axis=1), narrow.max(axis=1)))
+
+
+def test_small_chunks_are_left_alone(monkeypatch):
+    monkeypatch.setattr(siblings, "_FEWEST_BYTES", 10 * 20 * 8 + 1)
+    x = array(1)
+    assert not joined_chunks(check(x.sum(), x.max()))
 
 
 def test_wanted_and_annotated_chunks_stay_as_they_are():
