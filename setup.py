@@ -9,6 +9,7 @@ from setuptools.command.build_ext import build_ext
 #: What is lost without each extension.
 WITHOUT = {
     "dask_mars.store._arena": "results are copied into shared memory instead of being made there",
+    "dask_mars.expressions._native": "elementwise chains are evaluated by more calls of NumPy's functions",
     "dask_mars.expressions._pcg64": "random numbers take as long as NumPy takes for them",
 }
 
@@ -48,6 +49,15 @@ setup(
             include_dirs=[numpy.get_include()],
             # Products and sums are rounded one after the other, as NumPy rounds them.
             extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"],
+            optional=True,
+        ),
+        Extension(
+            "dask_mars.expressions._native",
+            ["dask_mars/expressions/_native.c", "dask_mars/expressions/_loops.c"],
+            depends=["dask_mars/expressions/_loops.h"],
+            include_dirs=[numpy.get_include()],
+            # Casts are vectorised from -O3 on.
+            extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden"],
             optional=True,
         ),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from dask_mars.expressions import numexprs
 from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import Bound, Elementwise, Reduction, Unsupported
+from dask_mars.expressions.native import Chain, NativePlan, Reduced
 from dask_mars.expressions.tiling import on_grid, tile_index, tiles
 from dask_mars.graph.chunks import Operand
 
@@ -66,12 +68,14 @@ class EvaluationPlan:
         Whether the arrays are in Fortran order, and seen with their axes reversed.
     flat : bool
         Whether they are seen as one row of elements.
-    whole : tuple of int
-        The shape as it is seen.
     bound, slots : dict
         Of each elementwise step: its function for these types, and the slots of its arguments.
     before : list of int
         Slots that are computed before the tiles.
+    native : NativePlan or None
+        All that is done at once, if it can be; what follows is then there after `cut_into_tiles` alone.
+    whole : tuple of int
+        The shape as it is seen.
     tiles, arrays
         The tiles, and of each array that they are read from the index of each tile in it.
     draws : list of int
@@ -125,21 +129,50 @@ class EvaluationPlan:
         self.transposed = self._layout(values)
         self.reductions = self._prepare_reductions(program, reductions, values)
         self.flat = self._can_be_flat(values)
+        tiled = self._tiled = [slot for slot in self.bound if self.shapes[slot] == self.shape]
+        self.before = [slot for slot in self.bound if slot not in set(tiled)]
+        if not tiled and not self.draws:
+            raise Unsupported
+        self._roots = sorted(
+            {slot for slot in self.outputs if slot in self.bound} & set(tiled)
+            | {r.source for r in self.reductions}
+        )
+        self.written = [slot for slot in self._roots if slot in self.outputs]
+        self._evaluator = evaluator
+        self.native: NativePlan | None = None
+        if evaluator == "auto" and not self.draws:
+            with suppress(Unsupported):
+                self.native = NativePlan(self._chain(tiled, values))
+        if self.native is None:
+            self.cut_into_tiles()
+
+    def _chain(self, tiled: list[int], values: tuple[Any, ...]) -> Chain:
+        return Chain(
+            self.shape,
+            self.transposed,
+            self.types,
+            self.shapes,
+            {slot: (self.bound[slot], self.slots[slot]) for slot in tiled},
+            self.written,
+            [Reduced(r.slot, r.source, r.reduction.ufunc, r.shape, r.dtype) for r in self.reductions],
+            values,
+        )
+
+    def cut_into_tiles(self) -> None:
+        """Plan the evaluation tile by tile, by NumPy's functions or numexpr."""
         whole = (int(np.prod(self.shape)),) if self.flat else self.oriented(self.shape)
         self.whole = whole
         tiled_types = [bound.dtype for bound in self.bound.values()]
         largest = max(dtype.itemsize for dtype in [*tiled_types, *[self.types[slot] for slot in self.draws]])
         self.tiles = tiles(whole, max(1, TILE_BYTES // largest))
-        tiled = [slot for slot in self.bound if self.shapes[slot] == self.shape]
-        if any(self.bound[slot].positional for slot in tiled) and not on_grid(whole, self.tiles[0]):
-            raise Unsupported
-        self.before = [slot for slot in self.bound if slot not in set(tiled)]
-        if not tiled and not self.draws:
+        if any(self.bound[slot].positional for slot in self._tiled) and not on_grid(whole, self.tiles[0]):
             raise Unsupported
         self.arrays = {
-            slot: [tile_index(tile, shape, whole) for tile in self.tiles] for slot, shape in self._read(tiled)
+            slot: [tile_index(tile, shape, whole) for tile in self.tiles]
+            for slot, shape in self._read(self._tiled)
         }
-        self._kernel(tiled, evaluator)
+        self._kernel(self._tiled, self._evaluator)
+        self.native = None
 
     def _resolve(
         self, program: Operand, known: Sequence[Elementwise | Reduction], values: tuple[Any, ...]
@@ -250,11 +283,7 @@ class EvaluationPlan:
 
     def _kernel(self, tiled: list[int], evaluator: str) -> None:
         """Decide how a tile is computed, and into which buffers."""
-        roots = sorted(
-            {slot for slot in self.outputs if slot in self.bound} & set(tiled)
-            | {r.source for r in self.reductions}
-        )
-        self.written = [slot for slot in roots if slot in self.outputs]
+        roots = self._roots
         self.compiled: numexprs.CompiledTile | None = None
         compiled = None
         if len(roots) == 1 and roots[0] in self.bound and evaluator != "tiled":

@@ -16,13 +16,11 @@ def run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> Any:
     """Evaluate, with floating point errors raised that NumPy would warn of or raise."""
     errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
     with np.errstate(**errors):  # type: ignore[arg-type]
-        if plan.compiled is not None:
-            plan.compiled.watch(errors)
-        results = _run(plan, inputs)
+        results = _run(plan, inputs, errors)
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> list[Any]:
+def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) -> list[Any]:
     values: list[Any] = [*inputs, *[None] * (len(plan.bound) + len(plan.reductions))]
     # Tiles are consecutive, as random numbers are.
     drawing = [(slot, inputs[slot].begin()) for slot in plan.draws]
@@ -37,7 +35,26 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> list[Any]:
             bound.call(*arguments, out=values[slot])
         else:
             values[slot] = bound.call(*arguments)
-    hoisted = {slot: values[slot] for slot in plan.before}
+    results = {slot: values[slot] for slot in plan.before}
+    native = plan.native
+    done = None if native is None else native.run(values, errors)
+    if done is None:
+        if native is not None:
+            plan.cut_into_tiles()
+        done = _run_tiles(plan, values, errors)
+    written, totals = done
+    results.update(written)
+    for reducing in plan.reductions:
+        results[reducing.slot] = _finish(plan, reducing, totals[reducing.slot])
+    return [results[slot] for slot in plan.outputs]
+
+
+def _run_tiles(
+    plan: EvaluationPlan, values: list[Any], errors: dict[str, str]
+) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Compute what is written, and the totals of reductions, by slot."""
+    if plan.compiled is not None:
+        plan.compiled.watch(errors)
     reading = [(slot, _orient(plan, values[slot]), indices) for slot, indices in plan.arrays.items()]
     written = {slot: np.empty(plan.whole, plan.types[slot]) for slot in plan.written}
     totals = {
@@ -64,10 +81,13 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> list[Any]:
         _call(plan, tile, values, written)
         for reducing in plan.reductions:
             _reduce(plan, reducing, tile, values[reducing.source], totals[reducing.slot])
-    results = {**hoisted, **{slot: _restore(plan, array) for slot, array in written.items()}}
-    for reducing in plan.reductions:
-        results[reducing.slot] = _finish(plan, reducing, totals[reducing.slot])
-    return [results[slot] for slot in plan.outputs]
+    return (
+        {slot: _restore(plan, array) for slot, array in written.items()},
+        {
+            reducing.slot: total.reshape(reducing.shape) if plan.flat else total.T if plan.transposed else total
+            for reducing, total in zip(plan.reductions, totals.values(), strict=True)
+        },
+    )
 
 
 def _call(plan: EvaluationPlan, tile: Tile, values: list[Any], written: dict[int, Any]) -> None:
@@ -109,10 +129,6 @@ def _reduce(plan: EvaluationPlan, reducing: Reducing, tile: Tile, values: Any, t
 
 
 def _finish(plan: EvaluationPlan, reducing: Reducing, total: Any) -> Any:
-    if plan.flat:
-        total = total.reshape(reducing.shape)
-    elif plan.transposed:
-        total = total.T
     if not reducing.keepdims:
         axes = {axis for axis, length in enumerate(reducing.shape) if axis in _reduced_axes(plan, reducing)}
         total = total.reshape([length for axis, length in enumerate(reducing.shape) if axis not in axes])

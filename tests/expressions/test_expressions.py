@@ -18,7 +18,7 @@ from dask.array import reductions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_mars.expressions import evaluate, numexprs, planning
+from dask_mars.expressions import evaluate, native, numexprs, planning
 from dask_mars.expressions.costs import costs
 from dask_mars.expressions.evaluate import RegionFunction
 from dask_mars.expressions.functions import elementwise
@@ -37,6 +37,8 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut arrays of a few elements into tiles, which the default leaves as they are."""
     monkeypatch.setattr(evaluate, "SMALL", 1)
     monkeypatch.setattr(planning, "TILE_BYTES", 512)
+    monkeypatch.setattr(native, "LEAST_BLOCK", GRID)
+    monkeypatch.setattr(native, "MOST_BLOCK", GRID)
 
 
 def program(inputs: int, *steps: tuple[Any, ...]) -> Operand:
@@ -352,6 +354,7 @@ def test_numexpr_is_used_where_it_is_asked_for() -> None:
 
 
 def test_numexpr_is_chosen_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "AVAILABLE", False)
     chain = program(3, (operator.mul, (0, 1)), (operator.add, (3, 2)))
     for tiled_ns, wanted in ((5.0, True), (0.1, False)):
         monkeypatch.setattr(numexprs, "costs", lambda ns=tiled_ns: {"multiply-d": (ns, 0.5), "add-d": (ns, 0.5)})

@@ -1,0 +1,26 @@
+from typing import Any
+
+import numpy as np
+
+POSITIONAL: int
+CAST_BEFORE: int
+REDUCTION: int
+DIVIDE: int
+OVER: int
+UNDER: int
+INVALID: int
+
+class Program:
+    def __init__(
+        self,
+        steps: tuple[tuple[Any, tuple[int, ...], int], ...],
+        array_items: tuple[int, ...],
+        buffer_items: tuple[int, ...],
+        shape: tuple[int, ...],
+        reversed: bool,
+        block: int,
+    ) -> None: ...
+    def run(self, watched: int, /, *arrays: np.ndarray[Any, Any]) -> bool: ...
+
+def cast(source: str, target: str, /) -> Any | None: ...
+def select(item_bytes: int, /) -> Any | None: ...

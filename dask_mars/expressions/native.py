@@ -1,0 +1,356 @@
+"""Plans as native programs: NumPy's own inner loops, called from C for blocks that stay in the first-level cache.
+
+The loops are those that `numpy.ufunc._get_strided_loop` hands out, which is documented for this use. Casts and
+`where`, for which there is none, have loops of our own (`_loops.c`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dask_mars.expressions.functions import Bound, Unsupported
+
+try:
+    from dask_mars.expressions import _native
+except ImportError:
+    AVAILABLE = False
+else:
+    AVAILABLE = hasattr(np.ufunc, "_get_strided_loop")
+
+#: Bytes that the buffers of one block may take: about half of a first-level cache, the arrays need the other.
+CACHE_BYTES = 1 << 14
+#: Elements of a block. Shorter ones cost more calls than they save.
+LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
+
+
+class Chain(NamedTuple):
+    """What is to be computed, in slots as `EvaluationPlan` numbers them.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        That of every step's result.
+    transposed : bool
+        Whether the arrays are in Fortran order.
+    types, shapes : mapping
+        Of each slot.
+    steps : mapping
+        By slot, in order: the function, and the slots of its arguments.
+    written : list of int
+        Slots whose results are returned.
+    reductions : list of Reduced
+        What is reduced.
+    values : tuple
+        The inputs, of which exponents count.
+    """
+
+    shape: tuple[int, ...]
+    transposed: bool
+    types: Mapping[int, Any]
+    shapes: Mapping[int, tuple[int, ...]]
+    steps: Mapping[int, tuple[Bound, tuple[int, ...]]]
+    written: Sequence[int]
+    reductions: Sequence[Reduced]
+    values: tuple[Any, ...]
+
+
+class Reduced(NamedTuple):
+    """A reduction: its slot and that of what is reduced, and the shape of the result with all axes kept."""
+
+    slot: int
+    source: int
+    ufunc: np.ufunc
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class _Read(NamedTuple):
+    """An array that blocks are read from: a slot's value."""
+
+    slot: int
+    #: What it has to be converted to, or None.
+    dtype: np.dtype[Any] | None
+
+
+class _Written(NamedTuple):
+    """An array for the result of a slot."""
+
+    slot: int
+    dtype: np.dtype[Any]
+
+
+class _Total(NamedTuple):
+    """An array for what is reduced, and what its elements begin with."""
+
+    reduced: Reduced
+    initial: np.ndarray[Any, Any]
+
+
+_Array: TypeAlias = _Read | _Written | _Total | np.ndarray[Any, Any]
+
+
+class _Step(NamedTuple):
+    loop: Any
+    #: References to arrays, or below zero to buffers. The last one is written, of reductions the first.
+    references: tuple[int, ...]
+    flags: int
+
+
+class NativePlan:
+    """A chain as a native program.
+
+    Parameters
+    ----------
+    chain : Chain
+        What is to be computed.
+
+    Raises
+    ------
+    Unsupported
+        A step, with these types, has no loop that can be called so.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        if not AVAILABLE:
+            raise Unsupported
+        builder = _Builder(chain)
+        steps, buffer_items = _share_buffers(builder.steps, builder.buffers)
+        block = MOST_BLOCK
+        while block > LEAST_BLOCK and block * sum(buffer_items) > CACHE_BYTES:
+            block //= 2
+        self._shape = chain.shape
+        self._order: Literal["C", "F"] = "F" if chain.transposed else "C"
+        self._arrays = builder.arrays
+        try:
+            self._program = _native.Program(
+                tuple([tuple(step) for step in steps]),
+                tuple(builder.items),
+                buffer_items,
+                chain.shape[::-1] if chain.transposed else chain.shape,
+                chain.transposed,
+                block,
+            )
+        except ValueError:
+            # A loop that needs Python, or more of something than there may be.
+            raise Unsupported from None
+
+    def run(self, values: list[Any], errors: dict[str, str]) -> tuple[dict[int, Any], dict[int, Any]] | None:
+        """Compute what is written, and the totals of reductions, by slot; None if it has to be done otherwise.
+
+        Parameters
+        ----------
+        values : list
+            By slot: the inputs, and what has been computed before.
+        errors : dict
+            Which floating point errors are raised, and which ignored.
+        """
+        written: dict[int, Any] = {}
+        totals: dict[int, Any] = {}
+        arrays = []
+        for kind in self._arrays:
+            if type(kind) is _Read:
+                value = values[kind.slot]
+                arrays.append(value if kind.dtype is None else np.asarray(value, kind.dtype))
+            elif type(kind) is _Written:
+                written[kind.slot] = np.empty(self._shape, kind.dtype, self._order)
+                arrays.append(written[kind.slot])
+            elif type(kind) is _Total:
+                total = totals[kind.reduced.slot] = np.empty(kind.reduced.shape, kind.reduced.dtype)
+                total.fill(kind.initial)
+                arrays.append(total)
+            else:
+                arrays.append(kind)
+        watched = 0
+        for name, flag in _FLAGS.items():
+            if errors[name] != "ignore":
+                watched |= flag
+        return (written, totals) if self._program.run(watched, *arrays) else None
+
+
+class _Builder:
+    """Lists the steps of a program, and what they read and write."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self.steps: list[_Step] = []
+        self.arrays: list[_Array] = []
+        #: Sizes of the arrays' items.
+        self.items: list[int] = []
+        self.buffers: list[np.dtype[Any]] = []
+        self._places: dict[tuple[int, Any], int] = {}
+        for slot, (bound, sources) in chain.steps.items():
+            self._add(slot, bound, sources)
+        for reduced in chain.reductions:
+            self._add_reduction(reduced)
+
+    def _add(self, slot: int, bound: Bound, sources: tuple[int, ...]) -> None:
+        """Add a step, and the casts that it needs."""
+        chain = self._chain
+        loop, dtypes = self._loop(bound, sources)
+        # A short cut for a power has no exponent.
+        arguments = list(zip(sources[: len(dtypes)], dtypes, strict=True))
+        references = tuple([self._value(source, dtype) for source, dtype in arguments])
+        flags = 0
+        if bound.positional:
+            flags = _native.POSITIONAL
+            if any(chain.types[source] != dtype for source, dtype in arguments if chain.shapes[source]):
+                # NumPy casts through buffers, whose ends are seen in the groups of elements.
+                flags |= _native.CAST_BEFORE
+        if slot in chain.written:
+            result = self._array(_Written(slot, bound.dtype), bound.dtype)
+        else:
+            result = self._buffer(bound.dtype)
+        self._places[slot, bound.dtype] = result
+        self.steps.append(_Step(loop, (*references, result), flags))
+
+    def _add_reduction(self, reduced: Reduced) -> None:
+        dtype = reduced.dtype
+        initial = np.array(_initial(reduced.ufunc, dtype), dtype)
+        dtypes, loop = _inner_loop(reduced.ufunc, (None, dtype, None), reduction=True)
+        if set(dtypes) != {dtype}:
+            raise Unsupported
+        source = self._value(reduced.source, dtype)
+        total = self._array(_Total(reduced, initial), dtype)
+        self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), _native.REDUCTION))
+
+    def _loop(self, bound: Bound, sources: tuple[int, ...]) -> tuple[Any, tuple[np.dtype[Any], ...]]:
+        """Return a step's inner loop, and what it wants its arguments to be."""
+        types = [self._chain.types[source] for source in sources]
+        if bound.name == "astype":
+            return _cast(types[0], bound.dtype), (types[0],)
+        if bound.name == "where":
+            return _native.select(bound.dtype.itemsize), (types[0], bound.dtype, bound.dtype)
+        ufunc: Any = bound.call
+        if bound.name == "power":
+            ufunc = self._power(types, sources[1])
+        elif bound.name == "clip":
+            ufunc = _CLIP
+        dtypes, loop = _inner_loop(ufunc, (*types[: ufunc.nin], None))
+        if dtypes[-1] != bound.dtype:
+            raise Unsupported
+        return loop, dtypes[:-1]
+
+    def _power(self, types: list[Any], exponent: int) -> np.ufunc:
+        """Return the ufunc that NumPy's operator comes to."""
+        if self._chain.shapes[exponent]:
+            return np.power
+        value = self._chain.values[exponent]
+        if not isinstance(types[0], np.dtype) or type(value) not in (int, float):
+            raise Unsupported
+        if types[0].kind in "iu" and type(value) is int:
+            return np.square if value == 2 else np.power
+        # For these NumPy has short cuts, not the same ones in all versions.
+        if value not in (-1, 0, 0.5, 1, 2):
+            return np.power
+        if value == 0.5 and types[0].kind == "f":
+            return _square_root(types[0])
+        raise Unsupported
+
+    def _value(self, slot: int, dtype: np.dtype[Any]) -> int:
+        """Return a reference to a slot's value as it is wanted."""
+        place = self._places.get((slot, dtype))
+        if place is not None:
+            return place
+        own, shape = self._chain.types[slot], self._chain.shapes[slot]
+        if own != dtype and shape == self._chain.shape:
+            source = self._value(slot, own)
+            place = self._buffer(dtype)
+            self.steps.append(_Step(_cast(own, dtype), (source, place), 0))
+        else:
+            plain = own == dtype and shape != ()
+            place = self._array(_Read(slot, None if plain else dtype), dtype)
+        self._places[slot, dtype] = place
+        return place
+
+    def _array(self, kind: _Array, dtype: np.dtype[Any]) -> int:
+        self.arrays.append(kind)
+        self.items.append(dtype.itemsize)
+        return len(self.arrays) - 1
+
+    def _buffer(self, dtype: np.dtype[Any]) -> int:
+        self.buffers.append(dtype)
+        return -len(self.buffers)
+
+
+def _share_buffers(steps: list[_Step], dtypes: list[np.dtype[Any]]) -> tuple[list[_Step], tuple[int, ...]]:
+    """Have results that are needed at different times share buffers; return the steps, and sizes of the items."""
+    last_use: dict[int, int] = {}
+    for number, step in enumerate(steps):
+        for reference in step.references:
+            last_use[reference] = number
+    shared: dict[int, int] = {}
+    items: list[int] = []
+    free: dict[np.dtype[Any], list[int]] = {}
+    changed = []
+    for number, step in enumerate(steps):
+        # A loop may write over an argument of the type of its result.
+        for reference in set(step.references):
+            if reference in shared and last_use[reference] == number:
+                free.setdefault(dtypes[-1 - reference], []).append(shared[reference])
+        for reference in step.references:
+            if reference < 0 and reference not in shared:
+                dtype = dtypes[-1 - reference]
+                available = free.get(dtype)
+                if available:
+                    shared[reference] = available.pop()
+                else:
+                    items.append(dtype.itemsize)
+                    shared[reference] = -len(items)
+        references = tuple([shared.get(reference, reference) for reference in step.references])
+        changed.append(_Step(step.loop, references, step.flags))
+    return changed, tuple(items)
+
+
+def _inner_loop(ufunc: Any, types: tuple[Any, ...], reduction: bool = False) -> tuple[tuple[Any, ...], Any]:
+    """Return what dtypes NumPy takes for these types, and the loop for them."""
+    dtypes, loop = ufunc._resolve_dtypes_and_context(types, reduction=reduction)
+    ufunc._get_strided_loop(loop)
+    return dtypes, loop
+
+
+def _cast(own: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
+    loop = _native.cast(own.char, dtype.char)
+    if loop is None:
+        raise Unsupported
+    return loop
+
+
+@cache
+def _square_root(dtype: np.dtype[Any]) -> np.ufunc:
+    """Return what `** 0.5` is: the power of zero with a sign has none, but its root has."""
+    (zero,) = np.array([-0.0], dtype) ** 0.5
+    return np.sqrt if np.signbit(zero) else np.power
+
+
+def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
+    """Return what a reduction can begin with, without a trace in the result."""
+    if ufunc is np.add:
+        if dtype.char == "e":
+            # Each block's sum would be rounded.
+            raise Unsupported
+        # Of nothing but zeros below zero NumPy's versions have different sums.
+        return ufunc.reduce(np.full(1, complex(-0.0, -0.0) if dtype.kind == "c" else -0.0).astype(dtype))
+    if ufunc in (np.logical_or, np.logical_and):
+        return ufunc.identity
+    largest = ufunc is np.minimum
+    if dtype.kind == "b":
+        return largest
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.max if largest else limits.min
+    if dtype.kind == "f":
+        return np.inf if largest else -np.inf
+    raise Unsupported
+
+
+#: What `numpy.clip` calls.
+_CLIP: Any = np.clip if not AVAILABLE else np._core.umath.clip  # type: ignore[attr-defined]
+_FLAGS = (
+    {"divide": _native.DIVIDE, "over": _native.OVER, "under": _native.UNDER, "invalid": _native.INVALID}
+    if AVAILABLE
+    else {}
+)
