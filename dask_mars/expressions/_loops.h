@@ -28,6 +28,9 @@ struct loop {
 /* The loop that casts, or NULL if there is none. Types are given by NumPy's characters. */
 const struct loop *cast_loop(char from, char to);
 
+/* The loop that copies items of a size, or NULL. */
+const struct loop *copy_loop(npy_intp item_bytes);
+
 /* The loop of `where(condition, x, y)` for items of a size, or NULL. */
 const struct loop *select_loop(npy_intp item_bytes);
 
