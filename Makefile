@@ -4,7 +4,9 @@ VENV ?= .venv
 
 STRESS = tests/heap_stress.c dask_mars/store/_heap.c
 STRESS_STREAMS = tests/streams_stress.c dask_mars/expressions/_streams.c
+BLOCKS_STRESS = tests/blocks_stress.c dask_mars/expressions/_blocks.c dask_mars/expressions/_loops.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
+INCLUDES = import numpy, sysconfig; print("-I" + numpy.get_include(), "-I" + sysconfig.get_paths()["include"])
 
 .PHONY: check lint test stress soak clients clients-short fuzz benchmarks
 
@@ -37,6 +39,11 @@ stress: $(VENV)/installed
 	$(CC) $(STRESS_FLAGS) $(STRESS) -o build/stress
 	valgrind -q --error-exitcode=3 build/stress 3000
 	valgrind -q --tool=helgrind --error-exitcode=3 build/stress 2000
+	for sanitizer in address,undefined thread; do \
+		$(CC) $(STRESS_FLAGS) -fsanitize=$$sanitizer -fno-sanitize-recover=all \
+			$$($(VENV)/bin/python -c '$(INCLUDES)') $(BLOCKS_STRESS) -lm -o build/stress-blocks \
+		&& build/stress-blocks 20000 || exit 1; \
+	done
 
 # Random work under random troubles: half an hour. A short form of it is among the tests.
 soak: $(VENV)/installed

@@ -214,10 +214,15 @@ static char *take(char **memory, size_t *bytes, npy_intp wanted)
     return taken;
 }
 
-/* Say whether a step may change the array that one of its arguments is. */
-static int is_written(const struct step *step, int place)
+/* Say whether any step writes an array. */
+static int is_written(const struct program *program, npy_intp array)
 {
-    return place == (step->flags & REDUCTION ? 0 : step->arguments - 1);
+    for (npy_intp number = 0; number < program->step_count; number++) {
+        const struct step *step = &program->steps[number];
+        if (step->references[step->flags & REDUCTION ? 0 : step->arguments - 1] == array)
+            return 1;
+    }
+    return 0;
 }
 
 /* Lay out buffers, and bind the arguments of all steps to them and to arrays; 0 if that cannot be. Without memory the
@@ -235,8 +240,9 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
         const struct layout *layout = &run->layouts[number];
         flat &= layout->axes == 1;
         *gathered = (struct gathered){.item = program->array_items[number]};
-        npy_intp elements = gathered_elements(program, layout, &gathered->period);
-        if (elements) {
+        npy_intp period, elements = gathered_elements(program, layout, &period);
+        if (elements && !is_written(program, number)) {
+            gathered->period = period;
             gathered->cursor = start_of(&arrays[number], layout);
             gathered->block = gathered->buffer = take(&memory, bytes, elements * gathered->item);
         }
@@ -260,7 +266,7 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
             /* Where an array is in several runs, or walked backwards, NumPy's groups may begin anywhere. */
             if (step->flags & POSITIONAL && (layout->axes > 1 || layout->strides[0] < 0))
                 return 0;
-            if (gathered->buffer && !is_written(step, place)) {
+            if (gathered->buffer) {
                 argument->cursor = (struct cursor){NULL, gathered->item, NPY_MAX_INTP, NULL, {0}};
                 argument->gathered = gathered;
                 continue;

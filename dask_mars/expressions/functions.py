@@ -136,8 +136,9 @@ class _Power:
         base, exponent = types
         if getattr(base, "kind", "") == "b":
             raise Unsupported
-        short_cut = (exponent is int or exponent is float) and values[1] == 2
-        if short_cut and isinstance(base, np.dtype) and base.kind in "fc":
+        # To a complex number NumPy's versions do not agree on what ``2.0`` means.
+        short_cut = exponent in (int, float) if getattr(base, "kind", "") == "f" else exponent is int
+        if short_cut and values[1] == 2 and isinstance(base, np.dtype) and base.kind in "fc":
             return Bound("square", base, np.square, True, True, False, (0,))
         dtype = np.power.resolve_dtypes((base, exponent, None))[-1]
         return Bound("power", dtype, operator.pow, False, False, True, (0, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -118,8 +119,9 @@ class EvaluationPlan:
         self.bound: dict[int, Bound] = {}
         self.slots: dict[int, tuple[int, ...]] = {}
         reductions = self._resolve(program, known, values)
-        self.shape = max(self.shapes.values(), key=lambda shape: (len(shape), int(np.prod(shape))))
-        if any(np.broadcast_shapes(shape, self.shape) != self.shape for shape in self.shapes.values()):
+        shapes = set(self.shapes.values())
+        self.shape = max(shapes, key=lambda shape: (len(shape), math.prod(shape)))
+        if any(np.broadcast_shapes(shape, self.shape) != self.shape for shape in shapes):
             raise Unsupported
         self.draws = [
             slot
@@ -160,7 +162,7 @@ class EvaluationPlan:
 
     def cut_into_tiles(self) -> None:
         """Plan the evaluation tile by tile, by NumPy's functions or numexpr."""
-        whole = (int(np.prod(self.shape)),) if self.flat else self.oriented(self.shape)
+        whole = (math.prod(self.shape),) if self.flat else self.oriented(self.shape)
         self.whole = whole
         tiled_types = [bound.dtype for bound in self.bound.values()]
         largest = max(dtype.itemsize for dtype in [*tiled_types, *[self.types[slot] for slot in self.draws]])
@@ -192,7 +194,8 @@ class EvaluationPlan:
             self.bound[slot] = bound
             self.slots[slot] = tuple([step.slots[position] for position in bound.arguments])
             self.types[slot] = bound.dtype
-            self.shapes[slot] = np.broadcast_shapes(*[self.shapes[source] for source in self.slots[slot]])
+            shapes = {self.shapes[source] for source in self.slots[slot]} - {()}
+            self.shapes[slot] = next(iter(shapes)) if len(shapes) == 1 else np.broadcast_shapes(*shapes)
             if not self.shapes[slot]:
                 # Numbers, Python's and NumPy's, have rules and warnings of their own.
                 raise Unsupported
@@ -255,7 +258,7 @@ class EvaluationPlan:
                 flags = values[slot].flags
                 if not (flags.f_contiguous if self.transposed else flags.c_contiguous):
                     return False
-            elif int(np.prod(shape)) != 1:
+            elif math.prod(shape) != 1:
                 return False
         return True
 

@@ -1,0 +1,264 @@
+/* Random programs over random arrays, several threads at once, compared with a walk element by element.
+ *
+ * Built with the sanitizers by tests and by `make stress`. All values are small whole numbers, so that sums come out
+ * the same in any order. */
+
+#include "../dask_mars/expressions/_blocks.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS 3
+#define MOST_ARRAYS 12
+#define MOST_STEPS 8
+#define MOST_AXES 5
+
+static void check(int condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "failed: %s\n", what);
+        abort();
+    }
+}
+
+static uint64_t next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static int below(uint64_t *state, int limit)
+{
+    return (int)(next(state) >> 33) % limit;
+}
+
+/* -- loops ------------------------------------------------------------------------------------------------------*/
+
+static int add(PyArrayMethod_Context *Py_UNUSED(context), char *const *data, npy_intp const *dimensions,
+               npy_intp const *strides, NpyAuxData *Py_UNUSED(auxiliary))
+{
+    char *first = data[0], *second = data[1], *target = data[2];
+    for (npy_intp at = 0; at < dimensions[0]; at++) {
+        *(double *)target = *(double *)first + *(double *)second;
+        first += strides[0], second += strides[1], target += strides[2];
+    }
+    return 0;
+}
+
+static int halve(PyArrayMethod_Context *Py_UNUSED(context), char *const *data, npy_intp const *dimensions,
+                 npy_intp const *strides, NpyAuxData *Py_UNUSED(auxiliary))
+{
+    char *source = data[0], *target = data[1];
+    for (npy_intp at = 0; at < dimensions[0]; at++, source += strides[0], target += strides[1])
+        *(double *)target = (double)((int64_t) * (double *)source / 2);
+    return 0;
+}
+
+static const struct loop loops[] = {{add, NULL, NULL, 0, 0}, {halve, NULL, NULL, 0, 1}};
+
+/* -- programs ---------------------------------------------------------------------------------------------------*/
+
+struct given {
+    char *memory;
+    struct array array;
+    npy_intp lengths[MOST_AXES], strides[MOST_AXES];
+};
+
+struct whole {
+    struct program program;
+    struct step steps[MOST_STEPS];
+    npy_intp items[MOST_ARRAYS], buffers[MOST_STEPS];
+    struct given given[MOST_ARRAYS];
+    int inputs;
+};
+
+/* Make an array of a shape, broadcast, cut and turned at random if it is an input. */
+static void make_array(uint64_t *state, const struct program *program, struct given *given, int is_input, int reduced)
+{
+    int own = is_input ? below(state, program->dimensions + 1) : program->dimensions;
+    npy_intp bytes = sizeof(double), offset = 0;
+    given->array.dimensions = own;
+    for (int axis = own - 1; axis >= 0; axis--) {
+        int at = program->dimensions - own + axis;
+        npy_intp length = program->shape[program->reversed ? program->dimensions - 1 - at : at];
+        if ((is_input && !below(state, 4)) || reduced >> axis & 1)
+            length = 1;
+        npy_intp step = is_input && !below(state, 3) ? 1 + below(state, 3) : 1;
+        given->lengths[axis] = length;
+        given->strides[axis] = bytes * step;
+        bytes *= length * step;
+        if (is_input && !below(state, 5)) {
+            offset += given->strides[axis] * (length - 1);
+            given->strides[axis] = -given->strides[axis];
+        }
+    }
+    given->memory = malloc((size_t)bytes);
+    check(given->memory != NULL, "memory");
+    for (npy_intp at = 0; at < bytes / (npy_intp)sizeof(double); at++)
+        ((double *)given->memory)[at] = is_input ? below(state, 9) : 0;
+    given->array.data = given->memory + offset;
+    given->array.lengths = given->lengths;
+    given->array.strides = given->strides;
+}
+
+static double *element(const struct program *program, const struct array *array, const npy_intp *index)
+{
+    char *pointer = array->data;
+    for (int axis = 0; axis < array->dimensions; axis++) {
+        int at = program->dimensions - array->dimensions + axis;
+        npy_intp place = index[program->reversed ? program->dimensions - 1 - at : at];
+        pointer += array->lengths[axis] == 1 ? 0 : place * array->strides[axis];
+    }
+    return (double *)pointer;
+}
+
+static void make(uint64_t *state, struct whole *whole)
+{
+    struct program *program = &whole->program;
+    *program = (struct program){.steps = whole->steps, .array_items = whole->items, .buffer_items = whole->buffers};
+    program->dimensions = 1 + below(state, MOST_AXES);
+    program->reversed = below(state, 2);
+    program->block = GRID << below(state, 3);
+    program->size = 1;
+    for (int axis = 0; axis < program->dimensions; axis++) {
+        int most = program->dimensions == 1 ? 3000 : program->dimensions == 2 ? 150 : 12;
+        program->size *= program->shape[axis] = 1 + below(state, most);
+    }
+    whole->inputs = 1 + below(state, 4);
+    for (int number = 0; number < whole->inputs; number++)
+        make_array(state, program, &whole->given[number], 1, 0);
+    program->array_count = whole->inputs;
+    int steps = 2 + below(state, MOST_STEPS - 3);
+    for (int number = 0; number < steps; number++) {
+        struct step *step = &whole->steps[number];
+        int kind = below(state, 3), result;
+        if (below(state, 4)) {
+            result = -1 - (int)program->buffer_count++;
+        }
+        else {
+            make_array(state, program, &whole->given[program->array_count], 0, 0);
+            result = (int)program->array_count++;
+        }
+        *step = (struct step){.loop = kind ? &loops[0] : &loops[1], .arguments = kind ? 3 : 2};
+        for (int place = 0; place < step->arguments - 1; place++)
+            step->references[place] = number && below(state, 2)
+                                          ? whole->steps[number - 1].references[whole->steps[number - 1].arguments - 1]
+                                          : below(state, whole->inputs);
+        step->references[step->arguments - 1] = result;
+    }
+    if (below(state, 2)) {
+        struct step *last = &whole->steps[steps - 1];
+        int source = last->references[last->arguments - 1];
+        make_array(state, program, &whole->given[program->array_count], 0, 1 + below(state, 1 << program->dimensions));
+        make_array(state, program, &whole->given[program->array_count + 1], 0, (1 << program->dimensions) - 1);
+        whole->steps[steps++] = (struct step){
+            &loops[0], 3, REDUCTION, {(int)program->array_count, source, (int)program->array_count + 1}};
+        program->array_count += 2;
+    }
+    program->step_count = steps;
+    for (int number = 0; number < MOST_ARRAYS; number++)
+        whole->items[number] = sizeof(double);
+    for (int number = 0; number < MOST_STEPS; number++)
+        whole->buffers[number] = sizeof(double);
+    check(program->array_count <= MOST_ARRAYS, "arrays");
+}
+
+/* Compute element by element, each array that is written into one of the others. */
+static void compute(const struct whole *whole, struct array *arrays)
+{
+    const struct program *program = &whole->program;
+    for (npy_intp at = 0; at < program->size; at++) {
+        npy_intp index[MOST_AXES], rest = at;
+        double buffers[MOST_STEPS];
+        for (int axis = program->dimensions - 1; axis >= 0; axis--) {
+            index[axis] = rest % program->shape[axis];
+            rest /= program->shape[axis];
+        }
+        for (npy_intp number = 0; number < program->step_count; number++) {
+            const struct step *step = &program->steps[number];
+            double *values[3];
+            for (int place = 0; place < step->arguments; place++) {
+                int reference = step->references[place];
+                values[place] = reference < 0 ? &buffers[-1 - reference] : element(program, &arrays[reference], index);
+            }
+            if (step->flags & REDUCTION)
+                *values[0] += *values[1];
+            else if (step->arguments == 3)
+                *values[2] = *values[0] + *values[1];
+            else
+                *values[1] = (double)((int64_t)*values[0] / 2);
+        }
+    }
+}
+
+static int not_interrupted(void)
+{
+    return 0;
+}
+
+struct call {
+    pthread_t thread;
+    const struct whole *whole;
+    struct array arrays[MOST_ARRAYS];
+    char *memory[MOST_ARRAYS];
+    size_t bytes[MOST_ARRAYS];
+};
+
+/* Give a call arrays of its own for what it writes; it shares the inputs. */
+static void prepare(struct call *call, const struct whole *whole)
+{
+    *call = (struct call){.whole = whole};
+    for (int number = 0; number < whole->program.array_count; number++) {
+        const struct given *given = &whole->given[number];
+        call->arrays[number] = given->array;
+        if (number < whole->inputs)
+            continue;
+        size_t bytes = sizeof(double);
+        for (int axis = 0; axis < given->array.dimensions; axis++)
+            bytes *= (size_t)given->lengths[axis];
+        call->bytes[number] = bytes;
+        call->memory[number] = calloc(1, bytes);
+        check(call->memory[number] != NULL, "memory");
+        call->arrays[number].data = call->memory[number];
+    }
+}
+
+static void *run_call(void *given)
+{
+    struct call *call = given;
+    check(run_program(&call->whole->program, call->arrays, 0, not_interrupted) == DONE, "outcome");
+    return NULL;
+}
+
+int main(int count, char **arguments)
+{
+    long rounds = count > 1 ? atol(arguments[1]) : 1000;
+    uint64_t state = 88172645463325252u;
+    for (long round = 0; round < rounds; round++) {
+        struct whole whole = {0};
+        struct call calls[THREADS + 1];
+        make(&state, &whole);
+        for (int number = 0; number <= THREADS; number++)
+            prepare(&calls[number], &whole);
+        for (int number = 0; number < THREADS; number++)
+            check(!pthread_create(&calls[number].thread, NULL, run_call, &calls[number]), "thread");
+        compute(&whole, calls[THREADS].arrays);
+        for (int number = 0; number < THREADS; number++) {
+            pthread_join(calls[number].thread, NULL);
+            for (int array = whole.inputs; array < whole.program.array_count; array++)
+                check(!memcmp(calls[number].memory[array], calls[THREADS].memory[array], calls[number].bytes[array]),
+                      "values");
+        }
+        for (int array = 0; array < whole.program.array_count; array++) {
+            for (int number = 0; number <= THREADS; number++)
+                free(calls[number].memory[array]);
+            free(whole.given[array].memory);
+        }
+    }
+    return 0;
+}

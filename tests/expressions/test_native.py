@@ -1,0 +1,675 @@
+"""Native programs: NumPy's bits, warnings and errors, however arrays lie, and in several threads."""
+
+from __future__ import annotations
+
+import math
+import operator
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dask.array import chunk as dask_chunk
+from dask.array import reductions
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dask_mars.expressions import evaluate, native, planning
+from dask_mars.expressions.evaluate import RegionFunction
+from dask_mars.expressions.functions import elementwise
+from dask_mars.expressions.rewrite import Moments, with_expressions
+from dask_mars.expressions.tiling import GRID
+from dask_mars.graph.chunks import Operand
+from tests.expressions.test_expressions import outcome, plans_of, program
+
+ROOT = Path(__file__).parents[2]
+DTYPES = "?bBhHiIlLefdgFD"
+#: Around groups of vector instructions, blocks and NumPy's buffers.
+LENGTHS = [65, 1000, 4097, 10007]
+UFUNCS = list(
+    dict.fromkeys(
+        ufunc
+        for _, ufunc in sorted(vars(np).items())
+        if isinstance(ufunc, np.ufunc) and ufunc.nout == 1 and ufunc.signature is None and ufunc is not np.isnat
+    )
+)
+
+pytestmark = pytest.mark.skipif(
+    not native.AVAILABLE, reason="the extension is not built, or NumPy hides its loops"
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run native programs for arrays of any size."""
+    monkeypatch.setattr(evaluate, "SMALL", 1)
+
+
+@pytest.fixture(params=["blocks", "short blocks"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with blocks as they are, and with the shortest that there can be."""
+    if request.param == "short blocks":
+        monkeypatch.setattr(native, "LEAST_BLOCK", GRID)
+        monkeypatch.setattr(native, "MOST_BLOCK", GRID)
+
+
+def bits(array: Any) -> bytes:
+    """Return the bytes that count."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.char in "gG" and np.finfo("g").nmant == 63:
+        return bytes(array.reshape(-1).view("u1").reshape(-1, np.dtype("g").itemsize)[:, :10].tobytes())
+    return bytes(array.tobytes())
+
+
+def same(got: Any, expected: Any) -> None:
+    assert (type(got), got.dtype, got.shape) == (type(expected), expected.dtype, expected.shape)
+    assert bits(got) == bits(expected)
+
+
+def data(dtype: str, count: int, seed: int) -> np.ndarray[Any, Any]:
+    """Return numbers of all kinds, many of them awkward."""
+    rng = np.random.default_rng(seed)
+    own = np.dtype(dtype)
+    if own.kind == "b":
+        return rng.random(count) > 0.5
+    if own.kind in "iu":
+        return rng.integers(0 if own.kind == "u" else -50, 100, count).astype(own)
+    values: Any = rng.standard_normal(count) * 10
+    if own.kind == "c":
+        values = values + 1j * rng.standard_normal(count)
+    values = values.astype(own)
+    about = np.finfo(own)
+    awkward = [np.nan, np.inf, -np.inf, 0.0, -0.0, about.tiny, about.smallest_subnormal, about.max, 1, 2, 0.5]
+    places = rng.integers(0, count, count // 9)
+    values[places] = rng.choice(np.array(awkward, about.dtype), len(places))
+    return np.asarray(values)
+
+
+def is_native(operand: Operand) -> bool:
+    return any(plan is not None and plan.native is not None for plan in plans_of(operand))
+
+
+def region(operand: Operand, evaluator: str = "auto") -> Operand:
+    """Make one region of an operand, which `with_expressions` does not for a single step."""
+    known = [elementwise(operand.functions[step.function], step.keywords) for step in operand.steps]
+    assert all(what is not None for what in known)
+    function = RegionFunction(operand, known, (len(operand.steps) - 1,), evaluator)  # type: ignore[arg-type]
+    return program(operand.input_count, (function, tuple(range(operand.input_count))))
+
+
+# -- every function -------------------------------------------------------------------------------------------
+
+
+def _flat(dtype: str, count: int, number: int) -> list[Any]:
+    return [data(dtype, count, seed) for seed in range(number)]
+
+
+def _with_number(dtype: str, count: int, number: int) -> list[Any]:
+    value = {"b": True, "i": 2, "u": 2}.get(np.dtype(dtype).kind, 1.5)
+    return [*_flat(dtype, count, number - 1), value]
+
+
+def _number_first(dtype: str, count: int, number: int) -> list[Any]:
+    return _with_number(dtype, count, number)[::-1]
+
+
+def _strided(dtype: str, count: int, number: int) -> list[Any]:
+    return [np.repeat(array, 2)[::2] for array in _flat(dtype, count, number)]
+
+
+def _reversed(dtype: str, count: int, number: int) -> list[Any]:
+    return [array[::-1] for array in _flat(dtype, count, number)]
+
+
+def _rows(dtype: str, count: int, number: int) -> list[Any]:
+    width = 192 if count > 4000 else 7
+    whole, *others = _flat(dtype, count // width * width, number)
+    return [whole.reshape(-1, width), *[array[:width] for array in others]]
+
+
+def _columns(dtype: str, count: int, number: int) -> list[Any]:
+    whole, *others = _rows(dtype, count, number)
+    return [whole, *[data(dtype, len(whole), 5).reshape(-1, 1) for _ in others]]
+
+
+def _cut(dtype: str, count: int, number: int) -> list[Any]:
+    width = 192 if count > 4000 else 7
+    arrays = _flat(dtype, count // width * width, number)
+    return [np.repeat(array.reshape(-1, width), 2, axis=0)[::2] for array in arrays]
+
+
+def _mixed(dtype: str, count: int, number: int) -> list[Any]:
+    first, *others = _flat(dtype, count, number)
+    kind = np.dtype(dtype).kind
+    return [first, *[data({"i": "f", "u": "f", "c": "D"}.get(kind, "d"), count, 7) for _ in others]]
+
+
+LAYOUTS: list[Callable[..., list[Any]]] = [_flat, _strided, _reversed, _cut]
+BINARY_LAYOUTS: list[Callable[..., list[Any]]] = [_with_number, _number_first, _rows, _columns, _mixed]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ufunc", UFUNCS, ids=lambda ufunc: ufunc.__name__)
+def test_every_ufunc_gives_its_own_bits(ufunc: np.ufunc, blocks: None) -> None:
+    used = 0
+    for dtype in DTYPES:
+        for layout in LAYOUTS + (BINARY_LAYOUTS if ufunc.nin == 2 else []):
+            for count in LENGTHS:
+                values = layout(dtype, count, ufunc.nin)
+                plain = program(ufunc.nin, (ufunc, tuple(range(ufunc.nin))))
+                with np.errstate(all="ignore"):
+                    try:
+                        expected = plain.run(list(values), ())
+                    except (TypeError, ValueError, OverflowError):
+                        continue
+                    rewritten = region(plain)
+                    got = rewritten.run(list(values), ())
+                assert bits(got) == bits(expected), (dtype, layout.__name__, count)
+                assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+                used += is_native(rewritten)
+    assert used
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("target", DTYPES)
+@pytest.mark.parametrize("source", DTYPES)
+def test_casts(source: str, target: str, blocks: None) -> None:
+    plain = program(2, (dask_chunk.astype, (0, 1), ("astype_dtype",)))
+    for layout in LAYOUTS:
+        values = [layout(source, 1000, 1)[0], np.dtype(target)]
+        with np.errstate(all="ignore"):
+            same(region(plain).run(list(values), ()), plain.run(list(values), ()))
+    expected, warned = outcome(plain, values)
+    got, warned_too = outcome(region(plain), values)
+    assert warned_too == warned
+    same(got, expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("target", "?bBhHiIlLfd")
+@pytest.mark.parametrize("source", "fd")
+def test_casts_at_the_limits(source: str, target: str) -> None:
+    """What is in range is cast here; NumPy is asked for what is not."""
+    plain = program(2, (dask_chunk.astype, (0, 1), ("astype_dtype",)))
+    edges = [sign * 2.0**power for power in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (1, -1)]
+    near = [0.0, -0.0, 0.5, -0.5, -0.99, 1.99, -1.0, np.nan, np.inf, -np.inf, 1e300, 1e-300]
+    for edge in [*edges, *near]:
+        for value in (edge, np.nextafter(edge, 0), np.nextafter(edge, np.inf), edge - 1, edge + 1):
+            values = [np.full(130, value).astype(source), np.dtype(target)]
+            expected, warned = outcome(plain, values)
+            got, warned_too = outcome(region(plain), values)
+            assert warned_too == warned, value
+            same(got, expected)
+            with np.errstate(all="ignore"):
+                same(region(plain).run(list(values), ()), expected)
+
+
+def test_casts_within_range_are_native() -> None:
+    plain = program(2, (dask_chunk.astype, (0, 1), ("astype_dtype",)))
+    for source in "?bBhHiIlLfd":
+        for target in "?bBhHiIlLfd":
+            values = [np.arange(1000).astype(source) % 2, np.dtype(target)]
+            rewritten = region(plain)
+            same(rewritten.run([values[0].astype(source), values[1]], ()), values[0].astype(source).astype(target))
+            assert is_native(rewritten)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_where(dtype: str, blocks: None) -> None:
+    plain = program(3, (np.where, (0, 1, 2)))
+    number: Any = {"b": True, "i": 2, "u": 2}.get(np.dtype(dtype).kind, 1.5)
+    for count in (*LENGTHS, 100_000):
+        condition = data("?", count, 1)
+        x, y = data(dtype, count, 2), data(dtype, count, 3)
+        wide = [np.repeat(array, 2)[::2] for array in (condition, x, y)]
+        pairs = [(x, y), (x, number), (number, y), (x, x[:1]), (x[:1], y[:1])]
+        for values in [*[[condition, *pair] for pair in pairs], wide, [condition, wide[1], y]]:
+            rewritten = region(plain)
+            same(rewritten.run(list(values), ()), plain.run(list(values), ()))
+            assert is_native(rewritten)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "exponent", [-2, -1, 0, 1, 2, 3, 0.5, -0.5, 1.0, 2.0, 2.5, -1.0, 0.0, True, np.float32(2), 2j]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_powers(dtype: str, exponent: Any) -> None:
+    for function in (operator.pow, pow):
+        plain = program(2, (function, (0, 1)))
+        for count in LENGTHS:
+            for values in ([data(dtype, count, 1), exponent], [exponent, data(dtype, count, 1)]):
+                with np.errstate(all="ignore"):
+                    (expected, _), (got, _) = outcome(plain, values), outcome(region(plain), values)
+                if isinstance(expected, tuple):
+                    assert got == expected
+                else:
+                    same(got, expected)
+
+
+@pytest.mark.parametrize(
+    "number", [2**24 + 1, 2**53 + 1, 2**60 + 1, 10**30, -(2**62) - 1, 3.3, 1e39, 1e-50, 70000]
+)
+@pytest.mark.parametrize("dtype", "bBhHiIlLefdgFD")
+@pytest.mark.parametrize("function", [operator.add, operator.lt, operator.truediv, np.maximum])
+def test_numbers_are_rounded_as_numpy_does(function: Any, dtype: str, number: Any) -> None:
+    plain = program(2, (function, (0, 1)), (np.equal, (2, 0)))
+    values = [data(dtype, 1000, 1), number]
+    for operand in (program(2, (function, (0, 1))), plain):
+        expected, warned = outcome(operand, values)
+        got, warned_too = outcome(region(operand), values)
+        assert warned_too == warned
+        if isinstance(expected, tuple):
+            assert got == expected
+        else:
+            same(got, expected)
+
+
+# -- shapes ---------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def shaped(draw: st.DrawFn) -> list[np.ndarray[Any, Any]]:
+    """Draw arrays that are broadcast to one shape, cut, turned and with their axes exchanged."""
+    shape = draw(st.lists(st.sampled_from([1, 2, 3, 5, 17, 64, 70]), min_size=1, max_size=5))
+    while math.prod(shape) > 40_000:
+        shape.pop()
+    arrays = []
+    for number in range(3):
+        own = [length if number == 0 or draw(st.booleans()) else 1 for length in shape]
+        own = own[draw(st.integers(0, len(own))) if number and draw(st.booleans()) else 0 :]
+        order = draw(st.sampled_from(["C", "F", "any"]))
+        steps = [draw(st.sampled_from([1, 1, 1, 2, -1])) for _ in own]
+        axes = list(range(len(own)))
+        if order == "any":
+            axes = draw(st.permutations(axes))
+        elif order == "F":
+            axes.reverse()
+        lengths = [own[axis] * abs(steps[axis]) for axis in axes]
+        base = np.random.default_rng(draw(st.integers(0, 9))).integers(-9, 9, lengths).astype("f8")
+        turned = base.transpose(np.argsort(axes)) if own else base
+        arrays.append(turned[tuple([slice(None, None, step) for step in steps])])
+    return arrays
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(arrays=shaped())
+def test_arrays_of_any_shape(arrays: list[Any], blocks: None) -> None:
+    chain = program(
+        3, (operator.mul, (0, 1)), (operator.sub, (3, 2)), (operator.lt, (4, 0)), (np.where, (5, 4, 1))
+    )
+    same(with_expressions(chain).run(list(arrays), ()), chain.run(list(arrays), ()))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(arrays=shaped(), draw=st.data())
+def test_reductions_of_any_shape(arrays: list[Any], draw: st.DataObject, blocks: None) -> None:
+    """Of whole numbers, whose sum is the same in any order."""
+    dimensions = max(array.ndim for array in arrays)
+    axis = draw.draw(st.none() | st.lists(st.integers(0, dimensions - 1), unique=True).map(tuple))
+    function = draw.draw(st.sampled_from([np.sum, np.max, np.min, partial(np.sum, dtype="i4"), np.any, np.all]))
+    keepdims = draw.draw(st.booleans())
+    chain = program(
+        5,
+        (operator.mul, (0, 1)),
+        (operator.sub, (5, 2)),
+        (function, (6, 3, 4), ("axis", "keepdims")),
+    )
+    values = [*arrays, axis, keepdims]
+    if draw.draw(st.booleans()):
+        values[0] = values[0].astype("i8")
+    expected, got = chain.run(list(values), ()), with_expressions(chain).run(list(values), ())
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("shape", [(2000, 3), (500, 2, 4), (3, 2000), (5, 1, 700, 2), (40, 50, 16), (40, 50, 17)])
+def test_runs_of_a_few_elements(shape: tuple[int, ...], blocks: None) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-9, 9, shape).astype("f8")
+    chain = program(2, (operator.mul, (0, 1)), (operator.add, (2, 0)))
+    for other in (x[:1], x[..., :1], x[0], x[..., :1, :], x[::-1], np.broadcast_to(x[..., :1], shape)):
+        rewritten = with_expressions(chain)
+        same(rewritten.run([x, other], ()), chain.run([x, other], ()))
+        assert is_native(rewritten)
+    for axis in [None, *range(len(shape)), (0, len(shape) - 1)]:
+        tail = program(3, (operator.mul, (0, 0)), (np.sum, (3, 1, 2), ("axis", "keepdims")))
+        rewritten = with_expressions(tail)
+        same(rewritten.run([x, axis, True], ()), tail.run([x, axis, True], ()))
+        assert is_native(rewritten)
+
+
+def test_arrays_that_are_not_aligned() -> None:
+    x = np.frombuffer(bytearray(b"\0" + np.arange(3000.0).tobytes()), "u1")[1:].view("f8")
+    assert not x.flags.aligned
+    chain = program(2, (operator.mul, (0, 1)), (np.exp, (2,)))
+    aligned = with_expressions(chain)
+    values = [np.arange(3000.0) / 10, 0.5]
+    same(aligned.run(list(values), ()), chain.run(list(values), ()))
+    assert is_native(aligned)
+    # The same plan: whether an array is aligned is seen when it comes.
+    np.copyto(x, values[0])
+    same(aligned.run([x, 0.5], ()), chain.run([x, 0.5], ()))
+    same(aligned.run(list(values), ()), chain.run(list(values), ()))
+
+
+# -- reductions -----------------------------------------------------------------------------------------------
+
+
+def reduced(function: Any, values: Any, axis: Any = None) -> tuple[Any, Any]:
+    """Return what comes of a reduction of a copy by plain calls, and by a native program."""
+    copy = np.logical_and if values.dtype == bool else np.maximum
+    chain = program(3, (copy, (0, 0)), (function, (3, 1, 2), ("axis", "keepdims")))
+    rewritten = with_expressions(chain)
+    expected, warned = outcome(chain, [values, axis, False])
+    got, warned_too = outcome(rewritten, [values, axis, False])
+    assert warned_too == warned
+    # There are no casts of these.
+    assert warned or is_native(rewritten) or (values.dtype.char in "eg" and expected.dtype == bool)
+    return expected, got
+
+
+@pytest.mark.parametrize("dtype", "bBhHiIlLfdgFD")
+def test_sums_are_as_exact_as_numpys(dtype: str, blocks: None) -> None:
+    rng = np.random.default_rng(0)
+    values = (rng.random((300, 500)) * 100).astype(dtype)
+    for axis in (None, 0, 1):
+        expected, got = reduced(np.sum, values, axis)
+        assert got.dtype == expected.dtype
+        if np.dtype(dtype).kind in "iu":
+            same(got, expected)
+        else:
+            exact = np.sum(values.astype("G" if np.dtype(dtype).kind == "c" else "g"), axis=axis)
+            error, own_error = np.abs(got - exact).max(), np.abs(expected - exact).max()
+            assert error <= max(8 * own_error, np.abs(exact).max() * 4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("values", [np.full(5000, -0.0), np.full(5000, 0.0), np.full(5000, 5e-324)], ids=str)
+@pytest.mark.parametrize("function", [np.sum, np.max, np.min, reductions.chunk_max])
+def test_zeros_keep_their_sign(function: Any, values: Any, blocks: None) -> None:
+    expected, got = reduced(function, values)
+    same(got, expected)
+
+
+@pytest.mark.parametrize("dtype", "?bBhHiIlLefdg")
+@pytest.mark.parametrize("function", [np.max, np.min, np.any, np.all])
+def test_largest_and_smallest(function: Any, dtype: str, blocks: None) -> None:
+    for seed in range(3):
+        values = data(dtype, 6000, seed)
+        if seed and values.dtype.kind == "f":
+            values = values[np.isfinite(values)][:3000]
+        for lying in (values, values[: len(values) // 60 * 60].reshape(-1, 60)):
+            for axis in range(-1, lying.ndim):
+                expected, got = reduced(function, lying, None if axis < 0 else axis)
+                assert got.dtype == expected.dtype
+                np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("available", [True, False])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i4", "?"])
+def test_second_moments(available: bool, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "AVAILABLE", available)
+    values = (np.random.default_rng(3).random((900, 20, 10)) * 10 + 1e6 * (dtype == "f8")).astype(dtype)
+    function = partial(reductions.moment_chunk, implicit_complex_dtype=False, dtype=np.dtype("f8"))
+    for axis in [(0,), (1,), (0, 1), (0, 1, 2)]:
+        ours, theirs = Moments(function)(values, axis, True), function(values, axis=axis, keepdims=True)
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert (ours[name].dtype, ours[name].shape) == (theirs[name].dtype, theirs[name].shape)
+            np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-9)
+
+
+# -- errors ---------------------------------------------------------------------------------------------------
+
+TROUBLES: list[tuple[str, Operand, list[Any]]] = [
+    ("divide", program(2, (operator.truediv, (0, 1)), (operator.lt, (2, 0))), [np.ones(5000), np.zeros(5000)]),
+    ("over", program(2, (operator.mul, (0, 1)), (np.isnan, (2,))), [np.full(5000, 1e200), np.full(5000, 1e200)]),
+    (
+        "under",
+        program(2, (operator.mul, (0, 1)), (np.isnan, (2,))),
+        [np.full(5000, 1e-200), np.full(5000, 1e-200)],
+    ),
+    ("invalid", program(2, (np.sqrt, (0,)), (np.maximum, (2, 1))), [np.full(5000, -1.0), np.ones(5000)]),
+    ("invalid", program(2, (np.log, (0,)), (operator.lt, (2, 1))), [np.full(5000, -1.0), np.ones(5000)]),
+    (
+        "divide",
+        program(2, (operator.floordiv, (0, 1)), (operator.add, (2, 1))),
+        [np.arange(5000), np.arange(5000)],
+    ),
+    (
+        "over",
+        program(2, (dask_chunk.astype, (0, 1), ("astype_dtype",)), (np.isnan, (2,))),
+        [np.full(5000, 1e200), np.dtype("f4")],
+    ),
+    (
+        "invalid",
+        program(2, (dask_chunk.astype, (0, 1), ("astype_dtype",)), (operator.add, (2, 2))),
+        [np.full(5000, np.nan), np.dtype("i8")],
+    ),
+    ("over", program(2, (operator.mul, (0, 1)), (np.isnan, (2,))), [np.ones(5000, "f4"), 1e300]),
+    (
+        "over",
+        program(3, (np.negative, (0,)), (np.sum, (3, 1, 2), ("axis", "keepdims"))),
+        [np.full(5000, 1e308), None, False],
+    ),
+    ("invalid", program(1, (operator.sub, (0, 0)), (operator.mul, (1, 1))), [np.r_[np.ones(4999), np.inf]]),
+]
+
+
+@pytest.mark.parametrize("how", ["ignore", "warn", "raise", "call", "log", "print"])
+@pytest.mark.parametrize("trouble", range(len(TROUBLES)))
+def test_floating_point_errors(trouble: int, how: Any, blocks: None, capfd: pytest.CaptureFixture[str]) -> None:
+    kind, chain, values = TROUBLES[trouble]
+    told: list[Any] = []
+
+    class Log:
+        def write(self, message: str) -> None:
+            told.append(message)
+
+    said: list[Any] = []
+    for watched in (kind, "all"):
+        rewritten = with_expressions(chain)
+        call = Log() if how == "log" else lambda *facts: told.append(facts)
+        with np.errstate(all="ignore", call=call):
+            np.seterr(**{watched: how})
+            for _ in range(4):
+                for operand in (chain, rewritten):
+                    told.clear()
+                    result, warned = outcome(operand, values)
+                    said.append(
+                        (bits(result) if isinstance(result, np.ndarray) else repr(result), warned, list(told))
+                    )
+                    said.append(capfd.readouterr().err)
+    assert all(some == said[0] for some in said[::2])
+    assert len(set(said[1::2])) == 1
+
+
+def test_what_is_ignored_stays_native() -> None:
+    _, chain, values = TROUBLES[0]
+    rewritten = with_expressions(chain)
+    with np.errstate(divide="ignore"):
+        same(rewritten.run(list(values), ()), chain.run(list(values), ()))
+    assert is_native(rewritten)
+
+
+def test_errors_of_before_are_not_told_again() -> None:
+    """Flags of the processor that something else has left set mean nothing, nor do those that NumPy ignores."""
+    x = np.r_[np.full(3000, np.nan), np.arange(3000.0)]
+    chain = program(2, (operator.lt, (0, 1)), (operator.mul, (0, 1)), (np.where, (2, 3, 0)))
+    rewritten = with_expressions(chain)
+    with np.errstate(all="ignore"):
+        np.ones(3) / np.zeros(3)
+        np.sqrt(np.full(3, -1.0))
+    with np.errstate(all="raise"):
+        same(rewritten.run([x, 2.0], ()), chain.run([x, 2.0], ()))
+    assert is_native(rewritten)
+
+
+def test_an_error_of_a_loop_without_the_lock() -> None:
+    chain = program(2, (operator.pow, (0, 1)), (operator.add, (2, 0)))
+    x = np.arange(5000)
+    exponents = np.where(x == 4000, -1, 2)
+    for operand in (chain, with_expressions(chain)):
+        with pytest.raises(ValueError, match="negative integer powers"):
+            operand.run([x, exponents], ())
+
+
+# -- around ---------------------------------------------------------------------------------------------------
+
+
+def test_threads_share_a_plan() -> None:
+    rng = np.random.default_rng(0)
+    chain = program(
+        4,
+        (operator.mul, (0, 1)),
+        (np.exp, (4,)),
+        (operator.add, (5, 0)),
+        (np.sum, (6, 2, 3), ("axis", "keepdims")),
+    )
+    rewritten = with_expressions(chain)
+    inputs = [rng.random((300, 200)) for _ in range(8)]
+    expected = [rewritten.run([x, 0.5, 1, False], ()) for x in inputs]
+    assert is_native(rewritten)
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda number: rewritten.run([inputs[number % 8], 0.5, 1, False], ()), range(200)))
+    for number, result in enumerate(got):
+        same(result, expected[number % 8])
+
+
+def test_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "AVAILABLE", False)
+    monkeypatch.setattr(planning, "TILE_BYTES", 512)
+    chain = program(2, (operator.mul, (0, 1)), (np.exp, (2,)))
+    rewritten = with_expressions(chain)
+    values = [np.arange(700.0) / 100, 0.5]
+    same(rewritten.run(list(values), ()), chain.run(list(values), ()))
+    assert [plan.native for plan in plans_of(rewritten)] == [None]
+
+
+def test_the_module_without_the_extension() -> None:
+    script = """
+import sys
+sys.modules["dask_mars.expressions._native"] = None
+from dask_mars.expressions import native
+assert not native.AVAILABLE
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_signals_are_handled_meanwhile() -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    x = np.linspace(0, 1000, 1 << 22)
+    chain = program(1, *[(np.sin, (step,)) for step in range(40)])
+    rewritten = with_expressions(chain)
+    rewritten.run([x[:1000]], ())
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        # It takes a second.
+        with pytest.raises(Stop):
+            rewritten.run([x], ())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_programs_that_cannot_be() -> None:
+    from dask_mars.expressions._native import REDUCTION, Program, cast, select
+
+    _, loop = np.add._resolve_dtypes_and_context((np.dtype("f8"),) * 2 + (None,))  # type: ignore[attr-defined]
+    unfilled = (loop, (0, 0, 1), 0)
+    np.add._get_strided_loop(loop)  # type: ignore[attr-defined]
+    _, needs_python = np.add._resolve_dtypes_and_context((np.dtype("O"),) * 2 + (None,))  # type: ignore[attr-defined]
+    np.add._get_strided_loop(needs_python)  # type: ignore[attr-defined]
+    good: dict[str, Any] = {
+        "steps": (unfilled,),
+        "array_items": (8, 8),
+        "buffer_items": (8,),
+        "shape": (100,),
+        "reversed": False,
+        "block": 1024,
+    }
+    Program(**good)
+    for name, wrong in [
+        ("steps", ((loop, (0, 0, 2), 0),)),
+        ("steps", ((loop, (0, 0, -2), 0),)),
+        ("steps", ((loop, (0,) * 9, 0),)),
+        ("steps", ((loop, (0, 1), REDUCTION),)),
+        ("steps", ((loop, (-1, 0, 0), REDUCTION),)),
+        ("steps", ((needs_python, (0, 0, 1), 0),)),
+        ("steps", ((None, (0, 0, 1), 0),)),
+        ("array_items", (8, 0)),
+        ("array_items", (8, 64)),
+        ("buffer_items", (8,) * 300),
+        ("shape", (0,)),
+        ("shape", (1,) * 33),
+        ("block", 100),
+        ("block", 0),
+    ]:
+        with pytest.raises(ValueError, match=r"."):
+            Program(**{**good, name: wrong})
+    whole = Program(**good)
+    x = np.arange(100.0)
+    with pytest.raises(TypeError, match="2 arrays"):
+        whole.run(0, x)
+    with pytest.raises(TypeError, match="8 bytes"):
+        whole.run(0, x, x.astype("f4"))
+    assert not whole.run(0, x[:50], np.empty(100))
+    assert not whole.run(0, x.reshape(1, 1, 100), np.empty(100))
+    out = np.empty(100)
+    assert whole.run(0, x, out)
+    same(out, x + x)
+    assert cast("d", "e") is None
+    assert cast("D", "d") is None
+    assert select(3) is None
+
+
+# -- under the sanitizers -------------------------------------------------------------------------------------
+
+SANITIZERS = {
+    "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-fsanitize=thread"],
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the sanitizers are tried on Linux")
+@pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
+def test_stress_under_a_sanitizer(tmp_path: Path, flags: list[str]) -> None:
+    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+    if compiler is None:
+        pytest.skip("no C compiler")
+    package = ROOT / "dask_mars" / "expressions"
+    sources = [ROOT / "tests" / "blocks_stress.c", package / "_blocks.c", package / "_loops.c"]
+    includes = [f"-I{np.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
+    options = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-pthread", *flags, *includes]
+    stress = tmp_path / "stress"
+    built = subprocess.run([compiler, *options, *sources, "-lm", "-o", stress], capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"it could not be built: {built.stderr[-200:]}")
+    assert built.stderr == ""
+    done = subprocess.run([stress, "200"], capture_output=True, text=True)
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the sanitizer does not know this kernel's address space")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_warning_when_nothing_is_wrong() -> None:
+    chain = program(2, (operator.mul, (0, 1)), (np.sqrt, (2,)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_expressions(chain).run([np.arange(5000.0), 2], ())
