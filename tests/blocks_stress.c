@@ -72,7 +72,7 @@ struct given {
 struct whole {
     struct program program;
     struct step steps[MOST_STEPS];
-    npy_intp items[MOST_ARRAYS], buffers[MOST_STEPS];
+    npy_intp items[MOST_ARRAYS], buffers[MOST_STEPS], windows[MOST_ARRAYS];
     struct given given[MOST_ARRAYS];
     int inputs;
 };
@@ -120,7 +120,7 @@ static double *element(const struct program *program, const struct array *array,
 static void make(uint64_t *state, struct whole *whole)
 {
     struct program *program = &whole->program;
-    *program = (struct program){.steps = whole->steps, .array_items = whole->items, .buffer_items = whole->buffers};
+    *program = (struct program){.steps = whole->steps, .array_items = whole->items, .buffer_items = whole->buffers, .windows = whole->windows};
     program->dimensions = 1 + below(state, MOST_AXES);
     program->reversed = below(state, 2);
     program->block = GRID << below(state, 3);
@@ -204,6 +204,7 @@ static int not_interrupted(void)
 struct call {
     pthread_t thread;
     const struct whole *whole;
+    int in_two;
     struct array arrays[MOST_ARRAYS];
     char *memory[MOST_ARRAYS];
     size_t bytes[MOST_ARRAYS];
@@ -231,7 +232,13 @@ static void prepare(struct call *call, const struct whole *whole)
 static void *run_call(void *given)
 {
     struct call *call = given;
-    check(run_program(&call->whole->program, call->arrays, 0, not_interrupted) == DONE, "outcome");
+    const struct program *program = &call->whole->program;
+    /* All at once, or in two ranges. */
+    npy_intp middle = program->size / 2 / program->block * program->block;
+    if (call->in_two)
+        check(run_program(program, call->arrays, 0, middle, 0, not_interrupted) == DONE, "outcome");
+    npy_intp start = call->in_two ? middle : 0;
+    check(run_program(program, call->arrays, start, program->size, 0, not_interrupted) == DONE, "outcome");
     return NULL;
 }
 
@@ -243,8 +250,10 @@ int main(int count, char **arguments)
         struct whole whole = {0};
         struct call calls[THREADS + 1];
         make(&state, &whole);
-        for (int number = 0; number <= THREADS; number++)
+        for (int number = 0; number <= THREADS; number++) {
             prepare(&calls[number], &whole);
+            calls[number].in_two = number & 1;
+        }
         for (int number = 0; number < THREADS; number++)
             check(!pthread_create(&calls[number].thread, NULL, run_call, &calls[number]), "thread");
         compute(&whole, calls[THREADS].arrays);

@@ -2,5 +2,5 @@
 
 It finds regions in an operand's program and makes one step of each, with NumPy's values bit for bit. It knows
 NumPy's functions, its random numbers, and numexpr, and nothing of graphs, workers or where arrays lie. Begin with
-`rewrite`, which a worker calls; `regions` is the pure part.
+`rewrite`, which a worker calls; `regions` is the pure part, `native` hands chains to C.
 """

@@ -66,6 +66,7 @@ struct bound_step {
 
 struct run {
     const struct program *program;
+    npy_intp start, stop;
     struct layout *layouts;
     struct gathered *gathered;
     struct bound_step *steps;
@@ -112,9 +113,19 @@ static int find_layout(const struct program *program, const struct array *array,
     return 1;
 }
 
-static struct cursor start_of(const struct array *array, const struct layout *layout)
+/* Find a place by the number of its element. */
+static struct cursor place_of(const struct array *array, const struct layout *layout, npy_intp number)
 {
-    return (struct cursor){array->data, layout->strides[layout->axes - 1], layout->lengths[layout->axes - 1], layout, {0}};
+    int inner = layout->axes - 1;
+    struct cursor cursor = {array->data, layout->strides[inner], layout->lengths[inner], layout, {0}};
+    for (int axis = inner; axis >= 0; axis--) {
+        cursor.index[axis] = number % layout->lengths[axis];
+        cursor.pointer += cursor.index[axis] * layout->strides[axis];
+        number /= layout->lengths[axis];
+    }
+    cursor.left -= cursor.index[inner];
+    cursor.index[inner] = 0;
+    return cursor;
 }
 
 /* Go on along an axis, and at its end along those around it. */
@@ -243,7 +254,7 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
         npy_intp period, elements = gathered_elements(program, layout, &period);
         if (elements && !is_written(program, number)) {
             gathered->period = period;
-            gathered->cursor = start_of(&arrays[number], layout);
+            gathered->cursor = place_of(&arrays[number], layout, period ? 0 : run->start);
             gathered->block = gathered->buffer = take(&memory, bytes, elements * gathered->item);
         }
     }
@@ -271,7 +282,7 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
                 argument->gathered = gathered;
                 continue;
             }
-            argument->cursor = start_of(&arrays[reference], layout);
+            argument->cursor = place_of(&arrays[reference], layout, program->windows[reference] ? 0 : run->start);
             argument->moves = 1;
             bound->simple &= layout->axes == 1;
         }
@@ -426,8 +437,8 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
     const struct program *program = run->program;
     int watched = run->watched, clean = 0;
     npy_intp patience = PATIENCE;
-    for (npy_intp start = 0; start < program->size; start += program->block) {
-        npy_intp count = program->size - start < program->block ? program->size - start : program->block;
+    for (npy_intp start = run->start; start < run->stop; start += program->block) {
+        npy_intp count = run->stop - start < program->block ? run->stop - start : program->block;
         for (npy_intp number = 0; number < program->array_count; number++)
             if (run->gathered[number].buffer)
                 gather(&run->gathered[number], start, count);
@@ -453,11 +464,16 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
                 return FAILED;
         }
     }
-    return DONE;
+    if (watched && fetestexcept(watched))
+        feclearexcept(watched);
+    for (npy_intp number = 0; number < program->step_count; number++)
+        if (run->steps[number].parts && reduce_parts(&run->steps[number]))
+            return FAILED;
+    return watched && fetestexcept(watched) ? ERRORS : DONE;
 }
 
-enum outcome run_program(const struct program *program, const struct array *arrays, int watched,
-                         int (*interrupted)(void))
+enum outcome run_program(const struct program *program, const struct array *arrays, npy_intp start, npy_intp stop,
+                         int watched, int (*interrupted)(void))
 {
     size_t steps_bytes = in_lines(program->step_count * (npy_intp)sizeof(struct bound_step));
     size_t gathered_bytes = in_lines(program->array_count * (npy_intp)sizeof(struct gathered));
@@ -467,6 +483,8 @@ enum outcome run_program(const struct program *program, const struct array *arra
         return NO_MEMORY;
     struct run run = {
         .program = program,
+        .start = start,
+        .stop = stop,
         .steps = (struct bound_step *)memory,
         .gathered = (struct gathered *)(memory + steps_bytes),
         .layouts = (struct layout *)(memory + steps_bytes + gathered_bytes),
@@ -475,7 +493,9 @@ enum outcome run_program(const struct program *program, const struct array *arra
     enum outcome outcome = DONE;
     size_t bytes;
     for (npy_intp number = 0; number < program->array_count && outcome == DONE; number++)
-        if (!find_layout(program, &arrays[number], &run.layouts[number]))
+        if (program->windows[number])
+            run.layouts[number] = (struct layout){1, {program->size}, {program->array_items[number]}};
+        else if (!find_layout(program, &arrays[number], &run.layouts[number]))
             outcome = REFUSED;
     if (outcome == DONE && !bind(&run, arrays, NULL, &bytes))
         outcome = REFUSED;

@@ -36,6 +36,8 @@ struct program {
     npy_intp step_count, array_count, buffer_count;
     /* Sizes in bytes. */
     npy_intp *array_items, *buffer_items;
+    /* Of each array: whether it has no more than the elements of a range, one beside the other. */
+    npy_intp *windows;
     npy_intp shape[MOST_DIMENSIONS];
     int dimensions;
     /* Whether the axes of arrays are in the opposite order. */
@@ -53,9 +55,9 @@ struct array {
  * ERRORS: one of the floating point errors to watch has happened. FAILED: an exception is set. */
 enum outcome { DONE, REFUSED, ERRORS, FAILED, NO_MEMORY };
 
-/* Run over arrays that are broadcast to the program's shape, without the GIL. Now and then `interrupted` is called,
- * which says whether to stop. */
-enum outcome run_program(const struct program *program, const struct array *arrays, int watched,
-                         int (*interrupted)(void));
+/* Run over arrays that are broadcast to the program's shape, without the GIL: over a range of elements, which begins
+ * where a block does. Now and then `interrupted` is called, which says whether to stop. */
+enum outcome run_program(const struct program *program, const struct array *arrays, npy_intp start, npy_intp stop,
+                         int watched, int (*interrupted)(void));
 
 #endif

@@ -30,19 +30,25 @@ static int look_for_signals(void)
 static PyObject *program_run(PyObject *object, PyObject *const *arguments, Py_ssize_t argument_count)
 {
     const struct program *program = &((Program *)object)->program;
-    if (argument_count != program->array_count + 1) {
-        PyErr_Format(PyExc_TypeError, "%zd arrays are needed, and the errors to watch", program->array_count);
+    if (argument_count != program->array_count + 3) {
+        PyErr_Format(PyExc_TypeError, "%zd arrays are needed, after the errors to watch and a range",
+                     program->array_count);
         return NULL;
     }
     long watched = PyLong_AsLong(arguments[0]);
-    if (watched == -1 && PyErr_Occurred())
+    Py_ssize_t start = PyLong_AsSsize_t(arguments[1]), stop = PyLong_AsSsize_t(arguments[2]);
+    if (PyErr_Occurred())
         return NULL;
+    if (start < 0 || start % GRID || stop < start || stop > program->size) {
+        PyErr_SetString(PyExc_ValueError, "there is no such range");
+        return NULL;
+    }
     struct array *arrays = PyMem_New(struct array, program->array_count + 1);
     if (!arrays)
         return PyErr_NoMemory();
     enum outcome outcome = DONE;
     for (Py_ssize_t number = 0; number < program->array_count; number++) {
-        PyArrayObject *array = (PyArrayObject *)arguments[1 + number];
+        PyArrayObject *array = (PyArrayObject *)arguments[3 + number];
         if (!PyArray_Check(array) || PyArray_ITEMSIZE(array) != program->array_items[number]) {
             PyErr_Format(PyExc_TypeError, "array %zd has no items of %zd bytes", number,
                          (Py_ssize_t)program->array_items[number]);
@@ -51,12 +57,14 @@ static PyObject *program_run(PyObject *object, PyObject *const *arguments, Py_ss
         }
         if (!PyArray_ISALIGNED(array))
             outcome = REFUSED;
+        if (program->windows[number] && (!PyArray_IS_C_CONTIGUOUS(array) || PyArray_SIZE(array) < stop - start))
+            outcome = REFUSED;
         arrays[number] =
             (struct array){PyArray_BYTES(array), PyArray_NDIM(array), PyArray_DIMS(array), PyArray_STRIDES(array)};
     }
     if (outcome == DONE) {
         Py_BEGIN_ALLOW_THREADS
-        outcome = run_program(program, arrays, (int)watched & FE_ALL_EXCEPT, look_for_signals);
+        outcome = run_program(program, arrays, start, stop, (int)watched & FE_ALL_EXCEPT, look_for_signals);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(arrays);
@@ -114,7 +122,7 @@ static int read_step(Program *self, PyObject *given, Py_ssize_t number)
     return 0;
 }
 
-static npy_intp *read_sizes(PyObject *given, npy_intp most)
+static npy_intp *read_sizes(PyObject *given, npy_intp least, npy_intp most)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(given);
     npy_intp *sizes = PyMem_New(npy_intp, count + 1);
@@ -122,7 +130,7 @@ static npy_intp *read_sizes(PyObject *given, npy_intp most)
         return (npy_intp *)PyErr_NoMemory();
     for (Py_ssize_t number = 0; number < count; number++) {
         sizes[number] = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, number));
-        if (sizes[number] < 1 || sizes[number] > most) {
+        if (sizes[number] < least || sizes[number] > most) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_ValueError, "the size is out of range");
             PyMem_Free(sizes);
@@ -134,17 +142,17 @@ static npy_intp *read_sizes(PyObject *given, npy_intp most)
 
 static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"steps", "array_items", "buffer_items", "shape", "reversed", "block", NULL};
-    PyObject *steps, *array_items, *buffer_items, *shape;
+    static char *names[] = {"steps", "array_items", "windows", "buffer_items", "shape", "reversed", "block", NULL};
+    PyObject *steps, *array_items, *windows, *buffer_items, *shape;
     int reversed;
     Py_ssize_t block;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O!O!pn:Program", names, &PyTuple_Type, &steps,
-                                     &PyTuple_Type, &array_items, &PyTuple_Type, &buffer_items, &PyTuple_Type, &shape,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O!O!O!pn:Program", names, &PyTuple_Type, &steps,
+                                     &PyTuple_Type, &array_items, &PyTuple_Type, &windows, &PyTuple_Type, &buffer_items, &PyTuple_Type, &shape,
                                      &reversed, &block))
         return NULL;
     if (block < GRID || block % GRID || block > MOST_BLOCK || PyTuple_GET_SIZE(shape) > MOST_DIMENSIONS
-        || PyTuple_GET_SIZE(buffer_items) > MOST_BUFFERS) {
-        PyErr_SetString(PyExc_ValueError, "the block, the shape or the number of buffers is out of range");
+        || PyTuple_GET_SIZE(buffer_items) > MOST_BUFFERS || PyTuple_GET_SIZE(windows) != PyTuple_GET_SIZE(array_items)) {
+        PyErr_SetString(PyExc_ValueError, "the block, the shape or the number of buffers or windows is out of range");
         return NULL;
     }
     Program *self = (Program *)type->tp_alloc(type, 0);
@@ -157,14 +165,14 @@ static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *
     program->buffer_count = PyTuple_GET_SIZE(buffer_items);
     program->step_count = PyTuple_GET_SIZE(steps);
     program->dimensions = (int)PyTuple_GET_SIZE(shape);
-    npy_intp *lengths = read_sizes(shape, NPY_MAX_INTP);
+    npy_intp *lengths = read_sizes(shape, 1, NPY_MAX_INTP);
     program->size = 1;
     for (int axis = 0; lengths && axis < program->dimensions; axis++)
         program->size *= program->shape[axis] = lengths[axis];
     PyMem_Free(lengths);
-    if (!lengths || !(program->array_items = read_sizes(array_items, LARGEST_ITEM))
-        || !(program->buffer_items = read_sizes(buffer_items, LARGEST_ITEM))
-        || !(self->owners = PyTuple_New(program->step_count)))
+    if (!lengths || !(program->array_items = read_sizes(array_items, 1, LARGEST_ITEM))
+        || !(program->buffer_items = read_sizes(buffer_items, 1, LARGEST_ITEM))
+        || !(program->windows = read_sizes(windows, 0, 1)) || !(self->owners = PyTuple_New(program->step_count)))
         goto failed;
     program->steps = PyMem_New(struct step, program->step_count + 1);
     if (!program->steps) {
@@ -188,6 +196,7 @@ static void program_dealloc(PyObject *object)
     PyMem_Free(self->program.steps);
     PyMem_Free(self->program.array_items);
     PyMem_Free(self->program.buffer_items);
+    PyMem_Free(self->program.windows);
     Py_XDECREF(self->owners);
     type->tp_free(object);
     Py_DECREF(type);
@@ -195,7 +204,7 @@ static void program_dealloc(PyObject *object)
 
 static PyMethodDef program_methods[] = {
     {"run", (PyCFunction)(void (*)(void))program_run, METH_FASTCALL,
-     "Run over arrays. False: they are not aligned, or do not lie as they have to. Raises FloatingPointError if one "
+     "Run over a range of the elements of arrays. False: they are not aligned, or do not lie as they have to. Raises FloatingPointError if one "
      "of the errors to watch is met."},
     {NULL, NULL, 0, NULL},
 };

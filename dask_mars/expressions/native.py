@@ -6,8 +6,10 @@ The loops are those that `numpy.ufunc._get_strided_loop` hands out, which is doc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +27,8 @@ else:
 CACHE_BYTES = 1 << 14
 #: Elements of a block. Shorter ones cost more calls than they save.
 LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
+#: Elements of a piece of what is made as it is needed: it stays in the second-level cache.
+WINDOW = 1 << 15
 
 
 class Chain(NamedTuple):
@@ -46,6 +50,8 @@ class Chain(NamedTuple):
         What is reduced.
     values : tuple
         The inputs, of which exponents count.
+    made : collection of int
+        Inputs that are made piece by piece as they are needed.
     """
 
     shape: tuple[int, ...]
@@ -56,6 +62,7 @@ class Chain(NamedTuple):
     written: Sequence[int]
     reductions: Sequence[Reduced]
     values: tuple[Any, ...]
+    made: Collection[int] = ()
 
 
 class Reduced(NamedTuple):
@@ -76,6 +83,13 @@ class _Read(NamedTuple):
     dtype: np.dtype[Any] | None
 
 
+class _Window(NamedTuple):
+    """A piece of an input that is made as it is needed."""
+
+    slot: int
+    dtype: np.dtype[Any]
+
+
 class _Written(NamedTuple):
     """An array for the result of a slot."""
 
@@ -90,7 +104,7 @@ class _Total(NamedTuple):
     initial: np.ndarray[Any, Any]
 
 
-_Array: TypeAlias = _Read | _Written | _Total | np.ndarray[Any, Any]
+_Array: TypeAlias = _Read | _Window | _Written | _Total | np.ndarray[Any, Any]
 
 
 class _Step(NamedTuple):
@@ -123,12 +137,14 @@ class NativePlan:
         while block > LEAST_BLOCK and block * sum(buffer_items) > CACHE_BYTES:
             block //= 2
         self._shape = chain.shape
+        self._size = math.prod(chain.shape)
         self._order: Literal["C", "F"] = "F" if chain.transposed else "C"
         self._arrays = builder.arrays
         try:
             self._program = _native.Program(
                 tuple([tuple(step) for step in steps]),
                 tuple(builder.items),
+                tuple([type(kind) is _Window for kind in builder.arrays]),
                 buffer_items,
                 chain.shape[::-1] if chain.transposed else chain.shape,
                 chain.transposed,
@@ -138,7 +154,12 @@ class NativePlan:
             # A loop that needs Python, or more of something than there may be.
             raise Unsupported from None
 
-    def run(self, values: list[Any], errors: dict[str, str]) -> tuple[dict[int, Any], dict[int, Any]] | None:
+    def run(
+        self,
+        values: list[Any],
+        errors: dict[str, str],
+        make: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
+    ) -> tuple[dict[int, Any], dict[int, Any]] | None:
         """Compute what is written, and the totals of reductions, by slot; None if it has to be done otherwise.
 
         Parameters
@@ -147,14 +168,20 @@ class NativePlan:
             By slot: the inputs, and what has been computed before.
         errors : dict
             Which floating point errors are raised, and which ignored.
+        make : mapping
+            By slot: what fills an array with the next elements of an input that is made piece by piece.
         """
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
+        windows: dict[int, Any] = {}
         arrays = []
         for kind in self._arrays:
             if type(kind) is _Read:
                 value = values[kind.slot]
                 arrays.append(value if kind.dtype is None else np.asarray(value, kind.dtype))
+            elif type(kind) is _Window:
+                windows[kind.slot] = np.empty(min(self._size, WINDOW), kind.dtype)
+                arrays.append(windows[kind.slot])
             elif type(kind) is _Written:
                 written[kind.slot] = np.empty(self._shape, kind.dtype, self._order)
                 arrays.append(written[kind.slot])
@@ -168,7 +195,14 @@ class NativePlan:
         for name, flag in _FLAGS.items():
             if errors[name] != "ignore":
                 watched |= flag
-        return (written, totals) if self._program.run(watched, *arrays) else None
+        length = WINDOW if windows else self._size
+        for start in range(0, self._size, length):
+            stop = min(start + length, self._size)
+            for slot, window in windows.items():
+                make[slot](window[: stop - start])
+            if not self._program.run(watched, start, stop, *arrays):
+                return None
+        return written, totals
 
 
 class _Builder:
@@ -260,6 +294,8 @@ class _Builder:
             source = self._value(slot, own)
             place = self._buffer(dtype)
             self.steps.append(_Step(_cast(own, dtype), (source, place), 0))
+        elif slot in self._chain.made and shape == self._chain.shape:
+            place = self._array(_Window(slot, dtype), dtype)
         else:
             plain = own == dtype and shape != ()
             place = self._array(_Read(slot, None if plain else dtype), dtype)
