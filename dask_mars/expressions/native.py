@@ -75,26 +75,24 @@ class Reduced(NamedTuple):
     dtype: np.dtype[Any]
 
 
-class _Read(NamedTuple):
-    """An array that blocks are read from: a slot's value."""
+class _Slot(NamedTuple):
+    """A slot, and a dtype."""
 
     slot: int
-    #: What it has to be converted to, or None.
     dtype: np.dtype[Any] | None
 
 
-class _Window(NamedTuple):
+# Named tuples of their own would cost half a millisecond each when the module is imported.
+class _Read(_Slot):
+    """An array that blocks are read from: a slot's value, converted if there is a dtype."""
+
+
+class _Window(_Slot):
     """A piece of an input that is made as it is needed."""
 
-    slot: int
-    dtype: np.dtype[Any]
 
-
-class _Written(NamedTuple):
+class _Written(_Slot):
     """An array for the result of a slot."""
-
-    slot: int
-    dtype: np.dtype[Any]
 
 
 class _Total(NamedTuple):
