@@ -142,7 +142,7 @@ class EvaluationPlan:
         self.written = [slot for slot in self._roots if slot in self.outputs]
         self._evaluator = evaluator
         self.native: NativePlan | None = None
-        if evaluator == "auto" and not self.draws:
+        if evaluator == "auto":
             with suppress(Unsupported):
                 self.native = NativePlan(self._chain(tiled, values))
         if self.native is None:
@@ -158,6 +158,7 @@ class EvaluationPlan:
             self.written,
             [Reduced(r.slot, r.source, r.reduction.ufunc, r.shape, r.dtype) for r in self.reductions],
             values,
+            self.draws,
         )
 
     def cut_into_tiles(self) -> None:

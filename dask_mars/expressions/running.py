@@ -22,8 +22,6 @@ def run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> Any:
 
 def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) -> list[Any]:
     values: list[Any] = [*inputs, *[None] * (len(plan.bound) + len(plan.reductions))]
-    # Tiles are consecutive, as random numbers are.
-    drawing = [(slot, inputs[slot].begin()) for slot in plan.draws]
     for slot, value in enumerate(inputs):
         if type(value) is Draw and slot not in plan.draws:
             values[slot] = value.array()
@@ -37,7 +35,9 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) 
             values[slot] = bound.call(*arguments)
     results = {slot: values[slot] for slot in plan.before}
     native = plan.native
-    done = None if native is None else native.run(values, errors)
+    done = (
+        None if native is None else native.run(values, errors, {slot: inputs[slot].begin() for slot in plan.draws})
+    )
     if done is None:
         if native is not None:
             plan.cut_into_tiles()
@@ -55,6 +55,8 @@ def _run_tiles(
     """Compute what is written, and the totals of reductions, by slot."""
     if plan.compiled is not None:
         plan.compiled.watch(errors)
+    # Tiles are consecutive, as random numbers are.
+    drawing = [(slot, values[slot].begin()) for slot in plan.draws]
     reading = [(slot, _orient(plan, values[slot]), indices) for slot, indices in plan.arrays.items()]
     written = {slot: np.empty(plan.whole, plan.types[slot]) for slot in plan.written}
     totals = {
