@@ -184,7 +184,7 @@ def test_a_failing_task(get: Get, path: Path):
 
 def test_a_killed_worker(path: Path, tmp_path: Path):
     with Runtime(num_workers=1) as runtime:
-        assert eventually(runtime.engine().worker_pids)
+        assert eventually(runtime.start().engine().worker_pids)
         (before,) = runtime.engine().worker_pids()
         with EventLog(path):
             assert runtime.get({"a": (die_first, tmp_path / "died", 1, 5), "b": (pid_of, "a")}, ["a", "b"])[0] == 5

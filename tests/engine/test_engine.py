@@ -137,7 +137,7 @@ def test_equal_keys_of_different_graphs_are_different_tasks(get: Get) -> None:
 def test_a_runtime_ends_with_its_context() -> None:
     before = set(psutil.Process().children())
     with Runtime(num_workers=2) as runtime:
-        pids = pids_of(runtime)
+        pids = pids_of(runtime.start())
         assert len(pids) == 2
         assert {child.pid for child in set(psutil.Process().children()) - before} == set(pids)
         assert da.ones(10, chunks=5).sum().compute(scheduler=runtime.get) == 10

@@ -94,7 +94,7 @@ def test_work_starts_the_clock_anew():
 def test_memory_goes_back_when_nobody_calls_anything():
     settings = {"dask-mars.idle-trim": "100 ms", "dask-mars.idle-timeout": None}
     with dask.config.set(settings), Runtime(num_workers=2) as runtime:
-        engine = runtime.engine()
+        engine = runtime.start().engine()
         persisted = put_and_computed(runtime)
         assert arena_bytes(engine) > 16 * MIB
         del persisted
@@ -158,7 +158,7 @@ def test_arrow_is_told_if_it_is_there(monkeypatch):
 
 def test_workers_come_up_when_nobody_calls_anything():
     with Runtime(num_workers=1) as runtime:
-        engine = runtime.engine()
+        engine = runtime.start().engine()
         assert eventually(lambda: engine._is_up, 20)
         assert eventually(lambda: engine._timeout_s() > 100)
 

@@ -153,7 +153,7 @@ def test_what_is_not_numpys_goes_to_disk_where_there_is_no_room(count, small, tm
     found = dask.compute(*made, scheduler=small.get)
     assert list(found) == [lines(3_000_000 + number) for number in range(count)]
     assert count == 1 or small.engine().spilled_bytes
-    assert files(tmp_path) == []
+    assert eventually(lambda: files(tmp_path) == [])
 
 
 # -- what is declared falsely -------------------------------------------------------------------------------------
