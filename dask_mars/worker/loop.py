@@ -485,6 +485,9 @@ class WorkerProcess:
                     value = store.load_copy(ref)
                 else:
                     value = store.load(ref, owners)
+                    if not is_stored(ref) and not is_spilled(ref) and _is_source(value):
+                        # Its last reference may close the file, and to open one takes longer than to read a chunk.
+                        graph.values[source] = (value, None)
             values.append(value)
         return values
 
@@ -727,3 +730,17 @@ def _is_about_memory(error: BaseException | None) -> bool:
 def _is_elementwise(function: Any) -> bool:
     """Say whether a function looks like one that an expression may have."""
     return type(function) is np.ufunc or getattr(function, "__module__", None) == "_operator"
+
+
+def _is_source(value: Any) -> bool:
+    """Say whether a value is what arrays are read from, such as zarr's and Xarray's, and no array itself."""
+    kind = type(value)
+    return (
+        hasattr(kind, "shape")
+        and hasattr(kind, "dtype")
+        and hasattr(kind, "__getitem__")
+        # Tasks may write into arrays, and into what pandas has.
+        and not hasattr(kind, "__array_ufunc__")
+        and not hasattr(kind, "__array_function__")
+        and not isinstance(value, np.generic)
+    )

@@ -367,6 +367,29 @@ def test_settings_of_zarr_hold_in_workers(single: Runtime, zarr: Any) -> None:
     assert look.compute(scheduler=single.get) == [1, own, "C"]
 
 
+def test_what_arrays_are_read_from_is_opened_once(single: Runtime, tmp_path: Path) -> None:
+    class Source:
+        shape, dtype, ndim = (10,), np.dtype(int), 1
+
+        def __getstate__(self) -> str:
+            return str(tmp_path / "openings")
+
+        def __setstate__(self, file: str) -> None:
+            with open(file, "a") as openings:
+                openings.write("x")
+
+        def __getitem__(self, index: Any) -> Any:
+            return np.arange(10)[index]
+
+    def read(source: Any, start: int) -> int:
+        return int(source[start])
+
+    source = dask.delayed(Source(), name="source", traverse=False)
+    parts = [dask.delayed(read)(source, start) for start in range(10)]
+    assert dask.compute(*parts, scheduler=single.get) == tuple(range(10))
+    assert (tmp_path / "openings").read_text() == "x"
+
+
 def test_limits_of_threadpoolctl_hold_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
