@@ -86,7 +86,11 @@ def await_no_workers(timeout_s: float) -> None:
 
 def memory(kind: str, chunk_bytes: int, trim_s: float) -> dict[str, int]:
     """Return the bytes that all processes take at each stage."""
-    settings = {"dask-mars.idle-trim": f"{trim_s} s", "dask-mars.idle-timeout": f"{2 * trim_s + 4} s"}
+    settings = {
+        "dask-mars.idle-trim": f"{trim_s} s",
+        "dask-mars.idle-timeout": f"{2 * trim_s + 4} s",
+        "dask-mars.start-in-threads": False,
+    }
     with dask.config.set(settings), Runtime(WORKERS) as runtime:
         PROBES[kind]().compute(scheduler=runtime.get)
         found = {"at first": own_bytes()}
@@ -105,7 +109,8 @@ def memory(kind: str, chunk_bytes: int, trim_s: float) -> dict[str, int]:
 def latency_s(kind: str, repeat: int) -> dict[str, list[float]]:
     """Return how long a small computation takes with workers that are up, and without, so often each."""
     seconds: dict[str, list[float]] = {"warm": [], "restarted": []}
-    with dask.config.set({"dask-mars.idle-timeout": "300 ms"}), Runtime(WORKERS) as runtime:
+    settings = {"dask-mars.idle-timeout": "300 ms", "dask-mars.start-in-threads": False}
+    with dask.config.set(settings), Runtime(WORKERS) as runtime:
 
         def once() -> float:
             began_s = time.perf_counter()

@@ -22,7 +22,7 @@ from dask_mars.store.persisted import PersistedChunk
 #: Packages whose functions may run in the user's process.
 _LIBRARIES = frozenset(
     {"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy", "operator", "scipy"}
-    | {"pathlib", "tlz", "toolz", "xarray", "zarr"}
+    | {"flox", "numbagg", "numpy_groupies", "pathlib", "tlz", "toolz", "xarray", "zarr"}
 )
 #: Packages whose objects read and decode, whatever they hold.
 _READERS = frozenset({"adlfs", "fsspec", "gcsfs", "numcodecs", "s3fs"})

@@ -685,7 +685,7 @@ def test_idle_chunks_make_room_for_computations(small, monkeypatch):
 
 
 def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
-    persisted = numbers(880, 220).persist(scheduler=small.get)
+    persisted = numbers(980, 245).persist(scheduler=small.get)
     engine = small.engine()
 
     def slow(block: np.ndarray) -> np.ndarray:
@@ -693,9 +693,9 @@ def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
         return np.concatenate([block, block])
 
     # Each chunk is needed twice, with much in between.
-    doubled = persisted.map_blocks(slow, dtype=float, chunks=((440,) * 4, persisted.chunks[1]))
+    doubled = persisted.map_blocks(slow, dtype=float, chunks=((490,) * 4, persisted.chunks[1]))
     both = doubled.sum(axis=0) + persisted.sum(axis=0) - doubled.mean()
-    values = numbers(880, 220).compute(scheduler="threads")
+    values = numbers(980, 245).compute(scheduler="threads")
     expected = values.sum(axis=0) * 3 - values.mean()
     np.testing.assert_allclose(both.compute(scheduler=small.get), expected)
     assert on_disk(persisted)

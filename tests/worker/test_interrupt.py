@@ -389,7 +389,7 @@ class FakeHandle:
 
     def __init__(self) -> None:
         self.number = 0
-        self.ready = True
+        self.ready = self.is_process = True
         self.done: list[str] = []
 
     def interrupt(self) -> None:
