@@ -99,7 +99,8 @@ def compute(get: Get, source: Path, target: Path, by: str) -> None:
     xarray: Any = importlib.import_module("xarray")
     with xarray.open_zarr(source) as data:
         grouped = data.groupby(f"time.{by}")
-        climatology = grouped.mean("time")
+        # With flox chunks along the groups are not alike, which zarr needs.
+        climatology = grouped.mean("time").chunk({by: 1})
         # Each day is a chunk of its own as it comes from there.
         anomaly = (grouped - climatology).drop_vars(by).chunk(time=CHUNK_DAYS)
         writes = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
+import operator
 from collections.abc import Hashable
 from types import CellType, FunctionType
 from typing import Any
@@ -82,6 +83,8 @@ class _Look:
             return all(self.is_known(inner, depth - 1) for inner in function.operand.functions) and all(
                 self.is_plain(value, depth - 1) for value in function.literals
             )
+        if kind is operator.itemgetter:
+            return all(self.is_plain(item, depth - 1) for item in function.__reduce__()[1])
         if kind is Constant:
             return self.is_plain(function.value, depth - 1)
         if kind.__name__ == "Compose" and _is_library(kind.__module__):

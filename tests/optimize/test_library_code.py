@@ -45,6 +45,7 @@ LIBRARY = {
     "a partial function": lambda: ones.map_blocks(functools.partial(np.clip, a_min=0, a_max=1)),
     "an array of the user's": lambda: da.from_array(np.ones((10, 10)), chunks=5).max(),
     "rechunk": lambda: ones.rechunk((2, 10)).cumsum(axis=0),
+    "an item": lambda: dask.delayed(operator.itemgetter(1))([1, 2]),
     "a builtin": lambda: dask.delayed(sum)([1, 2]),
     "an operator": lambda: dask.delayed(operator.add)(1, 2),
 }
