@@ -15,6 +15,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
+from dask.utils import methodcaller
 
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
@@ -33,6 +34,7 @@ _PLAIN = frozenset(
     {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range}
     | {datetime.date, datetime.datetime, datetime.timedelta, decimal.Decimal}
 )
+_CALLERS = frozenset({operator.itemgetter, operator.methodcaller, operator.attrgetter, methodcaller})
 _CONTAINERS = frozenset({tuple, list, set, frozenset})
 _EMPTY = CellType()
 #: How deep literals are looked into, and how many of a graph.
@@ -83,7 +85,8 @@ class _Look:
             return all(self.is_known(inner, depth - 1) for inner in function.operand.functions) and all(
                 self.is_plain(value, depth - 1) for value in function.literals
             )
-        if kind is operator.itemgetter:
+        if kind in _CALLERS:
+            # Of a method, what it is called of is data too, or of a library's class.
             return all(self.is_plain(item, depth - 1) for item in function.__reduce__()[1])
         if kind is Constant:
             return self.is_plain(function.value, depth - 1)
@@ -123,6 +126,9 @@ class _Look:
         if kind is dict:
             return all(self.is_plain(key, depth - 1) and self.is_plain(value[key], depth - 1) for key in value)
         if kind is np.ndarray:
+            return not value.dtype.hasobject
+        if kind.__module__.partition(".")[0] == "pandas" and isinstance(getattr(value, "dtype", None), np.dtype):
+            # An index of groups, say.
             return not value.dtype.hasobject
         if isinstance(value, _DATA) and kind.__module__.startswith("numpy."):
             return True
