@@ -19,7 +19,9 @@ from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import annotate, symbolic_graph
 from dask_mars.optimize.folding import fold_initial
+from dask_mars.optimize.prepare import prepare
 from dask_mars.optimize.slices import join_slices
+from studies.graphs import handed_over
 
 
 def values_of(graph: ChunkGraph) -> list[Any]:
@@ -78,6 +80,16 @@ class Here:
 def function_names(operand: Operand) -> list[str]:
     """Name the functions that an operand calls, one for each step."""
     return [getattr(operand.functions[step.function], "__name__", "?") for step in operand.steps]
+
+
+def in_place(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
+    """Prepare with parts read in place, compare the values with those of Dask's own plan, and return the graph."""
+    dsk, wanted = handed_over(*collections)
+    graph, apart = prepare(dsk, wanted, resident_bytes=lambda: resident_bytes), prepare(dsk, wanted)
+    ours, theirs = evaluate(graph), evaluate(apart)
+    for key in wanted:
+        assert_identical(ours[key], theirs[key])
+    return graph
 
 
 def assert_identical(ours: Any, theirs: Any) -> None:

@@ -121,6 +121,7 @@ class Computation:
             if size_bytes > inline_bytes:
                 copied_bytes[chunk] = size_bytes
         in_client = graph.chunks_for_client()
+        unrepeatable = frozenset(number for number, operand in enumerate(operands) if appends(operand))
         self._plan = GraphPlan(
             inputs=graph.inputs,
             outputs=graph.outputs,
@@ -137,8 +138,9 @@ class Computation:
             declared_bytes=DeclaredSizes(graph, engine.settings.inline_bytes),
             resources=_resources(graph, engine.settings.resources),
             temporaries=_temporaries(operands),
-            unrepeatable=frozenset(number for number, operand in enumerate(operands) if appends(operand)),
-            is_library_code=self._is_library_code(),
+            unrepeatable=unrepeatable,
+            # Where a thread fails, what it has begun is begun again.
+            is_library_code=not unrepeatable and self._is_library_code(),
             keeps_data_on_failure=rerun_locally,
         )
         # With one such task at a time the calling thread itself will do.
@@ -155,12 +157,10 @@ class Computation:
         engine, graph = self._engine, self._graph
         if self._defers or not engine.wants_threads or not is_library_code(graph):
             return False
-        # Threads have no quotas, and what appends must not begin twice.
+        # Threads have no quotas.
         most_bytes = engine.settings.memory_limit // (_CHUNK_SHARE * engine.settings.num_workers)
         sizes = DeclaredSizes(graph)
-        return not any(appends(operand) for operand in graph.operands) and all(
-            (sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph))
-        )
+        return all((sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph)))
 
     def results(self, persist: bool, started: Callable[[int], None] | None = None) -> dict[int, Any]:
         """Compute, and return the value of each output chunk, or what stands for it in the store."""

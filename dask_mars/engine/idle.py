@@ -96,6 +96,9 @@ class EndingWorkers:
     def __contains__(self, number: int) -> bool:
         return number in self._handles
 
+    def __len__(self) -> int:
+        return len(self._handles)
+
     def __iter__(self) -> Iterator[WorkerHandle]:
         return iter([handle for handle, _ in self._handles.values()])
 

@@ -284,8 +284,7 @@ class Engine:
     @property
     def wants_threads(self) -> bool:
         """Whether threads of this process may compute what is submitted now."""
-        handles = list(self._workers.values())
-        return self._startup.is_wanted and not (handles and all(handle.is_process for handle in handles))
+        return self._startup.is_wanted and (not self._workers or self._has_threads())
 
     def start_processes(self) -> None:
         """Start the worker processes now, rather than when there is something to compute."""
@@ -780,7 +779,7 @@ class Engine:
         idle_s = self._idle.next_s(self.store.is_trimmed, bool(self._workers))
         times = [self._cancellation.next_s(), idle_s, self._ending.next_s(now_s)]
         if self._runs:
-            if any(not handle.is_process for handle in self._workers.values()) and not self._startup.loading:
+            if self._has_threads() and not self._startup.loading:
                 times.append(self._startup.due_s(now_s))
             times += [self._machine.next_due_s(), self._memory_watch.next_s, now_s + _LIVENESS_S]
         if self._registry.persisted:
@@ -790,7 +789,7 @@ class Engine:
 
     def _end_stalled(self) -> None:
         """Let computations fail that would wait for ever."""
-        if self._startup.loading or next(iter(self._ending), None) is not None:
+        if self._startup.loading or self._ending:
             # There will be other workers.
             return
         for number in self._machine.stalled():
@@ -915,7 +914,6 @@ class Engine:
         except OSError as error:
             raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
         self._listen_to(handle)
-        self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
         return handle
 
     def _listen_to(self, handle: WorkerHandle) -> None:
@@ -936,8 +934,8 @@ class Engine:
     def _start_thread(self, number: int) -> None:
         """Have a thread of this process compute until a worker process takes its place."""
         self._control.clear(number)
-        start, arenas_of_all, page = self._start_message(number), self.store.arenas, self._control
-        serve = partial(worker_thread.serve, start=start, arenas=arenas_of_all, page=page)
+        start = self._start_message(number)
+        serve = partial(worker_thread.serve, start=start, arenas=self.store.arenas, page=self._control)
         handle = self._workers[number] = ThreadHandle(number, serve)
         self._listen_to(handle)
         self._is_up = True
@@ -976,16 +974,14 @@ class Engine:
                     self._memory_watch.add(handle.number, handle.pid)
                     self._check_memory_limit(handle)
         except (ProtocolError, UnreadableStream) as error:
-            logger.warning("worker %d is replaced for what it has reported: %s", handle.number, error)
+            # Text, because whoever keeps the record would keep the engine with an exception's frames.
+            logger.warning("worker %d is replaced for what it has reported: %s", handle.number, str(error))
             self._lose(handle)
             return
         if handle.ready:
             self._start_failures = 0
         if ended or not goes_on:
-            if isinstance(handle, ThreadHandle):
-                self._retire_thread(handle)
-            else:
-                self._lose(handle, over_limit)
+            self._lose(handle, over_limit)
 
     def _check_memory_limit(self, handle: WorkerHandle) -> None:
         """Raise if the workers take all memory before they have computed anything, as the first to be ready shows.
@@ -1001,7 +997,11 @@ class Engine:
         self._is_up = True
 
     def _lose(self, handle: WorkerHandle, over_limit: _OverLimit | None = None) -> None:
-        """Replace a worker process that has ended, perhaps for the memory that it had taken."""
+        """Replace a worker that has ended, perhaps for the memory that it had taken."""
+        if isinstance(handle, ThreadHandle):
+            # Nobody may have its arena before it has really ended.
+            self._retire_thread(handle)
+            return
         number = handle.number
         is_loading = self._is_loading(handle)
         if self._workers.get(number) is not handle and not is_loading:
@@ -1080,7 +1080,7 @@ class Engine:
                 # Nobody else may have them, as long as this process lives.
                 for offset, size_bytes in handle.pinned:
                     self._blocks.incref((handle.number, offset, size_bytes))
-                # What it has retained something in this process refers to, for ever as far as is known.
+                # Nor what it has retained, to which something in this process refers.
             else:
                 for block in handle.retained:
                     self._blocks.decref(block)
@@ -1089,18 +1089,28 @@ class Engine:
         startup.note(runs, now_s)
         if not (self._runs or startup.loading):
             return
+        if len(self._workers) < self.settings.num_workers:
+            self._start_missing()
+        if self._has_threads() and (
+            startup.loading or startup.needs_processes(runs, self._registry.is_short, now_s)
+        ):
+            self._replace_threads()
+
+    def _has_threads(self) -> bool:
+        return any(not handle.is_process for handle in list(self._workers.values()))
+
+    def _start_missing(self) -> None:
+        """Start what there is no worker for."""
         for number in range(self.settings.num_workers):
             if number in self._workers or number in self._ending:
                 continue
-            loading = startup.loading.pop(number, None)
+            loading = self._startup.loading.pop(number, None)
             if loading is not None:
                 self._put_to_work(loading)
-            elif startup.may_use_threads(runs):
+            elif self._startup.may_use_threads(self._runs.values()):
                 self._start_thread(number)
             else:
                 self._start_process(number)
-        if startup.loading or startup.needs_processes(runs, self._registry.is_short, now_s):
-            self._replace_threads()
 
     def _replace_threads(self) -> None:
         """Have processes take the place of threads, as soon as they have imported what they need."""
@@ -1109,7 +1119,8 @@ class Engine:
                 continue
             loading = self._startup.loading.get(handle.number)
             if loading is None:
-                self._startup.loading[handle.number] = self._launch(handle.number)
+                loading = self._startup.loading[handle.number] = self._launch(handle.number)
+                self._cancellation.add_start_deadline(loading, self.settings.start_timeout_s)
             elif loading.is_loaded:
                 handle.is_leaving = True
                 handle.send(Exit())
@@ -1120,7 +1131,7 @@ class Engine:
             return
         if not handle.is_leaving:
             # It has failed, and so would the next one.
-            self._startup.give_up()
+            self._startup.is_wanted = False
         self._leave(handle)
         handle.close_descriptors()
         self._ending.await_end(handle)

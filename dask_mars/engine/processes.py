@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Collection
 from typing import ClassVar
 
-from dask_mars.engine.worker_handle import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle, connected
 from dask_mars.protocol.context import worker_environment
 from dask_mars.worker.interrupts import SIGNAL
 
@@ -41,10 +40,7 @@ class ProcessHandle(WorkerHandle):
     is_process: ClassVar[bool] = True
 
     def __init__(self, number: int, descriptors: Collection[int]) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        ours, theirs = connected()
         options = json.dumps({"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid()})
         # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
         try:

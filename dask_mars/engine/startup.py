@@ -30,6 +30,8 @@ class Startup:
 
     Attributes
     ----------
+    is_wanted : bool
+        Whether threads may compute at all.
     loading : dict of int to ProcessHandle
         Processes that import what they need while a thread computes in their place, by number.
 
@@ -44,22 +46,13 @@ class Startup:
     """
 
     def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
-        self._is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
+        self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
         self._num_workers = num_workers
         self.loading: dict[int, ProcessHandle] = {}
         #: How long there was work, and how many chunks were computed.
         self._busy_s, self._finished = 0.0, 0
         #: Since when there is work, None if there is none.
         self._since_s: float | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether threads may compute at all."""
-        return self._is_wanted
-
-    def give_up(self) -> None:
-        """Have no threads compute any more."""
-        self._is_wanted = False
 
     def note(self, runs: Collection[GraphRun], now_s: float) -> None:
         """Take note of whether there is work."""
@@ -75,7 +68,7 @@ class Startup:
 
     def may_use_threads(self, runs: Collection[GraphRun]) -> bool:
         """Say whether threads are to be started for all that there is to compute."""
-        return self._is_wanted and all(run.plan.is_library_code for run in runs)
+        return self.is_wanted and all(run.plan.is_library_code for run in runs)
 
     def needs_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> bool:
         """Say whether processes are to take the threads' places.

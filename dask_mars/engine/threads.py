@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import ClassVar
 
-from dask_mars.engine.worker_handle import WorkerHandle
+from dask_mars.engine.worker_handle import WorkerHandle, connected
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,7 @@ class ThreadHandle(WorkerHandle):
     is_process: ClassVar[bool] = False
 
     def __init__(self, number: int, serve: Callable[[socket.socket], list[tuple[int, int]]]) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        ours, theirs = connected()
         super().__init__(number, ours)
         self.is_loaded = True
         self.is_leaving = False

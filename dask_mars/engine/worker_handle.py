@@ -15,6 +15,15 @@ from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
 from dask_mars.protocol.object_ref import Block
 
 
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Return the engine's end of a new connection, which does not wait, and the worker's."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return ours, theirs
+
+
 class WorkerHandle(ABC):
     """One worker.
 
@@ -159,4 +168,4 @@ def _unpickled(payload: bytes) -> list[Any]:
     return messages
 
 
-__all__ = ["WorkerHandle"]
+__all__ = ["WorkerHandle", "connected"]

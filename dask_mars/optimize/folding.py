@@ -9,7 +9,7 @@ sum over four stays as it is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
@@ -124,63 +124,57 @@ def fold(consumer: Operand, initial: tuple[Operand | None, ...]) -> Operand:
     Operand
         Its literals are those of the operands folded in, in order, and then the consumer's.
     """
-    places: dict[int, int] = {}
-    functions: list[Any] = []
-
-    def place_of(function: Any) -> int:
-        place = places.setdefault(id(function), len(functions))
-        if place == len(functions):
-            functions.append(function)
-        return place
-
     members = [operand for operand in initial if operand is not None]
     input_count = initial.count(None)
     literal_count = sum(operand.literal_count for operand in members) + consumer.literal_count
-    steps: list[Step] = []
+    joined = JoinedSteps(input_count + literal_count)
     #: Of the consumer's slots, in order.
     slots: list[int] = []
     next_literal, next_input = input_count, 0
-    first_step = input_count + literal_count
     for operand in initial:
         if operand is None:
             slots.append(next_input)
             next_input += 1
             continue
-        append_steps(
-            operand, range(next_literal, next_literal + operand.literal_count), first_step, steps, place_of
-        )
+        slots.append(joined.append(operand, range(next_literal, next_literal + operand.literal_count)))
         next_literal += operand.literal_count
-        slots.append(first_step + len(steps) - 1)
     slots += range(next_literal, next_literal + consumer.literal_count)
-    append_steps(consumer, slots, first_step, steps, place_of)
+    joined.append(consumer, slots)
     names = dict.fromkeys(operand.name for operand in members)
-    return Operand("-".join([*names, consumer.name]), tuple(functions), tuple(steps), input_count, literal_count)
+    return joined.operand("-".join([*names, consumer.name]), input_count, literal_count)
 
 
-def append_steps(
-    operand: Operand,
-    slots: Sequence[int],
-    first_step: int,
-    steps: list[Step],
-    place_of: Callable[[Any], int],
-) -> None:
-    """Append an operand's steps to those of another.
+class JoinedSteps:
+    """The steps of several operands, one after the other, with each function once.
 
     Parameters
     ----------
-    operand : Operand
-        Whose steps are appended.
-    slots : sequence of int
-        Of its inputs and literals.
     first_step : int
         The slot of the first of all steps.
-    steps : list of Step
-        What they are appended to.
-    place_of : callable
-        Returns the place of a function.
     """
-    known = [*slots]
-    for step in operand.steps:
-        taken = tuple([known[slot] for slot in step.slots])
-        known.append(first_step + len(steps))
-        steps.append(Step(place_of(operand.functions[step.function]), taken, step.keywords))
+
+    def __init__(self, first_step: int) -> None:
+        self._first_step = first_step
+        self._steps: list[Step] = []
+        self._functions: list[Any] = []
+        self._places: dict[int, int] = {}
+
+    def append(self, operand: Operand, slots: Iterable[int]) -> int:
+        """Append an operand's steps, given the slots of its inputs and literals; return the slot of its result."""
+        known = [*slots]
+        for step in operand.steps:
+            taken = tuple([known[slot] for slot in step.slots])
+            known.append(self.call(operand.functions[step.function], taken, step.keywords))
+        return known[-1]
+
+    def call(self, function: Any, slots: tuple[int, ...], keywords: tuple[str, ...] = ()) -> int:
+        """Append the call of a function; return the slot of what it returns."""
+        place = self._places.setdefault(id(function), len(self._functions))
+        if place == len(self._functions):
+            self._functions.append(function)
+        self._steps.append(Step(place, slots, keywords))
+        return self._first_step + len(self._steps) - 1
+
+    def operand(self, name: str, input_count: int, literal_count: int) -> Operand:
+        """Return them all as one operand."""
+        return Operand(name, tuple(self._functions), tuple(self._steps), input_count, literal_count)

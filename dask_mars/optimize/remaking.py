@@ -131,7 +131,8 @@ def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]
             never_stored[key] = remaking.never_stored(_folded(graph.operands, consumer, initial))
         return never_stored[key]
 
-    kept = fixed_chunks(graph).union(unmergeable, graph.outputs)
+    fixed = fixed_chunks(graph).union(unmergeable)
+    kept = fixed.union(graph.outputs)
     readers: dict[int, list[int]] = {}
     costs: dict[int, float] = {}
     for source, number in enumerate(graph.operand_of):
@@ -141,7 +142,6 @@ def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]
                 readers[source], costs[source] = [], make_ns
     if not readers:
         return readers
-    fixed = fixed_chunks(graph).union(unmergeable)
     for chunk, sources in enumerate(graph.inputs):
         for source in sources:
             if source in readers:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.compose import LONGEST, applied, count_uses, fixed_chunks
-from dask_mars.optimize.folding import append_steps
+from dask_mars.optimize.folding import JoinedSteps
 from dask_mars.optimize.order import renumbered
 from dask_mars.optimize.programs import make_tuple
 
@@ -216,27 +216,15 @@ def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
 
 def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> Operand:
     """Return the operand that computes several, given of each the inputs that it takes."""
-    functions: list[Any] = []
-    places: dict[int, int] = {}
-
-    def place_of(function: Any) -> int:
-        place = places.setdefault(id(function), len(functions))
-        if place == len(functions):
-            functions.append(function)
-        return place
-
     literal_count = sum(operand.literal_count for operand, _ in members)
-    first_step, next_literal = input_count + literal_count, input_count
-    steps: list[Step] = []
+    joined, next_literal = JoinedSteps(input_count + literal_count), input_count
     results = []
     for operand, at in members:
-        slots = [*at, *range(next_literal, next_literal + operand.literal_count)]
-        append_steps(operand, slots, first_step, steps, place_of)
+        results.append(joined.append(operand, [*at, *range(next_literal, next_literal + operand.literal_count)]))
         next_literal += operand.literal_count
-        results.append(first_step + len(steps) - 1)
-    steps.append(Step(place_of(make_tuple), tuple(results), ()))
+    joined.call(make_tuple, tuple(results))
     name = "-".join(dict.fromkeys([operand.name for operand, _ in members]))
-    return Operand(name, tuple(functions), tuple(steps), input_count, literal_count)
+    return joined.operand(name, input_count, literal_count)
 
 
 __all__ = ["join_siblings"]

@@ -20,6 +20,8 @@ from tasks import pid_of
 
 from dask_mars import Runtime
 from dask_mars.engine import startup
+from dask_mars.engine.loop import Engine
+from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.errors import EngineStopped
 from dask_mars.optimize import library_code
 from dask_mars.worker import thread
@@ -223,6 +225,37 @@ def test_processes_compute_if_threads_fail(
     assert "a thread that computes has failed" in caplog.text
     # Its records have frames, which have arenas.
     caplog.clear()
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_what_cannot_be_read_of_a_thread_is_computed_by_a_process_once_it_has_ended(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bool] = []
+
+    def take(receiver: Receiver, handle: Any, plain: tuple[Any, ...]) -> None:
+        if not handle.is_process and handle.ready:
+            taken.append(handle.has_ended())
+            raise ProtocolError("on purpose")
+        receive(receiver, handle, plain)
+
+    receive = Receiver.take
+    monkeypatch.setattr(Receiver, "take", take)
+    start_process = Engine._start_process
+    begun: list[int] = []
+
+    def start(engine: Engine, number: int) -> None:
+        begun.append(len(threads()))
+        start_process(engine, number)
+
+    monkeypatch.setattr(Engine, "_start_process", start)
+    assert dask.delayed(time.sleep)(0.2).compute(scheduler=runtime.get) is None
+    assert random_means().compute(scheduler=runtime.get).shape == (400,)
+    assert taken
+    assert not any(taken)
+    assert begun
+    assert all(left < 2 for left in begun)
+    assert eventually(lambda: not threads())
 
 
 def test_after_idleness_threads_compute_first_again() -> None:

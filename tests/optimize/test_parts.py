@@ -7,22 +7,10 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from symbolic import assert_identical, evaluate
+from symbolic import assert_identical, in_place
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.parts import Residents
-from dask_mars.optimize.prepare import prepare
-from studies.graphs import handed_over
-
-
-def in_place(*collections: Any, resident_bytes: int = 1 << 40) -> ChunkGraph:
-    """Prepare, compare the values with those of edges that are chunks, and return the graph."""
-    dsk, wanted = handed_over(*collections)
-    graph, apart = prepare(dsk, wanted, resident_bytes=lambda: resident_bytes), prepare(dsk, wanted)
-    ours, theirs = evaluate(graph), evaluate(apart)
-    for key in wanted:
-        assert_identical(ours[key], theirs[key])
-    return graph
 
 
 def edges(graph: ChunkGraph) -> int:
