@@ -28,6 +28,8 @@ PROGRAMS = 25
 #: comes to its task would else never come to it.
 _KILL_EVERY_S = 1.0
 _MOST_KILLS = 2
+#: Bytes of a worker that has imported what a program can use: numba, which flox and numbagg import, is half of it.
+_LIBRARIES = 256 * MIB
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
         "policy": chance.choice(["memory", "memory", "mars"]),
     }
     if memory_limit is None and small:
-        memory_limit = chance.choice([160, 192, 256]) * MIB
+        memory_limit = chance.choice([160, 192, 256]) * MIB + workers * _LIBRARIES
     if memory_limit is not None:
         settings["store-limit"] = chance.choice([2, 4, 8]) * MIB
     named = {f"dask-mars.{name}": value for name, value in settings.items()}
