@@ -56,7 +56,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return reduced
         if kind is np.ma.MaskedArray and obj.baseclass is np.ndarray:
             return _reduce_masked(obj)
-        if self.thaw is not None and type(obj) is np.ndarray:
+        if kind is np.ndarray and 0 in obj.strides and _is_broadcast(obj):
+            return _reduce_broadcast(obj)
+        if self.thaw is not None and kind is np.ndarray:
             thawed = self.thaw(obj)
             if thawed is not obj:
                 return thawed.__reduce_ex__(5)
@@ -133,6 +135,20 @@ def _map_again(
 ) -> Any:
     memory = np.memmap(filename, np.uint8, mode, offset, (size,))
     return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
+
+
+def _is_broadcast(array: np.ndarray[Any, Any]) -> bool:
+    """Say whether an array is one of `numpy.broadcast_to`, and large enough to be worth keeping as it is."""
+    if array.nbytes <= BUFFER_BYTES or array.flags.writeable or array.dtype.hasobject:
+        return False
+    return any(length > 1 and not stride for length, stride in zip(array.shape, array.strides, strict=True))
+
+
+def _reduce_broadcast(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """Reduce an array to what is repeated in it: the counts of a mean, say, are one number."""
+    once = array[tuple([slice(None) if stride else slice(1) for stride in array.strides])]
+    # Pickles of arrays that are not contiguous lose the byte order.
+    return np.broadcast_to, (once if once.flags.forc else once.copy(order="K"), array.shape)
 
 
 def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:

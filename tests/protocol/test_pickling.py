@@ -752,3 +752,36 @@ def test_data_of_masked_arrays_need_not_be_copied():
 
 def test_what_is_masked_stays_the_one_object():
     assert loads(dumps([np.ma.masked]))[0] is np.ma.masked
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.broadcast_to(7, (1000, 100)),
+        np.broadcast_to(np.arange(100.0), (1000, 100)),
+        np.broadcast_to(np.arange(200, dtype=">i4")[::2, None], (100, 1000)),
+        np.broadcast_to(np.arange(100.0).reshape(4, 1, 25), (4, 300, 25))[::-1, :, ::-3],
+        np.broadcast_to(np.datetime64("2001-01-01"), (1, 2000)),
+        np.broadcast_to(np.array([(1, 2.0)], dtype="i4,f8"), (3000,)),
+    ],
+)
+def test_arrays_that_were_broadcast_travel_as_what_is_repeated_in_them(array):
+    pickled = dumps({"n": array, "same": array})
+    assert len(pickled) < array.nbytes / 4
+    value = loads(pickled)
+    assert value["n"] is value["same"]
+    np.testing.assert_array_equal(value["n"], array)
+    assert (value["n"].dtype, value["n"].flags.writeable) == (array.dtype, False)
+
+
+def test_arrays_with_nothing_repeated_in_them_travel_as_they_are():
+    once = np.lib.stride_tricks.as_strided(np.arange(1000.0), (1, 1000), (0, 8), writeable=False)
+    written = np.lib.stride_tricks.as_strided(np.arange(1.0), (1000,), (0,))
+    objects = np.broadcast_to(np.array([None, 3], dtype=object), (1000, 2))
+    for array in (once, written, objects):
+        value = loads(dumps([array]))[0]
+        np.testing.assert_array_equal(value, array)
+        assert value.dtype == array.dtype
