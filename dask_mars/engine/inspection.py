@@ -13,6 +13,7 @@ from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.registry import Registry
 from dask_mars.limits import arena_bytes, library_bytes
 from dask_mars.protocol.control import ControlPage
+from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
 
 
@@ -123,6 +124,11 @@ class Inspection:
             if running is not None:
                 steps[worker] = RunningStep(*running, name)
         return steps
+
+    def in_hand_of(self, graph: int) -> list[int]:
+        """Return the chunks of a graph that are in the hands of workers or of the user's process."""
+        holders = [*self._registry.workers, CLIENT]
+        return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
 
     def running(self, worker: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker is in the middle of."""

@@ -537,6 +537,10 @@ class Engine:
         # In graphs of persisted data nothing was computed.
         return {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
 
+    def in_hand_of(self, number: int) -> list[int]:
+        """Return the chunks of a graph that are in the hands of workers or of the user's process."""
+        return self._call(lambda: self._inspection.in_hand_of(number))
+
     def cancel_graph(self, number: int) -> bool:
         """Cancel a graph by its number; False if it is not being computed, or is done."""
 
