@@ -114,6 +114,12 @@ class Runtime:
             engine = self._engine
             return engine if engine is not None and engine.alive else self._start_engine()
 
+    def running_engine(self) -> Engine | None:
+        """Return the engine if it is running, and else nothing."""
+        with self._lock:
+            engine = self._engine
+        return engine if engine is not None and engine.alive else None
+
     def _store_limit(self) -> int:
         return self.settings.store_limit
 
@@ -274,9 +280,8 @@ class Runtime:
             it has in hand. ``store``: bytes that it holds, may hold, has reserved for what is in hand, and has
             written to disk since the start. Empty if the runtime is not running.
         """
-        with self._lock:
-            engine = self._engine
-        return {} if engine is None or not engine.alive else engine.state()
+        engine = self.running_engine()
+        return {} if engine is None else engine.state()
 
     def memory(self) -> MemoryAccount:
         """Return what memory is used for, from any thread; ``print`` and notebooks show it as a table.
@@ -298,9 +303,8 @@ class Runtime:
         # Whoever imports dask_mars need not be about to compute.
         from dask_mars.engine.memory_account import MemoryAccount
 
-        with self._lock:
-            engine = self._engine
-        return MemoryAccount(self.settings.memory_limit) if engine is None or not engine.alive else engine.memory()
+        engine = self.running_engine()
+        return MemoryAccount(self.settings.memory_limit) if engine is None else engine.memory()
 
     def profile(self) -> dict[int, dict[str, LayerProfile]]:
         """Return what the operands of running computations took, and those of the last that has ended.
@@ -313,9 +317,8 @@ class Runtime:
             values took in the store, without small ones, which are not there. Chunks of a chain that runs as one
             belong to the layer of the last. Empty if the runtime is not running.
         """
-        with self._lock:
-            engine = self._engine
-        return {} if engine is None or not engine.alive else engine.profile()
+        engine = self.running_engine()
+        return {} if engine is None else engine.profile()
 
     def computations(self) -> list[dict[str, Any]]:
         """Return what is known of the computations that go on, and of the last that are over, the newest first.
@@ -364,9 +367,8 @@ class Runtime:
             except KeyError:
                 return False
         graph = operator.index(computation)
-        with self._lock:
-            engine = self._engine
-        return engine is not None and engine.alive and engine.cancel_graph(graph)
+        engine = self.running_engine()
+        return engine is not None and engine.cancel_graph(graph)
 
     def explain(self, key: Any = None) -> str:
         """Say in words what is being computed and what waits for what, from any thread.
@@ -386,9 +388,8 @@ class Runtime:
         """
         if key is not None:
             refuse_unhashable(key)
-        with self._lock:
-            engine = self._engine
-        if engine is None or not engine.alive:
+        engine = self.running_engine()
+        if engine is None:
             return "no workers are running"
         return engine.explain(key)
 

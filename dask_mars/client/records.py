@@ -80,14 +80,39 @@ class LayerCounts(NamedTuple):
     bytes: int = 0
 
 
+class Blocks(NamedTuple):
+    """The blocks of a layer.
+
+    Attributes
+    ----------
+    numblocks : list of int
+        How many there are along each dimension.
+    states : str
+        Of each block a letter, the last dimension first: ``w`` waits, ``r`` runs, ``f`` is finished, ``x`` has
+        failed, ``.`` is not computed.
+    truncated : bool
+        Whether there are more.
+    """
+
+    numblocks: list[int]
+    states: str
+    truncated: bool
+
+
 class Source(Protocol):
     """Knows of a running computation how far it is."""
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
 
-    def layers(self) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as that is known."""
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer, as far as they can be looked at in some time."""
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer, `KeyError` if there is no such."""
 
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
@@ -306,10 +331,10 @@ class Record:
         source = self._source
         return ChunkCounts() if source is None else source.counts()
 
-    def layers(self) -> Sequence[LayerCounts]:
-        """Count the chunks of each layer, as far as that is known."""
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer, as far as they can be looked at in some time."""
         source = self._source
-        return () if source is None else source.layers()
+        return () if source is None else source.layers(seconds)
 
     @property
     def source(self) -> Source | None:
@@ -416,6 +441,7 @@ __all__ = [
     "QUEUED",
     "RUNNING",
     "STATES",
+    "Blocks",
     "ChunkCounts",
     "Failure",
     "LayerCounts",

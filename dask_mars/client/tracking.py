@@ -2,131 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from array import array
 from collections.abc import Collection, Sequence
-from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
-from dask.utils import key_split
 
-from dask_mars.client.records import ChunkCounts, LayerCounts
+from dask_mars.client.layer_graph import blocks_of, edges_of
+from dask_mars.client.layer_index import LayerIndex
+from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import MarsError
-from dask_mars.graph.chunks import Key
 
 #: Computations of more chunks are counted by layer when they end, others when somebody asks.
 _FEW_CHUNKS = 500
-#: Beyond so many, layers of the same label are counted together.
-_MOST_LAYERS = 500
-#: How many chunks are looked at between two looks at the clock.
-_STEP = 10_000
-#: Chunks that are no tasks have none.
-NO_LAYER = -1
-
-
-class LayerIndex:
-    """Which layer each chunk of a graph belongs to, found out as far as there is time.
-
-    Tasks whose keys are no tuples, those of `dask.delayed`, make layers by the names of their functions.
-
-    Parameters
-    ----------
-    keys : sequence of key
-        Of all chunks.
-    operand_of : sequence of int
-        Negative for chunks that are known from the start.
-
-    Attributes
-    ----------
-    names : list of str
-        Of layers, by their numbers.
-    numbers : array
-        Of the layer of each chunk that has been looked at, or `NO_LAYER`.
-    """
-
-    def __init__(self, keys: Sequence[Key], operand_of: Sequence[int]) -> None:
-        self.names: list[str] = []
-        self.numbers = array("i")
-        self._keys, self._operand_of = keys, operand_of
-        self._by_head: dict[Key, int] = {}
-        self._by_name: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def look(self, seconds: float | None = None) -> bool:
-        """Go on for some time, or to the end. Return whether all chunks have been looked at."""
-        end_s = None if seconds is None else time.perf_counter() + seconds
-        with self._lock:
-            count = len(self._keys)
-            while len(self.numbers) < count:
-                self._look_at(len(self.numbers), len(self.numbers) + _STEP)
-                if end_s is not None and time.perf_counter() >= end_s:
-                    break
-            return len(self.numbers) == count
-
-    def _look_at(self, start: int, stop: int) -> None:
-        found = []
-        last: object = self
-        number = NO_LAYER
-        for key, operand in zip(self._keys[start:stop], islice(self._operand_of, start, stop), strict=True):
-            if operand < 0:
-                found.append(NO_LAYER)
-                continue
-            head = key[0] if type(key) is tuple and key else key
-            # Those of a layer have the very same name, and mostly follow each other.
-            if head is not last:
-                known = self._by_head.get(head)
-                number = self._number(head, head is key) if known is None else known
-                last = head
-            found.append(number)
-        self.numbers.extend(found)
-
-    def _number(self, head: Key, is_whole: bool) -> int:
-        # The names of functions are few, those of single tasks as many as there are.
-        by_label = is_whole or len(self.names) >= _MOST_LAYERS
-        name = str(key_split(head)) if by_label else str(head)
-        number = self._by_name.get(name)
-        if number is None:
-            number = self._by_name[name] = len(self.names)
-            self.names.append(name)
-        if len(self._by_head) < _STEP:
-            self._by_head[head] = number
-        return number
-
-    def count(
-        self,
-        durations_s: array[float],
-        stored_bytes: array[int],
-        running: Collection[int] = (),
-        failed: Collection[int] = (),
-    ) -> list[LayerCounts]:
-        """Add up by layer what is known of chunks, as far as they have been looked at."""
-        numbers = np.array(self.numbers)
-        known, layers = len(numbers), len(self.names)
-        durations = np.asarray(durations_s)[:known]
-        is_task = numbers >= 0
-        done = is_task & (durations >= 0)
-        of_done = numbers[done]
-        columns = (
-            np.bincount(numbers[is_task], minlength=layers),
-            np.bincount(of_done, minlength=layers),
-            self._count(running, layers),
-            self._count(failed, layers),
-            np.bincount(of_done, weights=durations[done], minlength=layers),
-            np.bincount(of_done, weights=np.asarray(stored_bytes)[:known][done], minlength=layers),
-        )
-        return [
-            LayerCounts(name, str(key_split(name)), total, finished, active, bad, seconds, int(stored))
-            for name, total, finished, active, bad, seconds, stored in zip(
-                self.names, *[column.tolist() for column in columns], strict=False
-            )
-        ]
-
-    def _count(self, chunks: Collection[int], layers: int) -> np.ndarray:
-        found = [self.numbers[chunk] for chunk in chunks if chunk < len(self.numbers)]
-        return np.bincount([number for number in found if number >= 0] or [0], minlength=layers) * bool(found)
 
 
 class EngineSource:
@@ -168,7 +58,7 @@ class EngineSource:
             running = []
         failed = set(run.errors.copy()).difference(running)
         return (
-            int(np.count_nonzero(np.asarray(durations_s) >= 0)),
+            _finished(durations_s),
             running,
             [chunk for chunk in failed if durations_s[chunk] < 0],
         )
@@ -179,13 +69,34 @@ class EngineSource:
             raise KeyError(key)
         return self._engine.explain(key)
 
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+        return edges_of(self.index, self.run.graph.inputs)
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer."""
+        _, running, failed = self._known()
+        return blocks_of(self.index, self.index.keys, layer, self.run.measurements.durations_s, running, failed)
+
     def final(self) -> FinalSource:
         """Return what is to be remembered when it is over."""
-        run = self.run
-        failed = [chunk for chunk in run.errors.copy() if run.measurements.durations_s[chunk] < 0]
-        return FinalSource(
-            self._total, self.index, run.measurements.durations_s, run.measurements.stored_bytes, failed
+        run, measured = self.run, self.run.measurements
+        failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0]
+        last = _Last(
+            self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs
         )
+        return FinalSource(last)
+
+
+class _Last(NamedTuple):
+    """What was known of chunks when a computation ended; of its graph no more than numbers."""
+
+    total: int
+    numbering: LayerIndex
+    durations_s: array[float]
+    stored_bytes: array[int]
+    failed: Collection[int]
+    inputs: Sequence[Sequence[int]]
 
 
 class FinalSource:
@@ -193,55 +104,46 @@ class FinalSource:
 
     Parameters
     ----------
-    total : int
-        How many chunks were to be computed.
-    index : LayerIndex
-        To which layers they belong.
-    durations_s, stored_bytes : array
-        As `ChunkMeasurements` has them.
-    failed : collection of int
-        Chunks that have failed.
+    last : _Last
+        What is known of its chunks, of which is kept what there is to say of layers.
     """
 
-    def __init__(
-        self,
-        total: int,
-        index: LayerIndex,
-        durations_s: array[float],
-        stored_bytes: array[int],
-        failed: Collection[int],
-    ) -> None:
-        self._counts: ChunkCounts | None = None
+    def __init__(self, last: _Last) -> None:
+        self._last: _Last | None = last
+        self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
         self._layers: Sequence[LayerCounts] | None = None
-        self._uncounted: tuple[int, LayerIndex, array[float], array[int], Collection[int]] | None = (
-            total,
-            index,
-            durations_s,
-            stored_bytes,
-            failed,
-        )
-        if len(durations_s) > _FEW_CHUNKS:
-            self._count()
-
-    def _count(self) -> tuple[ChunkCounts, Sequence[LayerCounts]]:
-        uncounted = self._uncounted
-        if uncounted is not None:
-            total, index, durations_s, stored_bytes, failed = uncounted
-            index.look()
-            self._counts = _counted(total, int(np.count_nonzero(np.asarray(durations_s) >= 0)), (), failed)
-            self._layers = index.count(durations_s, stored_bytes, (), failed)
-            self._uncounted = None
-        assert self._counts is not None
-        assert self._layers is not None
-        return self._counts, self._layers
+        self._edges: list[tuple[int, int]] = []
+        if len(last.durations_s) > _FEW_CHUNKS:
+            self.layers()
+            self._last = None
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
-        return self._count()[0]
+        return self._counts
 
-    def layers(self) -> Sequence[LayerCounts]:
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
         """Count the chunks of each layer."""
-        return self._count()[1]
+        last = self._last
+        if self._layers is None and last is not None:
+            last.numbering.look()
+            self._edges = edges_of(last.numbering, last.inputs)
+            self._layers = last.numbering.count(last.durations_s, last.stored_bytes, (), last.failed)
+        assert self._layers is not None
+        return self._layers
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+        self.layers()
+        return self._edges
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer; none if there were too many to keep what they are called."""
+        if layer not in [known.name for known in self.layers()]:
+            raise KeyError(layer)
+        last = self._last
+        if last is None:
+            return Blocks([], "", truncated=True)
+        return blocks_of(last.numbering, last.numbering.keys, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None) -> str:
         """Nothing is being computed."""
@@ -252,6 +154,10 @@ class FinalSource:
         return self
 
 
+def _finished(durations_s: array[float]) -> int:
+    return int(np.count_nonzero(np.asarray(durations_s) >= 0))
+
+
 def _counted(total: int, finished: int, running: Collection[int], failed: Collection[int]) -> ChunkCounts:
     # They are counted one after the other, while chunks go from one to the next.
     active = min(len(running), max(total - finished, 0))
@@ -259,4 +165,4 @@ def _counted(total: int, finished: int, running: Collection[int], failed: Collec
     return ChunkCounts(total, total - finished - active - bad, active, finished, bad)
 
 
-__all__ = ["NO_LAYER", "EngineSource", "FinalSource", "LayerIndex"]
+__all__ = ["EngineSource", "FinalSource"]

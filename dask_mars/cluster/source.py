@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from distributed import Client
 
-from dask_mars.client.records import ChunkCounts, LayerCounts
+from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
 from dask_mars.graph.chunks import ChunkGraph
 
 
@@ -32,9 +32,17 @@ class ClusterSource:
         """Count its chunks."""
         return ChunkCounts(self._total, self._total)
 
-    def layers(self) -> Sequence[LayerCounts]:
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
         """Count the chunks of each layer, as far as that is known."""
         return ()
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which: that is not known."""
+        return []
+
+    def blocks(self, layer: str) -> Blocks:
+        """There are no layers."""
+        raise KeyError(layer)
 
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""

@@ -62,6 +62,20 @@ class Inspection:
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        machine, registry = self._machine, self._registry
+        return {
+            "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
+            "persisted": len(registry.persisted),
+            "reservations": [
+                {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
+                for waits in registry.reservations.values()
+            ],
+            "workers": self.workers(),
+            "store": self._view.store(),
+        }
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return what each worker has and does, as `state` says."""
         machine, registry, steps = self._machine, self._registry, self.steps()
         workers = []
         for number, handle in registry.workers.items():
@@ -75,16 +89,7 @@ class Inspection:
                     "in_hand": len(machine.in_hand(number)),
                 }
             )
-        return {
-            "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
-            "persisted": len(registry.persisted),
-            "reservations": [
-                {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
-                for waits in registry.reservations.values()
-            ],
-            "workers": workers,
-            "store": self._view.store(),
-        }
+        return workers
 
     def memory(self, processes: tuple[ProcessMemory, ...]) -> MemoryAccount:
         """Return what the engine's memory is used for, given what its processes have for themselves."""

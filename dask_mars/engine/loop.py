@@ -525,6 +525,10 @@ class Engine:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
         return self._call(self._inspection.state)
 
+    def workers(self) -> list[dict[str, Any]]:
+        """Return what each worker has and does, as `state` says; that takes no longer for larger graphs."""
+        return self._call(self._inspection.workers)
+
     def memory(self) -> MemoryAccount:
         """Return what memory is used for; see `Runtime.memory`."""
         # Measured by whoever asks: without /proc it takes a while for each process.
