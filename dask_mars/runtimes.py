@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import operator
 import os
+import pkgutil
 import sys
 import threading
 import weakref
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
     from dask_mars.engine.memory_account import MemoryAccount
     from dask_mars.engine.profile import LayerProfile
+    from dask_mars.web.server import Server
 
 
 class Runtime:
@@ -84,6 +86,8 @@ class Runtime:
         self._engine: Engine | None = None
         self._closed = False
         self._lock = threading.Lock()
+        #: Those that show what it does.
+        self._servers: set[Server] = set()
         _runtimes.add(self)
 
     def start(self) -> Runtime:
@@ -393,12 +397,51 @@ class Runtime:
             return "no workers are running"
         return engine.explain(key)
 
+    def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
+        """Show in browsers what this runtime does, and let them cancel; nothing can be submitted there.
+
+        It needs tornado, as the extra ``web`` installs it. ``docs/web.md`` says who may look.
+
+        Parameters
+        ----------
+        port : int, optional
+            Default: any that is free.
+        address : str, optional
+            Of the interface. Others than this machine's own need ``certfile`` or ``behind_proxy``.
+        **options
+            ``socket_path``, ``token``, ``view_token``, ``hosts``, ``certfile``, ``keyfile``, ``behind_proxy`` and
+            ``connection_file``, as `dask_mars.web.server.serve` takes them.
+
+        Returns
+        -------
+        Server
+            With ``url``, ``link`` and ``close()``. It ends with the runtime.
+
+        Raises
+        ------
+        EngineStopped
+            The runtime is closed.
+        ValueError
+            The address is not this machine's own and nothing encrypts, or a token is too short.
+        """
+        # What looks at runtimes is none of their business, and most programs never need it.
+        serve_runtime = pkgutil.resolve_name("dask_mars.web.server:serve_runtime")
+        server: Server = serve_runtime(self, port=port, address=address, on_close=self._servers.discard, **options)
+        with self._lock:
+            if not self._closed:
+                self._servers.add(server)
+                return server
+        server.close()
+        raise EngineStopped
+
     def close(self) -> None:
         """End the workers and free all memory. Computations that are running raise `EngineStopped`."""
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
         _end_submitted(self.records)
+        for server in list(self._servers):
+            server.close()
         if engine is not None:
             engine.close()
             atexit.unregister(engine.close)
@@ -521,6 +564,7 @@ def _after_fork() -> None:
     _default = _Default()
     for runtime in list(_runtimes):
         runtime._engine = None
+        runtime._servers = set()
         runtime._lock = threading.Lock()
         # Nobody goes on with what the parent's threads were computing.
         runtime.records = Records()
