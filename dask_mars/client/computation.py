@@ -347,7 +347,7 @@ class Computation:
     def _on_warned(self, run: GraphRun, message: client_messages.Warned) -> None:
         text, category, filename, line = pickle.loads(message.payload)
         if self._note is not None:
-            self._note("warning", f"{filename}:{line}: {category.__name__}: {text}")
+            self._note("warning", f"{filename}:{line}: {category.__name__}: {text}\n")
         # Module and registry decide on repetition; the file name stands in for the module that warned.
         warnings.warn_explicit(text, category, filename, line, registry=_registry)
 

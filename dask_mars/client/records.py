@@ -26,8 +26,8 @@ OVER = frozenset({FINISHED, FAILED, CANCELLED})
 
 #: How many computations are remembered that are over.
 _REMEMBERED = 200
-#: What is kept of what the tasks of one computation print and warn: lines, and characters of each.
-_LOG_LINES, _LOG_CHARACTERS = 1000, 4000
+#: What is kept of what the tasks of one computation print and warn: characters of a line, and of all together.
+_LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
 #: What is kept of a message of an error, in characters.
 _MESSAGE_CHARACTERS = 10_000
 
@@ -214,6 +214,9 @@ class Record:
         self._depth = 0
         self._source: Source | None = None
         self._log: deque[LogLine] | None = None
+        self._begun_lines: dict[str, str] = {}
+        self._log_characters = 0
+        self._is_log_cut = False
         self._reason: Exception | None = None
         self._stop: Callable[[], bool] | None = None
         self._on_end: Callable[[Record], None] | None = None
@@ -288,11 +291,20 @@ class Record:
         self.state, self.ended_s, self.failure = FAILED, time.time(), Failure(error)
 
     def note(self, stream: str, text: str) -> None:
-        """Note what a task has printed or warned."""
+        """Note what a task has printed or warned: lines, and perhaps a part of one that goes on later."""
         if self._log is None:
-            self._log = deque(maxlen=_LOG_LINES + 1)
+            self._log = deque()
         now_s = time.time()
-        self._log.extend([LogLine(now_s, stream, line[:_LOG_CHARACTERS]) for line in text.splitlines()])
+        *lines, rest = (self._begun_lines.pop(stream, "") + text).split("\n")
+        for line in lines:
+            self._log.append(LogLine(now_s, stream, line[:_LINE_CHARACTERS]))
+            # Empty lines take room too.
+            self._log_characters += min(len(line), _LINE_CHARACTERS) + 1
+        while self._log_characters > _LOG_CHARACTERS:
+            self._log_characters -= len(self._log.popleft().text) + 1
+            self._is_log_cut = True
+        if rest:
+            self._begun_lines[stream] = rest[:_LINE_CHARACTERS]
 
     def end(self, error: BaseException | None = None) -> None:
         """Note that it is over."""
@@ -344,8 +356,11 @@ class Record:
     @property
     def log(self) -> tuple[list[LogLine], bool]:
         """What its tasks have printed and warned, and whether there was more before."""
-        lines = [] if self._log is None else list(self._log)
-        return lines[-_LOG_LINES:], len(lines) > _LOG_LINES
+        if self._log is None:
+            return [], False
+        now_s = time.time()
+        begun = [LogLine(now_s, stream, text) for stream, text in self._begun_lines.copy().items()]
+        return [*self._log.copy(), *begun], self._is_log_cut
 
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed.

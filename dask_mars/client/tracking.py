@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from array import array
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -15,8 +18,9 @@ from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import MarsError
 
-#: Computations of more chunks are counted by layer when they end, others when somebody asks.
-_FEW_CHUNKS = 500
+#: Of the last computations that ended it is kept what their chunks are called, so that nobody counts them by layer
+#: whom nobody asks of, and their blocks can be shown: of so many chunks together.
+_MOST_CHUNKS = 100_000
 
 
 class EngineSource:
@@ -113,9 +117,17 @@ class FinalSource:
         self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
         self._layers: Sequence[LayerCounts] | None = None
         self._edges: list[tuple[int, int]] = []
-        if len(last.durations_s) > _FEW_CHUNKS:
-            self.layers()
-            self._last = None
+        _ended.append(self)
+
+    def chunks(self) -> int:
+        """Return of how many chunks it is kept what they are called."""
+        last = self._last
+        return 0 if last is None else len(last.durations_s)
+
+    def settle(self) -> None:
+        """Count what is to be counted, and let go of the rest."""
+        self.layers()
+        self._last = None
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
@@ -152,6 +164,38 @@ class FinalSource:
     def final(self) -> FinalSource:
         """Return itself."""
         return self
+
+
+class _Ended:
+    """The last computations that ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: deque[FinalSource] = deque()
+        self._chunks = 0
+
+    def append(self, source: FinalSource) -> None:
+        """Add one, and settle as many of the others, and at last itself, as there are too many chunks of."""
+        surplus = []
+        with self._lock:
+            self._sources.append(source)
+            self._chunks += source.chunks()
+            while self._chunks > _MOST_CHUNKS:
+                surplus.append(self._sources.popleft())
+                self._chunks -= surplus[-1].chunks()
+        for other in surplus:
+            other.settle()
+
+
+_ended = _Ended()
+
+
+def _after_fork() -> None:
+    global _ended
+    _ended = _Ended()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _finished(durations_s: array[float]) -> int:
