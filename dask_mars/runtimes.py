@@ -25,6 +25,7 @@ from dask_mars.errors import EngineStopped, refuse_unhashable
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.backend import ClusterBackend
+    from dask_mars.cluster.runtime import ClusterRuntime
     from dask_mars.engine.loop import Engine
     from dask_mars.engine.memory_account import MemoryAccount
     from dask_mars.engine.profile import LayerProfile
@@ -489,9 +490,9 @@ def _with_callbacks(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_submitted(records: Records) -> None:
-    """End what has been submitted and has not come to the engine yet, which ends the rest."""
+    """End what has been submitted and has not come to an engine, which ends the rest."""
     for record in records.live():
-        if record.is_submitted and record.source is None:
+        if record.is_submitted and record.graph is None:
             record.cancel(EngineStopped())
 
 
@@ -736,8 +737,14 @@ def submit(
     return handles.submit(backend, collections, name, id, chosen, optimize_graph, traverse)
 
 
-def runtime() -> Runtime:
+def runtime() -> Runtime | ClusterRuntime:
     """Return the runtime behind `dask_mars.get`, to look at what it does.
+
+    Returns
+    -------
+    Runtime or ClusterRuntime
+        Where `dask_mars.get` computes on a cluster, what answers the same questions of that, as far as they can be
+        answered: `state`, `memory`, `explain`, `profile`, `computations`, `cancel`.
 
     Examples
     --------
@@ -747,7 +754,8 @@ def runtime() -> Runtime:
     >>> dask_mars.runtime().computations()[0]["state"]
     'finished'
     """
-    return _default.runtime()
+    cluster = None if process_role.computes_inline() else _cluster_for(None)
+    return _default.runtime() if cluster is None else cluster.runtime(_default.records)
 
 
 def close() -> None:

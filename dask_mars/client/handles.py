@@ -16,6 +16,7 @@ from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
 from dask_mars.client.records import ChunkCounts, LayerCounts, Record, Records, ValueDescription
 from dask_mars.client.showing import as_html, as_text
+from dask_mars.client.summaries import profiles_of
 from dask_mars.engine.profile import LayerProfile
 from dask_mars.errors import EngineStopped
 
@@ -213,27 +214,13 @@ class Computation:
             By the name of the layer ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile`
             has them.
         """
-        return layer_profiles(self._record.layers())
+        return profiles_of(self._record.layers())
 
     def __repr__(self) -> str:
         return as_text(self._record)
 
     def _repr_html_(self) -> str:
         return as_html(self._record)
-
-
-def layer_profiles(layers: Sequence[LayerCounts]) -> dict[str, LayerProfile]:
-    """Return of each layer that has begun what it has taken."""
-    return {
-        layer.name: {
-            "count": layer.finished,
-            "total_s": layer.seconds,
-            "mean_s": layer.seconds / layer.finished,
-            "stored_bytes": layer.bytes,
-        }
-        for layer in layers
-        if layer.finished
-    }
 
 
 _computations: weakref.WeakSet[Computation] = weakref.WeakSet()
@@ -365,4 +352,4 @@ def _described(
     return {"kind": kind, "dtype": dtype, "shape": shape, "bytes": size_bytes, "evicted": False}
 
 
-__all__ = ["Computation", "Outcome", "describe", "layer_profiles", "submit", "submit_graph"]
+__all__ = ["Computation", "Outcome", "describe", "submit", "submit_graph"]

@@ -117,8 +117,8 @@ class Source(Protocol):
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
 
-    def final(self) -> Source:
-        """Return what is to be remembered when it is over: no values and no graph."""
+    def final(self, is_finished: bool) -> Source:
+        """Return what is to be remembered when it is over, perhaps as it should: no values and no graph."""
 
 
 class LogLine(NamedTuple):
@@ -311,7 +311,7 @@ class Record:
         if self.state in OVER:
             return
         if self._source is not None:
-            self._source = self._source.final()
+            self._source = self._source.final(error is None)
         self._stop = None
         self.ended_s = time.time()
         if error is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask_mars.client.records import OVER, ChunkCounts, LayerCounts, Record
+from dask_mars.engine.profile import LayerProfile
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -21,6 +22,20 @@ def summary(record: Record) -> dict[str, Any]:
         "ended": record.ended_s,
         "chunks": record.counts()._asdict(),
         "error": None if failure is None else {"type": failure.type, "message": failure.message},
+    }
+
+
+def profiles_of(layers: Sequence[LayerCounts]) -> dict[str, LayerProfile]:
+    """Return of each layer that has begun what it has taken."""
+    return {
+        layer.name: {
+            "count": layer.finished,
+            "total_s": layer.seconds,
+            "mean_s": layer.seconds / layer.finished,
+            "stored_bytes": layer.bytes,
+        }
+        for layer in layers
+        if layer.finished
     }
 
 
@@ -46,4 +61,4 @@ def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCount
     return left_s * elapsed_s / seconds
 
 
-__all__ = ["remaining_s", "summary"]
+__all__ = ["profiles_of", "remaining_s", "summary"]

@@ -82,18 +82,30 @@ class EngineSource:
         _, running, failed = self._known()
         return blocks_of(self.index, self.index.keys, layer, self.run.measurements.durations_s, running, failed)
 
-    def final(self) -> FinalSource:
+    def final(self, is_finished: bool) -> FinalSource:
         """Return what is to be remembered when it is over."""
         run, measured = self.run, self.run.measurements
         failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0]
-        last = _Last(
-            self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs
-        )
+        last = Last(self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs)
         return FinalSource(last)
 
 
-class _Last(NamedTuple):
-    """What was known of chunks when a computation ended; of its graph no more than numbers."""
+class Last(NamedTuple):
+    """What was known of chunks when a computation ended; of its graph no more than numbers.
+
+    Attributes
+    ----------
+    total : int
+        How many chunks were to be computed.
+    numbering : LayerIndex
+        To which layers they belong.
+    durations_s, stored_bytes : array
+        As `ChunkMeasurements` has them.
+    failed : collection of int
+        Chunks that have failed.
+    inputs : sequence
+        Of each chunk, which ones it reads.
+    """
 
     total: int
     numbering: LayerIndex
@@ -108,12 +120,12 @@ class FinalSource:
 
     Parameters
     ----------
-    last : _Last
+    last : Last
         What is known of its chunks, of which is kept what there is to say of layers.
     """
 
-    def __init__(self, last: _Last) -> None:
-        self._last: _Last | None = last
+    def __init__(self, last: Last) -> None:
+        self._last: Last | None = last
         self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
         self._layers: Sequence[LayerCounts] | None = None
         self._edges: list[tuple[int, int]] = []
@@ -161,7 +173,7 @@ class FinalSource:
         """Nothing is being computed."""
         raise KeyError(key)
 
-    def final(self) -> FinalSource:
+    def final(self, is_finished: bool) -> FinalSource:
         """Return itself."""
         return self
 
@@ -209,4 +221,4 @@ def _counted(total: int, finished: int, running: Collection[int], failed: Collec
     return ChunkCounts(total, total - finished - active - bad, active, finished, bad)
 
 
-__all__ = ["EngineSource", "FinalSource"]
+__all__ = ["EngineSource", "FinalSource", "Last"]

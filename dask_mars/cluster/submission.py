@@ -12,6 +12,7 @@ import pickle
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import dask
@@ -19,7 +20,7 @@ from dask._task_spec import Task, TaskRef
 from distributed import Client, Future
 
 from dask_mars import config
-from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.client.callbacks import Observer
 from dask_mars.client.records import Record
 from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.annotations import TaskAnnotations
@@ -51,7 +52,7 @@ def run_on_cluster(
     requirements: Requirements,
     retries: int | None = None,
     persist: bool = False,
-    observer: CallbackObserver | None = None,
+    observer: Observer | None = None,
     record: Record | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
@@ -139,7 +140,7 @@ class _Submission:
         packer: Packer,
         found: Cut,
         persist: bool,
-        observer: CallbackObserver | None,
+        observer: Observer | None,
         record: Record,
     ) -> None:
         client, graph = computation.client, computation.graph
@@ -156,6 +157,10 @@ class _Submission:
         self._persist = persist
         self._record = record
         self._progress: ProgressReceiver | None = None
+        self._source = ClusterSource(client, graph, observer)
+        if record.is_submitted and not persist:
+            # Somebody holds it to see how far it is.
+            observer = self._source
         if observer is not None and observer.wants_tasks:
             self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer)
         self._local_tasks = LocalTasks(computation, self._progress)
@@ -187,7 +192,7 @@ class _Submission:
         try:
             if self._progress is not None:
                 self._progress.open()
-            self._record.run(ClusterSource(self._client, self._graph, self._name), self._stop)
+            self._record.run(self._source, self._stop)
             while True:
                 self._send()
                 # Whoever has cancelled it just now may have seen only what was sent before.
@@ -211,7 +216,9 @@ class _Submission:
 
     def _stop(self) -> bool:
         """Have Dask drop what it was sent, in any thread; who waits for it hears of that."""
-        self._client.cancel(list(self._local_tasks.futures.copy().values()))
+        futures = list(self._local_tasks.futures.copy().values())
+        # Whoever asks for it need not wait: the scheduler may be silent.
+        self._client.loop.add_callback(partial(self._client.cancel, futures, asynchronous=True))
         return True
 
     def _values(self) -> dict[int, Any]:

@@ -139,7 +139,7 @@ def _source(
 ) -> FinalSource:
     index = LayerIndex(KEYS, OPERANDS)
     stored = array("q", [8] * len(KEYS))
-    return FinalSource(tracking._Last(5, index, array("f", [1.0, -1, -1, 0.5, -1, -1]), stored, failed, INPUTS))
+    return FinalSource(tracking.Last(5, index, array("f", [1.0, -1, -1, 0.5, -1, -1]), stored, failed, INPUTS))
 
 
 def test_layers_are_counted():
