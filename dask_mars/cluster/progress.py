@@ -19,7 +19,7 @@ from typing import Any
 
 from distributed import Client, Worker
 
-from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.client.callbacks import Observer
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.graph.chunks import DATA, ChunkGraph
 
@@ -193,7 +193,7 @@ class ProgressReceiver:
     """
 
     def __init__(
-        self, client: Client, name: str, graph: ChunkGraph, subtasks: Sequence[Subtask], observer: CallbackObserver
+        self, client: Client, name: str, graph: ChunkGraph, subtasks: Sequence[Subtask], observer: Observer
     ) -> None:
         self._client = client
         self._name = name

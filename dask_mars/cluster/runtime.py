@@ -1,0 +1,127 @@
+"""What is known of a cluster in the user's process, in the words of `Runtime`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import Client
+
+from dask_mars.client.records import RUNNING, Records
+from dask_mars.client.summaries import profiles_of, summary
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.metrics import STORE_LIMIT, STORED
+from dask_mars.cluster.planning import workers_of
+from dask_mars.engine.memory_account import MemoryAccount
+from dask_mars.engine.profile import LayerProfile
+
+
+class ClusterRuntime:
+    """The cluster that `dask_mars.get` computes on, to look at what it does; see `Runtime`.
+
+    Parameters
+    ----------
+    client : Client
+        Connected to it.
+    records : Records
+        Of the computations of this process.
+
+    Attributes
+    ----------
+    records : Records
+        As given.
+    """
+
+    def __init__(self, client: Client, records: Records) -> None:
+        self._client = client
+        self.records = records
+
+    def state(self) -> dict[str, Any]:
+        """Return the agents, and how much memory they use, as the scheduler has heard last.
+
+        Returns
+        -------
+        dict
+            ``workers``: of each agent its ``address``, ``name``, the ``threads`` that compute subtasks, how many it
+            has in hand as ``in_hand``, and ``memory_bytes``. ``store``: ``stored_bytes`` and ``limit_bytes`` of all
+            together.
+        """
+        workers = []
+        stored_bytes = limit_bytes = 0
+        for address, told in self._agents().items():
+            metrics = told.get("metrics", {})
+            stored_bytes += metrics.get(STORED, 0)
+            limit_bytes += metrics.get(STORE_LIMIT, 0)
+            workers.append(
+                {
+                    "address": address,
+                    "name": str(told["name"]),
+                    "threads": told["nthreads"],
+                    "in_hand": metrics.get("executing", 0) + metrics.get("ready", 0),
+                    "memory_bytes": metrics.get("memory", 0),
+                }
+            )
+        return {"workers": workers, "store": {"stored_bytes": stored_bytes, "limit_bytes": limit_bytes}}
+
+    def memory(self) -> MemoryAccount:
+        """Return what memory the agents use together, as far as the scheduler has heard of it."""
+        agents = self._agents().values()
+        metrics = [told.get("metrics", {}) for told in agents]
+        return MemoryAccount(
+            limit_bytes=sum([told.get("memory_limit") or 0 for told in agents]),
+            in_use_bytes=sum([known.get("memory", 0) for known in metrics]),
+            store_bytes=sum([known.get(STORED, 0) for known in metrics]),
+            store_limit_bytes=sum([known.get(STORE_LIMIT, 0) for known in metrics]),
+            on_disk_bytes=sum([known.get("spilled_bytes", {}).get("disk", 0) for known in metrics]),
+        )
+
+    def profile(self) -> dict[str, dict[str, LayerProfile]]:
+        """Return how many chunks of each layer are computed, by the computation's id; agents tell no times."""
+        return {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
+
+    def computations(self) -> list[dict[str, Any]]:
+        """Return what is known of this process's computations, the newest first; see `Runtime.computations`."""
+        return [summary(record) for record in self.records]
+
+    def cancel(self, computation: str) -> bool:
+        """Cancel a computation of this process by its id; False if it is over or unknown."""
+        try:
+            return self.records.find(computation).cancel()
+        except KeyError:
+            return False
+
+    def explain(self, key: Any = None) -> str:
+        """Say in words what this process's computations on the cluster wait for.
+
+        Parameters
+        ----------
+        key : key, optional
+            A Dask key: why this one is not being computed.
+
+        Raises
+        ------
+        KeyError
+            No computation that runs has the key, as far as this process knows.
+        """
+        running = [record for record in self.records if record.state == RUNNING]
+        if key is not None:
+            for record in running:
+                try:
+                    return record.explain(key)
+                except KeyError:
+                    continue
+            raise KeyError(key)
+        lines = [f"{record.name or record.id}: {record.explain()}" for record in running]
+        lines += [
+            f"agent {worker['name']} at {worker['address']} has {worker['in_hand']} subtasks in hand"
+            for worker in self.state()["workers"]
+        ]
+        return "\n".join(lines or ["the cluster has no agents"])
+
+    def _agents(self) -> dict[str, Any]:
+        return {address: told for address, told in sorted(workers_of(self._client).items()) if MARK in told}
+
+    def __repr__(self) -> str:
+        return f"<ClusterRuntime {self._client.scheduler.address} agents={len(self._agents())}>"
+
+
+__all__ = ["ClusterRuntime"]

@@ -1,0 +1,136 @@
+"""How far a computation on a cluster is, as far as the user's process hears of it."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distributed import Client
+
+from dask_mars.client.callbacks import Observer
+from dask_mars.client.layer_graph import blocks_of, edges_of
+from dask_mars.client.layer_index import LayerIndex
+from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
+from dask_mars.client.tracking import FinalSource, Last
+from dask_mars.graph.chunks import ChunkGraph
+
+
+class ClusterSource:
+    """How far a computation on a cluster is; as an observer it is told by the agents.
+
+    Parameters
+    ----------
+    client : Client
+        Connected to the cluster.
+    graph : ChunkGraph
+        What is computed.
+    observer : Observer, optional
+        Who wants to be told too.
+    """
+
+    values_wanted = False
+
+    def __init__(self, client: Client, graph: ChunkGraph, observer: Observer | None = None) -> None:
+        self._client = client
+        self._graph = graph
+        self._observer = observer if observer is not None and observer.wants_tasks else None
+        self._total = sum([operand >= 0 for operand in graph.operand_of])
+        self._index = LayerIndex(graph.keys, graph.operand_of)
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._finished = 0
+        #: 0 for those that are computed: agents do not tell how long that took.
+        self._durations_s = array("f", [-1.0]) * len(graph)
+
+    # -- what it is told ----------------------------------------------------------------------------------------
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether it wants to be told of anything at all."""
+        return True
+
+    @property
+    def in_order(self) -> bool:
+        """Whether somebody is to be told of a chunk only once its inputs are there."""
+        return self._observer is not None and self._observer.in_order
+
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out."""
+        with self._lock:
+            self._running.update([chunk for chunk in chunks if self._durations_s[chunk] < 0])
+        if self._observer is not None:
+            self._observer.begun(graph, chunks)
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
+        """Note that chunks have been computed."""
+        with self._lock:
+            self._running.difference_update(chunks)
+            for chunk in chunks:
+                if self._durations_s[chunk] < 0 <= graph.operand_of[chunk]:
+                    self._durations_s[chunk] = 0.0
+                    self._finished += 1
+        if self._observer is not None:
+            self._observer.ended(graph, chunks, values, worker)
+
+    # -- what it tells ------------------------------------------------------------------------------------------
+
+    def counts(self) -> ChunkCounts:
+        """Count its chunks."""
+        with self._lock:
+            running, finished = len(self._running), self._finished
+        return ChunkCounts(self._total, self._total - running - finished, running, finished)
+
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer, as far as they can be looked at in some time."""
+        self._index.look(seconds)
+        return self._index.count(self._durations_s, self._no_bytes(), self._active())
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+        return edges_of(self._index, self._graph.inputs)
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer."""
+        return blocks_of(self._index, self._index.keys, layer, self._durations_s, self._active())
+
+    def explain(self, key: object = None) -> str:
+        """Say what it waits for, or why a key of it is not being computed."""
+        where = f"the cluster at {self._client.scheduler.address}"
+        if key is None:
+            counts = self.counts()
+            return (
+                f"{where} computes it: {counts.finished} of {counts.total} chunks are computed, "
+                f"{counts.running} are in the hands of agents"
+            )
+        chunk = self._graph.ids.get(key)  # type: ignore[call-overload]
+        if chunk is None:
+            raise KeyError(key)
+        if self._durations_s[chunk] >= 0 or self._graph.operand_of[chunk] < 0:
+            return f"{key!r} is computed"
+        if chunk in self._active():
+            return f"{key!r} is in the hands of an agent of {where}"
+        missing = [source for source in self._graph.inputs[chunk] if self._durations_s[source] < 0]
+        inputs = [repr(self._graph.keys[source]) for source in missing if self._graph.operand_of[source] >= 0]
+        if inputs:
+            return f"{key!r} waits for {len(inputs)} of its inputs, among them {inputs[0]}"
+        return f"{key!r} waits for an agent of {where}"
+
+    def final(self, is_finished: bool) -> FinalSource:
+        """Return what is to be remembered when it is over."""
+        durations_s = self._durations_s
+        if is_finished:
+            # Also what nobody was told of.
+            durations_s = array("f", [0.0 if operand >= 0 else -1.0 for operand in self._graph.operand_of])
+        return FinalSource(Last(self._total, self._index, durations_s, self._no_bytes(), (), self._graph.inputs))
+
+    def _active(self) -> list[int]:
+        with self._lock:
+            return list(self._running)
+
+    def _no_bytes(self) -> array[int]:
+        return array("q", bytes(8 * len(self._graph)))
+
+
+__all__ = ["ClusterSource"]

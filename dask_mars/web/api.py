@@ -1,0 +1,245 @@
+"""The API: which routes there are, what may be asked of them, and what errors look like. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from uuid import UUID
+
+from dask_mars.web.monitor import STATES, Json
+
+#: What stands before all routes of the API.
+ROOT = "api/v1"
+#: The longest that a request is kept waiting for news, in seconds.
+LONGEST_WAIT_S = 30.0
+#: Computations in a list, if nothing else is asked for, and at most.
+USUAL_LIMIT, LARGEST_LIMIT = 100, 1_000
+#: The longest key or name of a layer that is looked for, in characters.
+_LONGEST_NAME = 4_096
+
+
+class Problem(Exception):
+    """A request that cannot be answered, in the words of RFC 9457.
+
+    Attributes
+    ----------
+    status : int
+        Of HTTP.
+    detail : str
+        What is wrong.
+    headers : mapping
+        More headers of the answer, such as ``Retry-After``.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+
+def problem(status: int, detail: str) -> Json:
+    """Return the body of an answer of type ``application/problem+json``."""
+    try:
+        title = HTTPStatus(status).phrase
+    except ValueError:
+        title = "Error"
+    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route that every monitor has.
+
+    Attributes
+    ----------
+    method : str
+        Of HTTP.
+    path : str
+        Below `ROOT`, with ``{id}`` for the id of a computation.
+    query : tuple of str
+        Names of the parameters that it knows; others are refused.
+    """
+
+    method: str
+    path: str
+    query: tuple[str, ...] = ()
+
+    @property
+    def pattern(self) -> str:
+        """The path as a regular expression with the id as its only group."""
+        return self.path.replace("{id}", "([^/]+)").replace(".", r"\.")
+
+
+#: What there is wherever the API is. A service for submitting adds to it.
+ROUTES = (
+    Route("GET", "state", ("after", "wait")),
+    Route("GET", "computations", ("state", "before", "limit")),
+    Route("GET", "computations/{id}", ("after", "wait")),
+    Route("POST", "computations/{id}/cancel"),
+    Route("GET", "computations/{id}/error"),
+    Route("GET", "computations/{id}/log"),
+    Route("GET", "computations/{id}/timeline"),
+    Route("GET", "computations/{id}/graph", ("layer",)),
+    Route("GET", "computations/{id}/profile"),
+    Route("GET", "computations/{id}/explain", ("key",)),
+    Route("GET", "explain", ("key",)),
+    Route("GET", "openapi.json"),
+)
+
+
+# -- what is asked for ----------------------------------------------------------------------------------------
+
+
+def check_names(query: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Refuse parameters that nobody knows: who misspells one is to hear of it."""
+    unknown = sorted(set(query) - set(known))
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise Problem(400, f"unknown parameter {unknown[0][:100]!r}; there are: {names}")
+
+
+@dataclass(frozen=True)
+class LongPoll:
+    """What a request waits for.
+
+    Attributes
+    ----------
+    after : int or None
+        The revision that it knows; None if it does not wait.
+    wait_s : float
+        How long.
+    """
+
+    after: int | None
+    wait_s: float
+
+    def is_answered_by(self, revision: int) -> bool:
+        """Say whether somebody who waits wants to hear of a revision."""
+        # One that is behind is of another time: of a server that has been started anew, say.
+        return self.after is None or revision != self.after
+
+
+def long_poll(query: Mapping[str, str]) -> LongPoll:
+    """Return what ``after`` and ``wait`` ask for.
+
+    >>> long_poll({"after": "7", "wait": "100"})
+    LongPoll(after=7, wait_s=30.0)
+    """
+    after = _number(query, "after", int)
+    wait = _number(query, "wait", float)
+    if after is None and wait is not None:
+        raise Problem(400, "'wait' needs 'after': the revision that is known already")
+    return LongPoll(after, min(wait or 0.0, LONGEST_WAIT_S))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which computations are asked for; as `Monitor.computations` takes it."""
+
+    state: str | None
+    before: str | None
+    limit: int
+
+
+def listing(query: Mapping[str, str]) -> Listing:
+    """Return what the parameters of a list ask for."""
+    state = query.get("state")
+    if state is not None and state not in STATES:
+        raise Problem(400, f"'state' is one of {', '.join(STATES)}")
+    limit = _number(query, "limit", int)
+    if limit is not None and not 1 <= limit <= LARGEST_LIMIT:
+        raise Problem(400, f"'limit' is from 1 to {LARGEST_LIMIT}")
+    return Listing(state, query.get("before"), limit or USUAL_LIMIT)
+
+
+def name_in(query: Mapping[str, str], of: str) -> str | None:
+    """Return the name of a layer, or a key."""
+    name = query.get(of)
+    if name is not None and len(name) > _LONGEST_NAME:
+        raise Problem(400, f"{of!r} is longer than {_LONGEST_NAME} characters")
+    return name
+
+
+def computation_id(text: str) -> str:
+    """Return the id of a computation as it is known.
+
+    >>> computation_id("6F1ED002-AB5C-4C57-A0E2-6E1F0B6F5C11")
+    '6f1ed002-ab5c-4c57-a0e2-6e1f0b6f5c11'
+    """
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise Problem(404, "ids of computations are UUIDs") from None
+
+
+def _number(query: Mapping[str, str], name: str, kind: type[Any]) -> Any:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        number = kind(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < 2**63:
+        raise Problem(400, f"{name!r} is a number from 0 on")
+    return number
+
+
+# -- cursors --------------------------------------------------------------------------------------------------
+
+
+def cursor(created: float, id: str) -> str:
+    """Return text that says where a list was left, for `after_cursor`.
+
+    Computations are in the order of their creation, and those of the same moment in that of their ids.
+    """
+    return base64.urlsafe_b64encode(json.dumps([created, id]).encode()).decode().rstrip("=")
+
+
+def after_cursor(text: str) -> tuple[float, str]:
+    """Return creation and id of the last computation that a list had.
+
+    Raises
+    ------
+    ValueError
+        If the text is no cursor.
+    """
+    try:
+        created, id = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise ValueError("no cursor") from error
+    if not isinstance(created, float | int) or not math.isfinite(created) or not isinstance(id, str):
+        raise ValueError("no cursor")
+    return float(created), id
+
+
+def page_of(summaries: list[Json], state: str | None, before: str | None, limit: int) -> Json:
+    """Return a part of a list of summaries, as `Monitor.computations` does.
+
+    Parameters
+    ----------
+    summaries : list of dict
+        All there are, in any order.
+    state, before, limit
+        As `Monitor.computations` takes them.
+
+    Raises
+    ------
+    ValueError
+        If `before` is no cursor.
+    """
+    found = [one for one in summaries if state is None or one["state"] == state]
+    if before is not None:
+        last = after_cursor(before)
+        found = [one for one in found if (one["created"], one["id"]) < last]
+    found.sort(key=lambda one: (one["created"], one["id"]), reverse=True)
+    shown = found[:limit]
+    more = cursor(shown[-1]["created"], shown[-1]["id"]) if len(found) > limit else None
+    return {"computations": shown, "next": more}

@@ -1,0 +1,84 @@
+"""What the web service asks of whatever it shows: a runtime, a Dask scheduler, or a standing service."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+#: What `json.dumps` takes: dicts with text as keys.
+Json = dict[str, Any]
+
+#: The states of a computation, in the order in which it can pass through them.
+STATES = ("queued", "preparing", "running", "finished", "failed", "cancelled")
+
+#: The states that a computation never leaves.
+OVER = frozenset({"finished", "failed", "cancelled"})
+
+
+@runtime_checkable
+class Monitor(Protocol):
+    """Computations and workers, told as JSON.
+
+    All methods are called from several threads at once, return new or unchanging dicts and do not block for
+    long: a second is too long. Those that take an id raise `KeyError` where it is unknown. Where there is
+    nothing to tell, the lists and texts in an answer are empty. The fields are those of ``openapi.json``,
+    which the tests hold answers against. Times are Unix seconds, durations seconds, sizes bytes.
+    """
+
+    def revision(self) -> int:
+        """Return a number that grows with each change that an answer would show."""
+
+    def state(self) -> Json:
+        """Return workers, memory, and how many computations there are in each state."""
+
+    def computations(self, state: str | None, before: str | None, limit: int) -> Json:
+        """Return summaries, the newest first.
+
+        Parameters
+        ----------
+        state : str or None
+            Only computations in this state, one of `STATES`.
+        before : str or None
+            The `next` of the answer before this one.
+        limit : int
+            The most summaries to return.
+
+        Returns
+        -------
+        dict
+            ``{"computations": [...], "next": text to continue with, or None at the end}``.
+
+        Raises
+        ------
+        ValueError
+            If `before` is no cursor.
+        """
+
+    def computation(self, id: str) -> Json:
+        """Return the summary of one computation, and its layers."""
+
+    def cancel(self, id: str) -> bool:
+        """Ask for the end of a computation; False if it is over already."""
+
+    def error(self, id: str) -> Json:
+        """Return why a computation failed: ``type``, ``message``, ``traceback``; empty texts if it did not."""
+
+    def log(self, id: str) -> Json:
+        """Return the lines that a computation's tasks wrote, the oldest first."""
+
+    def timeline(self, id: str) -> Json:
+        """Return when each worker ran tasks of which layer, and the memory in use meanwhile."""
+
+    def graph(self, id: str, layer: str | None) -> Json:
+        """Return the layers and the edges between them, or the blocks of one layer.
+
+        Raises
+        ------
+        KeyError
+            If the computation or the layer is unknown.
+        """
+
+    def profile(self, id: str) -> Json:
+        """Return the time and memory that each layer took."""
+
+    def explain(self, id: str | None, key: str | None) -> Json:
+        """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""

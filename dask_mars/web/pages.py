@@ -1,0 +1,78 @@
+"""The files of the page, read once, and small pages of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlencode
+
+from dask_mars.web.monitor import Json
+
+#: The description of the API.
+OPENAPI = Path(__file__).with_name("openapi.json")
+
+_PAGE = Path(__file__).with_name("page")
+
+#: By the ending of a file. Systems' tables of types differ, and browsers run no script of the wrong type.
+_KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+
+#: Parts of the page by the name after ``#``, with their titles.
+VIEWS = {
+    "computations": "Computations",
+    "layers": "Layers",
+    "waiting": "Waiting",
+    "timeline": "Timeline",
+    "graph": "Graph",
+    "log": "Log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file of the page: what is in it, of which type, and a tag that changes with it."""
+
+    content: bytes
+    kind: str
+    tag: str
+
+
+@lru_cache(maxsize=1)
+def files() -> dict[str, PageFile]:
+    """Return the files of the page by their paths: whatever else is asked for is not there."""
+    found = {}
+    for path in sorted(_PAGE.rglob("*")):
+        kind = _KINDS.get(path.suffix)
+        if kind is not None and path.is_file():
+            content = path.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            found[path.relative_to(_PAGE).as_posix()] = PageFile(content, kind, tag)
+    return found
+
+
+def error_page(problem: Json) -> str:
+    """Return a page that says what is wrong."""
+    title = html.escape(f"{problem['status']} {problem['title']}")
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
+        f"<body><h1>{title}</h1><p>{html.escape(problem['detail'])}</p></body></html>"
+    )
+
+
+def with_query(path: str, query: Sequence[tuple[str, str | bytes]]) -> str:
+    """Return a relative address with parameters."""
+    return f"{path}?{urlencode(query)}" if query else path

@@ -1,0 +1,294 @@
+"""A server in a thread of the user's process: looks at a runtime, and cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import html
+import os
+import secrets
+import socket
+import ssl
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dask_mars import config
+from dask_mars.web.connections import BoundedServer, close_quietly
+from dask_mars.web.handlers import make_application
+from dask_mars.web.monitor import Monitor
+from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security, is_local
+from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
+
+if TYPE_CHECKING:
+    from dask_mars.runtimes import Runtime
+
+#: Threads that ask the monitor.
+_ASKING = 2
+#: How long the thread gets to begin and to end, in seconds.
+_PATIENCE_S = 10.0
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+class Server:
+    """The API and the page, for somebody who looks at this process's computations.
+
+    It lives in a thread of its own until it is closed, at the latest with the interpreter. `serve` makes one.
+
+    Attributes
+    ----------
+    url : str
+        Where it is, without a token.
+    token, view_token : str or None
+        What opens everything, and what lets look. Without a token none is needed: by a unix socket.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        sockets: Iterable[socket.socket],
+        security: Security,
+        url: str,
+        *,
+        ssl_options: ssl.SSLContext | None = None,
+        behind_proxy: bool = False,
+        files: Iterable[Path] = (),
+        on_close: Callable[[Server], Any] | None = None,
+    ) -> None:
+        self.url = url
+        self.token = security.token
+        self.view_token = security.view_token
+        self._monitor = monitor
+        self._sockets = list(sockets)
+        self._security = security
+        self._options = {"ssl_options": ssl_options, "xheaders": behind_proxy}
+        self._files = list(files)
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Event | None = None
+        self._server: BoundedServer | None = None
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="dask-mars-web", daemon=True)
+        self._thread.start()
+        _servers.add(self)
+        atexit.register(self.close)
+        try:
+            started.result(_PATIENCE_S)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def link(self) -> str:
+        """An address for a browser, with the token, which the browser then keeps in a cookie."""
+        return self.url if self.token is None else f"{self.url}?token={self.token}"
+
+    def close(self) -> None:
+        """Hang up, and end the thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        _servers.discard(self)
+        loop, ending = self._loop, self._ending
+        if loop is not None and ending is not None:
+            # It may have ended by itself.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ending.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_PATIENCE_S)
+        for file in self._files:
+            file.unlink(missing_ok=True)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _run(self, started: Future[None]) -> None:
+        try:
+            asyncio.run(self._serve(started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            for one in self._sockets:
+                one.close()
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ending = asyncio.Event()
+        executor = ThreadPoolExecutor(_ASKING, thread_name_prefix="dask-mars-web-ask")
+        application = make_application(self._monitor, self._security, executor=executor)
+        self._server = BoundedServer(application, **self._options)
+        try:
+            self._server.add_sockets(self._sockets)
+            started.set_result(None)
+            await self._ending.wait()
+        finally:
+            self._server.end()
+            executor.shutdown(wait=True, cancel_futures=True)
+
+    def _abandon(self) -> None:
+        """In a forked process: close what is the parent's."""
+        self._closed = True
+        self._lock = threading.Lock()
+        atexit.unregister(self.close)
+        server = self._server
+        for descriptor in [] if server is None else server.descriptors():
+            close_quietly(descriptor)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        # Without the token: representations end up in logs.
+        return f"<Server at {self.url}{' (closed)' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        if self._closed:
+            return "<p>dask_mars: this server is closed</p>"
+        if self.url.startswith("http+unix"):
+            return f"<p>dask_mars listens at <code>{html.escape(self.url)}</code></p>"
+        link, url = html.escape(self.link, quote=True), html.escape(self.url)
+        return f'<p>dask_mars: <a href="{link}" target="_blank" rel="noopener noreferrer">{url}</a></p>'
+
+
+def serve(
+    monitor: Monitor,
+    port: int = 0,
+    address: str = "127.0.0.1",
+    *,
+    socket_path: str | os.PathLike[str] | None = None,
+    token: str | None = None,
+    view_token: str | None = None,
+    hosts: Iterable[str] = (),
+    certfile: str | os.PathLike[str] | None = None,
+    keyfile: str | os.PathLike[str] | None = None,
+    behind_proxy: bool = False,
+    connection_file: str | os.PathLike[str] | None = None,
+    on_close: Callable[[Server], Any] | None = None,
+) -> Server:
+    """Show what a monitor knows, until the server is closed.
+
+    Parameters
+    ----------
+    monitor : Monitor
+        What to show.
+    port : int, optional
+        Default: any that is free.
+    address : str, optional
+        Of the interface. Others than this machine's own need `certfile` or `behind_proxy`.
+    socket_path : path, optional
+        Listen at a unix socket instead of a port: for this user alone, who needs no token.
+    token, view_token : str, optional
+        What opens everything, and what lets look. Default: ``dask-mars.web.token`` and ``view-token``, else two
+        new ones of 256 bits.
+    hosts : iterable of str, optional
+        Names by which browsers may call it, besides its address and those of ``dask-mars.web.hosts``.
+    certfile, keyfile : path, optional
+        To encrypt what is said.
+    behind_proxy : bool, optional
+        A proxy stands before it, which sees to encryption and to names of hosts.
+    connection_file : path, optional
+        Where to write the address and the tokens for other programs of this user's (mode 0600). It goes with the
+        server.
+    on_close : callable, optional
+        Called with the server when it has been closed.
+
+    Raises
+    ------
+    ValueError
+        The address is not this machine's own and nothing encrypts, or a token is too short.
+    OSError
+        It cannot listen there.
+    """
+    ssl_options = None
+    if certfile is not None:
+        ssl_options = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        ssl_options.load_cert_chain(certfile, keyfile)
+    if socket_path is not None:
+        path = Path(socket_path).absolute()
+        security = Security(hosts=None, checks_origin=False)
+        bound = bind_unix(path)
+        url, files = f"http+unix://{path}", [path]
+    else:
+        security = Security(
+            token or config.get("web.token") or secrets.token_urlsafe(TOKEN_BYTES),
+            view_token or config.get("web.view-token") or secrets.token_urlsafe(TOKEN_BYTES),
+            hosts=None if behind_proxy else host_names(address, [*hosts, *config.get("web.hosts")]),
+            checks_origin=not behind_proxy,
+        )
+        bound = bind_tcp(address, port, is_protected=ssl_options is not None or behind_proxy)
+        shown = f"[{address}]" if ":" in address else address
+        url = f"{'http' if ssl_options is None else 'https'}://{shown}:{bound.getsockname()[1]}/"
+        files = []
+    try:
+        if connection_file is not None:
+            facts = {"url": url, "token": security.token, "view_token": security.view_token, "pid": os.getpid()}
+            write_connection_file(Path(connection_file).absolute(), facts)
+            files.append(Path(connection_file).absolute())
+        return Server(
+            monitor,
+            [bound],
+            security,
+            url,
+            ssl_options=ssl_options,
+            behind_proxy=behind_proxy,
+            files=files,
+            on_close=on_close,
+        )
+    except BaseException:
+        bound.close()
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def host_names(address: str, more: Iterable[str] = ()) -> frozenset[str]:
+    """Return the names by which browsers may call who listens at an address.
+
+    >>> sorted(host_names("10.0.0.2", ["Mars.example.org"]))
+    ['10.0.0.2', 'mars.example.org']
+    """
+    names = {address.lower(), *[name.lower() for name in more]}
+    if is_local(address):
+        names |= LOCAL_NAMES
+    elif address in ("", "0.0.0.0", "::"):
+        names |= LOCAL_NAMES | {socket.gethostname().lower(), socket.getfqdn().lower()}
+    return frozenset(names)
+
+
+def serve_runtime(runtime: Runtime, **options: Any) -> Server:
+    """Show what a runtime does: what `Runtime.serve` calls.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        What to show.
+    **options
+        As for `serve`.
+    """
+    from dask_mars.web.runtime_monitor import RuntimeMonitor
+
+    return serve(RuntimeMonitor(runtime), **options)
+
+
+def _after_fork() -> None:
+    for server in list(_servers):
+        server._abandon()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Server", "host_names", "serve", "serve_runtime"]

@@ -1,0 +1,157 @@
+"""Asks a monitor on behalf of all viewers: each question once at a time, and no more often than it pays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dask_mars.web.api import LongPoll, Problem
+from dask_mars.web.monitor import Json, Monitor
+
+#: How often somebody who waits for news looks whether there are any.
+_LOOK_S = 0.05
+#: For how long an answer is good: so many times the time that it took, which bounds what viewers take of the
+#: processor, but within limits.
+_COSTS, _SHORTEST_S, _LONGEST_S = 20.0, 0.05, 2.0
+#: Answers that are kept.
+_KEPT = 64
+#: Requests that may wait at once.
+MOST_WAITING = 400
+
+
+@dataclass(slots=True)
+class _Kept:
+    """An answer, or who asks for it."""
+
+    answer: asyncio.Task[Any]
+    begun: float
+    good_until: float = 0.0
+
+
+class Snapshots:
+    """The answers of a monitor, shared by all who ask, in an event loop.
+
+    Parameters
+    ----------
+    monitor : Monitor
+        Whom to ask.
+    executor : Executor, optional
+        Where. By default in the event loop, for monitors of what lives there.
+    """
+
+    def __init__(self, monitor: Monitor, executor: Executor | None = None) -> None:
+        self.monitor = monitor
+        self._executor = executor
+        #: The latest last.
+        self._kept: dict[tuple[Any, ...], _Kept] = {}
+        self._waiting = 0
+        #: Set, and replaced, when there is news.
+        self._news: asyncio.Event | None = None
+        self._news_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function where the monitor may be asked."""
+        if self._executor is None:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    async def ask(self, name: str, *arguments: Any) -> Any:
+        """Return what a method of the monitor says, or has said just before."""
+        # Who goes away does not take the answer from others.
+        return await asyncio.shield(self._asked((name, *arguments)).answer)
+
+    def _asked(self, question: tuple[Any, ...]) -> _Kept:
+        kept = self._kept.get(question)
+        if kept is None or (kept.answer.done() and time.monotonic() >= kept.good_until):
+            self._kept.pop(question, None)
+            while len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            name, *arguments = question
+            begun = time.monotonic()
+            asking = asyncio.ensure_future(self.call(getattr(self.monitor, name), *arguments))
+            kept = self._kept[question] = _Kept(asking, begun)
+            asking.add_done_callback(partial(_answered, kept))
+        return kept
+
+    def forget(self) -> None:
+        """Ask anew from now on: something has just been done."""
+        self._kept.clear()
+        self._wake()
+
+    async def poll(self, poll: LongPoll, name: str, *arguments: Any) -> Json:
+        """Return what a method says once its revision is another than the one that is known, or time is up.
+
+        Raises
+        ------
+        Problem
+            503 if too many wait already.
+        """
+        deadline = time.monotonic() + poll.wait_s
+        kept = self._asked((name, *arguments))
+        answer: Json = await asyncio.shield(kept.answer)
+        if poll.is_answered_by(answer["revision"]) or not poll.wait_s:
+            return answer
+        if self._waiting >= MOST_WAITING:
+            raise Problem(503, "too many requests wait for news", {"Retry-After": "1"})
+        self._waiting += 1
+        try:
+            if self._looking is None:
+                self._looking = asyncio.ensure_future(self._look())
+            while not poll.is_answered_by(answer["revision"]):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
+                if self._news_at > kept.begun:
+                    # There is news, which the answer may not have.
+                    await asyncio.sleep(min(max(kept.good_until - time.monotonic(), 0.0), left_s))
+                else:
+                    await self._wait_for_news(left_s)
+                kept = self._asked((name, *arguments))
+                answer = await asyncio.shield(kept.answer)
+        finally:
+            self._waiting -= 1
+        return answer
+
+    async def _wait_for_news(self, most_s: float) -> None:
+        if self._news is None:
+            self._news = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), most_s)
+
+    async def _look(self) -> None:
+        """Wake those who wait when there is news, as long as anybody does."""
+        known = None
+        try:
+            while self._waiting:
+                revision = await self.call(self.monitor.revision)
+                if revision != known:
+                    known = revision
+                    self._wake()
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._looking = None
+
+    def _wake(self) -> None:
+        self._news_at = time.monotonic()
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+
+def _answered(kept: _Kept, answer: asyncio.Task[Any]) -> None:
+    """Note for how long an answer is good."""
+    now = time.monotonic()
+    kept.good_until = now + min(max(_COSTS * (now - kept.begun), _SHORTEST_S), _LONGEST_S)
+    if not answer.cancelled():
+        # Nobody may be left to take it, of which asyncio would complain.
+        answer.exception()
+
+
+__all__ = ["MOST_WAITING", "Snapshots"]

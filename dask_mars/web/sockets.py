@@ -1,0 +1,129 @@
+"""Where a server listens: a unix socket in a directory of its user, or a port; and the file that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from dask_mars.web.security import is_local
+
+_BACKLOG = 256
+#: What the kernel takes of the path of a unix socket, less its end.
+_LONGEST_PATH = 103
+
+
+def private_directory(path: Path) -> Path:
+    """Return a directory that nobody else may enter, making it if need be.
+
+    Raises
+    ------
+    PermissionError
+        It is somebody else's, or others may enter it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{path} has to be a directory of your own with mode 0700")
+    return path
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """Return a socket that listens in a private directory.
+
+    Raises
+    ------
+    OSError
+        Another server listens there, or the path is too long for the kernel.
+    PermissionError
+        The directory is not private.
+    """
+    private_directory(path.parent)
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise OSError(f"{path} is longer than the {_LONGEST_PATH} bytes that a unix socket's path may have")
+    if path.is_socket():
+        if _answers(path):
+            raise OSError(f"another server listens at {path}")
+        # Its server was killed.
+        path.unlink()
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(str(path))
+        path.chmod(0o600)
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            # Who is too busy to take us is there.
+            return True
+        return True
+
+
+def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
+    """Return a socket that listens at one address.
+
+    Parameters
+    ----------
+    address : str
+        Name or number of an interface of this machine.
+    port : int
+        0 for any that is free.
+    is_protected : bool
+        Whether what is said there is encrypted, by us or by a proxy.
+
+    Raises
+    ------
+    ValueError
+        Others could listen in, as the address is not this machine's own.
+    """
+    if not is_local(address) and not is_protected:
+        raise ValueError(
+            f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: "
+            "give certfile, or behind_proxy=True if a proxy encrypts"
+        )
+    family, kind, protocol, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(at)
+        bound.listen(_BACKLOG)
+        bound.setblocking(False)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def write_connection_file(path: Path, facts: dict[str, Any]) -> None:
+    """Write how to connect, tokens included, for the server's user alone.
+
+    It is there whole or not at all, and is never readable by others, whatever the umask.
+    """
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(temporary).unlink()
+        raise

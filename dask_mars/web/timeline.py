@@ -1,0 +1,66 @@
+"""Thins out what is drawn along an axis of time, so that no page gets more rows than it can draw."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+
+#: Rows of tasks in one answer.
+MOST_TASKS = 20_000
+
+#: Worker, start, end, number of the layer, chunks.
+Row = tuple[int, float, float, int, int]
+
+
+def merged(rows: Iterable[Row], most: int = MOST_TASKS) -> list[Row]:
+    """Return rows in the order of workers and times, with neighbours as one where there are too many.
+
+    Neighbours are rows of one worker that follow each other. Those with the smallest gap between them become one
+    first, those of one layer before others; then the layer is that which took longer.
+
+    Parameters
+    ----------
+    rows : iterable of tuple
+        Worker, start, end, number of the layer, chunks.
+    most : int, optional
+        Rows to return, at most; one for each worker is the least there is.
+
+    Examples
+    --------
+    >>> merged([(0, 0.0, 1.0, 0, 1), (0, 1.1, 2.0, 0, 1), (0, 9.0, 9.5, 0, 1)], most=2)
+    [(0, 0.0, 2.0, 0, 2), (0, 9.0, 9.5, 0, 1)]
+    """
+    found = sorted(rows)
+    for same_layer in (True, False):
+        surplus = len(found) - most
+        if surplus <= 0:
+            break
+        gaps = [
+            (after[1] - before[2], place)
+            for place, (before, after) in enumerate(pairwise(found), 1)
+            if before[0] == after[0] and (not same_layer or before[3] == after[3])
+        ]
+        joined = {place for _, place in heapq.nsmallest(surplus, gaps)}
+        found = _joined(found, joined)
+    return found
+
+
+def _joined(rows: list[Row], places: set[int]) -> list[Row]:
+    """Return rows with those at some places made one with the row before."""
+    found: list[Row] = []
+    #: Seconds of each layer in the last of `found`.
+    spent: defaultdict[int, float] = defaultdict(float)
+    for place, row in enumerate(rows):
+        worker, start, end, layer, chunks = row
+        if place not in places:
+            spent.clear()
+            spent[layer] = end - start
+            found.append(row)
+            continue
+        _, first, last, _, before = found[-1]
+        spent[layer] += end - start
+        longest = max(spent, key=lambda one: (spent[one], -one))
+        found[-1] = worker, first, max(last, end), longest, before + chunks
+    return found

@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import uuid
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask.callbacks import Callback
+
+import dask_mars
+from dask_mars import Computation, Runtime
+from dask_mars.client import background
+from dask_mars.errors import Cancelled, EngineStopped
+from dask_mars.optimize import convert
+from tests.conftest import eventually
+from tests.tasks import fail_with, linger, notes, wait_for
+
+OVER = ("finished", "failed", "cancelled")
+
+
+def waiting(path: Path, name: str = "waits", value: Any = 1) -> Any:
+    return dask.delayed(wait_for)(path, value, dask_key_name=name)
+
+
+# -- results ------------------------------------------------------------------------------------------------------
+
+
+def test_a_collection_has_its_value_and_several_have_a_tuple(runtime: Runtime):
+    x = da.arange(12, chunks=4)
+    np.testing.assert_array_equal(runtime.submit(x).result(20), np.arange(12))
+    assert runtime.submit(x.sum(), x.max()).result(20) == (66, 11)
+    assert runtime.submit({"sum": x.sum(), "one": 1}).result(20) == {"sum": 66, "one": 1}
+    assert runtime.submit(3, 4).result(20) == (3, 4)
+    assert runtime.submit().result(20) == ()
+
+
+def test_the_module_submits_where_get_computes(runtime: Runtime):
+    computation = dask_mars.submit(da.ones(8, chunks=4).sum(), name="ones")
+    assert isinstance(computation, Computation)
+    assert computation.result(20) == 8
+    assert dask_mars.runtime() is runtime
+    assert dask_mars.runtime().computations()[0]["id"] == computation.id
+
+
+def test_a_finished_one_tells_all(runtime: Runtime):
+    computation = runtime.submit(da.ones((8, 8), chunks=4).sum(), name="sum of ones")
+    assert computation.wait(20)
+    assert computation.done()
+    assert (computation.state, computation.name) == ("finished", "sum of ones")
+    assert str(uuid.UUID(computation.id)) == computation.id
+    progress = computation.progress
+    assert progress.total == progress.finished > 0
+    assert progress.fraction == 1
+    assert sum(layer.total for layer in computation.layers) == progress.total
+    assert all(layer.finished == layer.total and layer.seconds > 0 for layer in computation.layers)
+    assert sum(layer["count"] for layer in computation.profile().values()) == progress.total
+    assert computation.exception() is None
+    assert not computation.cancel()
+    assert (
+        repr(computation) == f"<Computation 'sum of ones' finished: {progress.total} of {progress.total} chunks>"
+    )
+    html = computation._repr_html_()
+    assert "sum of ones" in html
+    assert "finished" in html
+    with pytest.raises(KeyError):
+        computation.explain("no such key")
+
+
+def test_one_that_runs_tells_how_far_it_is(runtime: Runtime, tmp_path: Path):
+    computation = runtime.submit(waiting(tmp_path / "go", "a"), waiting(tmp_path / "go", "b"), name="<two>")
+    try:
+        assert eventually(lambda: computation.state == "running" and computation.progress.running == 2, 20)
+        assert not computation.done()
+        assert not computation.wait(0)
+        with pytest.raises(TimeoutError, match="running"):
+            computation.result(timeout=0)
+        with pytest.raises(TimeoutError):
+            computation.exception(0.01)
+        assert "0 of 2 chunks" in repr(computation)
+        assert "&lt;two&gt;" in computation._repr_html_()
+        assert [(layer.label, layer.total, layer.running) for layer in computation.layers] == [
+            ("a", 1, 1),
+            ("b", 1, 1),
+        ]
+        assert "worker" in computation.explain("a")
+        assert "graph" in computation.explain()
+        with pytest.raises(KeyError):
+            computation.explain("c")
+    finally:
+        (tmp_path / "go").touch()
+    assert computation.result(20) == (1, 1)
+
+
+def test_delayed_functions_of_one_name_are_one_layer(runtime: Runtime):
+    computation = runtime.submit(*[dask.delayed(abs)(number) for number in range(5)])
+    assert computation.result(20) == (0, 1, 2, 3, 4)
+    assert [(layer.name, layer.finished) for layer in computation.layers] == [("abs", 5)]
+
+
+def test_an_id_may_be_chosen(runtime: Runtime):
+    chosen = str(uuid.uuid4())
+    computation = runtime.submit(dask.delayed(abs)(-1), id=chosen.upper())
+    assert computation.id == chosen
+    assert computation.result(20) == 1
+    with pytest.raises(ValueError, match="already"):
+        runtime.submit(dask.delayed(abs)(-1), id=chosen)
+    with pytest.raises(ValueError, match="UUID"):
+        runtime.submit(dask.delayed(abs)(-1), id="mine")
+
+
+def test_a_graph_is_submitted_as_get_takes_it(runtime: Runtime):
+    computation = runtime.submit_graph({"x": 1, "y": (abs, "x")}, [["x"], "y"], name="graph")
+    assert computation.result(20) == ((1,), 1)
+    assert computation.name == "graph"
+
+
+def test_callbacks_are_those_that_were_active_when_it_was_submitted(runtime: Runtime):
+    ended: list[Any] = []
+    with Callback(posttask=lambda key, *_: ended.append(key)):
+        computation = runtime.submit(dask.delayed(abs)(-1, dask_key_name="x"))
+        computation.result(20)
+    runtime.submit(dask.delayed(abs)(-1, dask_key_name="y")).result(20)
+    assert ended == ["x"]
+    assert not Callback.active
+
+
+def test_options_are_those_of_get(runtime: Runtime):
+    assert runtime.submit_graph({"x": (fail_with, "no"), "y": (abs, "x")}, "y", cache={"x": -3}).result(20) == 3
+
+
+# -- failures -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_task_raises_is_raised_by_result(runtime: Runtime):
+    computation = runtime.submit(dask.delayed(fail_with)("broken"), name="bad")
+    with pytest.raises(LookupError, match="broken"):
+        computation.result(20)
+    assert isinstance(computation.exception(), LookupError)
+    assert computation.state == "failed"
+    assert computation.progress.failed == 1
+    assert "LookupError: broken" in repr(computation)
+    assert "LookupError" in computation._repr_html_()
+    assert "LookupError: broken" in computation.explain()
+    (record,) = [record for record in runtime.records if record.id == computation.id]
+    assert record.failure is not None
+    assert "fail_with" in record.failure.traceback
+
+
+def test_bad_input_fails_and_others_go_on(runtime: Runtime):
+    computation = runtime.submit_graph({"x": (abs, 1)}, "y")
+    with pytest.raises(KeyError):
+        computation.result(20)
+    assert runtime.submit(dask.delayed(abs)(-1)).result(20) == 1
+
+
+def test_an_error_that_cannot_be_shown_fails_all_the_same(runtime: Runtime):
+    computation = runtime.submit_graph({"x": (_raise_unshowable,)}, "x")
+    assert computation.exception(20) is not None
+    assert computation.state == "failed"
+    assert runtime.records.find(computation.id).failure is not None
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _raise_unshowable() -> None:
+    raise Unshowable
+
+
+# -- cancelling ---------------------------------------------------------------------------------------------------
+
+
+def test_what_runs_is_cancelled(runtime: Runtime, tmp_path: Path):
+    computation = runtime.submit(waiting(tmp_path / "never"))
+    assert eventually(lambda: computation.state == "running", 20)
+    assert computation.cancel()
+    with pytest.raises(Cancelled):
+        computation.result(20)
+    assert computation.state == "cancelled"
+    assert not computation.cancel()
+
+
+def test_a_runtime_cancels_by_id_and_number(runtime: Runtime, tmp_path: Path):
+    one, two = (runtime.submit(waiting(tmp_path / "never", name)) for name in ("one", "two"))
+    assert eventually(lambda: one.state == two.state == "running", 20)
+    assert runtime.cancel(one.id)
+    (number,) = [row["graph"] for row in runtime.computations() if row["id"] == two.id]
+    assert runtime.cancel(number)
+    assert isinstance(one.exception(20), Cancelled)
+    assert isinstance(two.exception(20), Cancelled)
+    assert not runtime.cancel(one.id)
+    assert not runtime.cancel(str(uuid.uuid4()))
+    assert not runtime.cancel("nonsense")
+    with pytest.raises(TypeError):
+        runtime.cancel(None)  # type: ignore[arg-type]
+
+
+def test_what_is_being_prepared_is_cancelled(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(convert, "_KEYS_BETWEEN_CHECKPOINTS", 10)
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        """A task that takes long to convert."""
+
+        def __dask_tokenize__(self) -> str:
+            return "slow"
+
+    enter = convert.Converter._enter
+
+    def slowly(*args: Any) -> Any:
+        entered.set()
+        go_on.wait(10)
+        return enter(*args)
+
+    monkeypatch.setattr(convert.Converter, "_enter", slowly)
+    computation = runtime.submit_graph(
+        {"x": 0, **{("y", n): (abs, "x") for n in range(100)}}, [("y", n) for n in range(100)]
+    )
+    assert entered.wait(10)
+    assert computation.state == "preparing"
+    assert "prepared" in computation.explain()
+    with pytest.raises(KeyError):
+        computation.explain("x")
+    (row,) = [row for row in runtime.computations() if row["id"] == computation.id]
+    assert (row["state"], row["graph"], row["started"]) == ("preparing", None, None)
+    assert runtime.cancel(computation.id)
+    go_on.set()
+    with pytest.raises(Cancelled, match=computation.id):
+        computation.result(20)
+    assert computation.state == "cancelled"
+
+
+def test_what_stands_in_the_queue_is_cancelled_at_once(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(background, "_MOST_AT_ONCE", 1)
+    first = runtime.submit(waiting(tmp_path / "go"))
+    try:
+        second, third = (runtime.submit(dask.delayed(abs)(number)) for number in (-2, -3))
+        assert second.state == "queued"
+        assert "turn" in second.explain()
+        assert second.cancel()
+        assert second.done()
+        assert second.state == "cancelled"
+        assert isinstance(second.exception(), Cancelled)
+    finally:
+        (tmp_path / "go").touch()
+    assert third.result(20) == 3
+    assert first.result(20) == 1
+
+
+def test_a_get_in_another_thread_is_seen_and_cancelled(runtime: Runtime, tmp_path: Path):
+    raised: list[BaseException] = []
+
+    def compute() -> None:
+        try:
+            waiting(tmp_path / "never", "x").compute(scheduler=runtime.get)
+        except Cancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        assert eventually(lambda: runtime.computations()[0]["state"] == "running", 20)
+        row = runtime.computations()[0]
+        assert row["chunks"]["total"] == 1
+        assert runtime.cancel(row["id"])
+    finally:
+        thread.join(20)
+    assert len(raised) == 1
+    assert runtime.computations()[0]["state"] == "cancelled"
+
+
+# -- what is kept -------------------------------------------------------------------------------------------------
+
+
+def test_records_keep_no_values_and_a_result_lives_as_long_as_its_handle(runtime: Runtime):
+    computation = runtime.submit(da.ones(1000, chunks=500))
+    alive = weakref.ref(computation.result(20))
+    assert runtime.records.find(computation.id).result == {
+        "kind": "array",
+        "dtype": "float64",
+        "shape": [1000],
+        "bytes": 8000,
+        "evicted": False,
+    }
+    assert alive() is not None
+    del computation
+    gc.collect()
+    assert eventually(lambda: alive() is None)
+
+
+def test_one_that_nobody_holds_goes_on(runtime: Runtime, tmp_path: Path):
+    id = runtime.submit(dask.delayed(linger)(tmp_path / "begun", tmp_path / "go", 1)).id
+    gc.collect()
+    assert eventually(lambda: notes(tmp_path / "begun"), 20)
+    (tmp_path / "go").touch()
+    assert eventually(lambda: runtime.records.find(id).state == "finished", 20)
+
+
+def test_what_tasks_print_and_warn_is_kept(runtime: Runtime, capfd: pytest.CaptureFixture[str]):
+    def talk() -> None:
+        print("one\ntwo")
+        print("three", file=sys.stderr)
+        warnings.warn("four", stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        computation = runtime.submit(dask.delayed(talk)())
+        computation.result(20)
+    lines, truncated = runtime.records.find(computation.id).log
+    assert not truncated
+    said = [(line.stream, line.text) for line in lines]
+    assert [said for said in said if said[0] == "stdout"] == [("stdout", "one"), ("stdout", "two")]
+    assert ("stderr", "three") in said
+    assert any(stream == "warning" and "UserWarning: four" in text for stream, text in said)
+
+
+# -- ends ---------------------------------------------------------------------------------------------------------
+
+
+def test_closing_ends_what_runs_and_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(background, "_MOST_AT_ONCE", 1)
+    with Runtime(num_workers=1) as runtime:
+        running = runtime.submit(waiting(tmp_path / "never"))
+        queued = runtime.submit(dask.delayed(abs)(-1))
+        assert eventually(lambda: running.state == "running", 20)
+    assert isinstance(queued.exception(20), EngineStopped)
+    assert isinstance(running.exception(20), EngineStopped)
+    assert running.state == queued.state == "failed"
+    with pytest.raises(EngineStopped):
+        runtime.submit(dask.delayed(abs)(-1)).result(20)
+
+
+FORKED = """
+import os, sys, dask, dask_mars, time
+from dask_mars.errors import EngineStopped
+
+computation = dask_mars.submit(dask.delayed(time.sleep)(60))
+while computation.state != "running":
+    time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    try:
+        computation.result()
+    except EngineStopped:
+        second = dask_mars.submit(dask.delayed(abs)(-5))
+        os._exit(second.result(20) + (computation.state == "failed"))
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), computation.state)
+"""
+
+
+def test_a_forked_process_waits_for_nothing_of_its_parent(scripts: Any):
+    done = scripts.run("-c", FORKED)
+    assert (done.stdout.split(), done.returncode) == (["6", "running"], 0), done.stderr
+
+
+END = """
+import dask, dask_mars, time, atexit, sys
+
+def said(text):
+    print(text, flush=True)
+
+atexit.register(lambda: said(computation.state))
+computation = dask_mars.submit(dask.delayed(time.sleep)(60))
+queued = [dask_mars.submit(dask.delayed(time.sleep)(60)) for _ in range(20)]
+while computation.state != "running":
+    time.sleep(0.01)
+said("end")
+"""
+
+
+def test_the_end_of_the_interpreter_ends_what_goes_on(scripts: Any):
+    done = scripts.run("-c", END)
+    first, last = done.stdout.split()
+    assert (first, done.returncode) == ("end", 0), done.stderr
+    assert last in ("failed", "cancelled")
+    assert "Traceback" not in done.stderr
+
+
+def test_within_a_task_it_is_computed_there(runtime: Runtime):
+    def within() -> tuple[Any, ...]:
+        computation = dask_mars.submit(dask.delayed(os.getpid)())
+        return computation.result(), os.getpid(), computation.state
+
+    inner, outer, state = runtime.submit(dask.delayed(within)()).result(20)
+    assert inner == outer != os.getpid()
+    assert state == "finished"
+
+
+def test_ten_times_as_many_as_run_at_once(runtime: Runtime):
+    computations = [runtime.submit(dask.delayed(abs)(-number)) for number in range(160)]
+    assert [computation.result(60) for computation in computations] == list(range(160))
+    assert all(computation.state in OVER for computation in computations)

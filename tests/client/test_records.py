@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import uuid
+from array import array
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dask_mars.client import records as records_module
+from dask_mars.client import tracking
+from dask_mars.client.layer_graph import blocks_of, edges_of
+from dask_mars.client.layer_index import NO_LAYER, LayerIndex
+from dask_mars.client.records import ChunkCounts, LayerCounts, Record, Records
+from dask_mars.client.summaries import remaining_s, summary
+from dask_mars.client.tracking import FinalSource
+from dask_mars.errors import Cancelled, EngineStopped
+
+# -- records ------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_goes_through_its_states():
+    record = Records().new("name")
+    assert (record.state, record.is_over, record.counts()) == ("queued", False, ChunkCounts())
+    with record:
+        assert record.state == "preparing"
+        with record:
+            # What it calls may enter it too.
+            pass
+        assert record.state == "preparing"
+    assert (record.state, record.is_over, record.failure) == ("finished", True, None)
+    assert record.created_s <= (record.ended_s or 0)
+    assert summary(record)["started"] is None
+
+
+def test_a_record_of_what_raises_says_why():
+    record = Record()
+    with pytest.raises(ZeroDivisionError), record:
+        _ = 1 / 0
+    assert record.state == "failed"
+    assert record.failure is not None
+    assert (record.failure.type, record.failure.message) == ("ZeroDivisionError", "division by zero")
+    assert "_ = 1 / 0" in record.failure.traceback
+    assert "division by zero" in record.explain()
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(KeyboardInterrupt(), "cancelled"), (Cancelled(3), "cancelled"), (EngineStopped(), "failed")],
+)
+def test_how_it_ends_depends_on_what_was_raised(error: BaseException, state: str):
+    record = Record()
+    with pytest.raises(type(error)), record:
+        raise error
+    assert record.state == state
+
+
+def test_one_that_is_cancelled_ends_at_the_next_checkpoint():
+    record = Record()
+
+    def compute() -> None:
+        with record:
+            record.checkpoint()
+            assert record.cancel()
+            record.checkpoint()
+
+    with pytest.raises(Cancelled, match=record.id):
+        compute()
+    assert record.state == "cancelled"
+    assert not record.cancel()
+
+
+def test_what_cancelling_causes_elsewhere_is_not_what_is_raised():
+    record = Record()
+
+    def compute() -> None:
+        with record:
+            record.cancel()
+            raise OSError("the connection was cut")
+
+    with pytest.raises(Cancelled):
+        compute()
+
+
+def test_what_cannot_be_stopped_any_more_is_not_cancelled():
+    record = Record()
+    with record:
+        record.run(_source(), lambda: False)
+        assert not record.cancel()
+        record.checkpoint()
+    assert record.state == "finished"
+
+
+def test_records_are_bounded_and_found():
+    records = Records(remembered=3)
+    live = records.new("live")
+    for number in range(5):
+        with records.new(str(number)):
+            pass
+    assert [record.name for record in records] == ["4", "3", "2", "live"]
+    assert records.find(live.id) is live
+    assert records.counts() == dict.fromkeys(records_module.STATES, 0) | {"queued": 1, "finished": 3}
+    assert records.live() == [live]
+    with pytest.raises(KeyError):
+        records.find(str(uuid.uuid4()))
+    with pytest.raises(KeyError):
+        records.find(7)
+
+
+def test_lines_are_put_together_and_bounded():
+    record = Record()
+    record.note("stdout", "one\ntw")
+    record.note("stderr", "other")
+    record.note("stdout", "o\n")
+    lines, truncated = record.log
+    assert [(line.stream, line.text) for line in lines] == [
+        ("stdout", "one"),
+        ("stdout", "two"),
+        ("stderr", "other"),
+    ]
+    assert not truncated
+    for _ in range(200):
+        record.note("stdout", "x" * 5_000 + "\n\n")
+    lines, truncated = record.log
+    assert truncated
+    assert sum(len(line.text) + 1 for line in lines) <= 210_000
+    assert max(len(line.text) for line in lines) == 4_000
+
+
+# -- layers -------------------------------------------------------------------------------------------------------
+
+KEYS: list[Any] = [("a-1", 0, 0), ("a-1", 0, 1), "data", ("b-2", 0), "inc-3", "inc-4"]
+OPERANDS = [0, 0, -1, 1, 2, 2]
+INPUTS: list[tuple[int, ...]] = [(), (), (), (0, 1, 2), (3,), (4,)]
+
+
+def _source(
+    durations: tuple[float, ...] = (1.0, -1, -1, 0.5, -1, -1), failed: tuple[int, ...] = ()
+) -> FinalSource:
+    index = LayerIndex(KEYS, OPERANDS)
+    stored = array("q", [8] * len(KEYS))
+    return FinalSource(tracking.Last(5, index, array("f", [1.0, -1, -1, 0.5, -1, -1]), stored, failed, INPUTS))
+
+
+def test_layers_are_counted():
+    index = LayerIndex(KEYS, OPERANDS)
+    assert index.look()
+    assert list(index.numbers) == [0, 0, NO_LAYER, 1, 2, 2]
+    assert index.count(array("f", [2, -1, -1, 0.5, -1, -1]), array("q", [8] * 6), running=[1, 2], failed=[4]) == [
+        LayerCounts("a-1", "a", 2, 1, 1, 0, 2.0, 8),
+        LayerCounts("b-2", "b", 1, 1, 0, 0, 0.5, 8),
+        LayerCounts("inc", "inc", 2, 0, 0, 1, 0.0, 0),
+    ]
+
+
+def test_layers_are_found_bit_by_bit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dask_mars.client.layer_index._STEP", 2)
+    index = LayerIndex(KEYS, OPERANDS)
+    assert not index.look(seconds=0)
+    assert len(index.numbers) == 2
+    assert [layer.total for layer in index.count(array("f", [-1.0] * 6), array("q", [0] * 6))] == [2]
+    assert edges_of(index, INPUTS) == []
+    while not index.look(seconds=0):
+        pass
+    assert len(index.numbers) == 6
+
+
+def test_too_many_layers_are_counted_by_label(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dask_mars.client.layer_index._MOST_LAYERS", 2)
+    keys = [(f"{name}-{number:032x}", 0) for name in ("sum", "mean") for number in range(3)]
+    index = LayerIndex(keys, [0] * 6)
+    index.look()
+    assert index.names == [keys[0][0], keys[1][0], "sum", "mean"]
+
+
+def test_layers_have_edges_and_blocks():
+    source = _source(failed=(1,))
+    assert source.edges() == [(0, 1), (1, 2)]
+    assert source.blocks("a-1") == ([1, 2], "fx", False)
+    assert source.blocks("inc") == ([2], "ww", False)
+    with pytest.raises(KeyError):
+        source.blocks("no such layer")
+    assert source.counts() == ChunkCounts(5, 2, 0, 2, 1)
+
+
+def test_blocks_that_are_not_computed_have_a_dot():
+    index = LayerIndex([("a", 0), ("a", 2)], [0, 0])
+    index.look()
+    assert blocks_of(index, index.keys, "a", array("f", [1, -1]), running=[1]) == ([3], "f.r", False)
+    # Most of the grid would be elsewhere.
+    far = LayerIndex([("a", 0), ("a", 10**9)], [0, 0])
+    far.look()
+    assert blocks_of(far, far.keys, "a", array("f", [1, -1])) == ([2], "fw", False)
+
+
+def test_of_few_ended_ones_it_is_kept_what_chunks_are_called(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tracking, "_MOST_CHUNKS", 13)
+    monkeypatch.setattr(tracking, "_ended", tracking._Ended())
+    sources = [_source() for _ in range(3)]
+    assert [source.chunks() for source in sources] == [0, 6, 6]
+    assert sources[0].layers() == sources[1].layers()
+    assert sources[0].edges() == sources[1].edges()
+    assert sources[0].blocks("a-1") == ([], "", True)
+
+
+def test_what_is_left_takes_as_long_as_what_was_done():
+    record = Record()
+    record.started_s = 100.0
+    layers = [LayerCounts("a", "a", 4, 2, seconds=2.0), LayerCounts("b", "b", 2, 0)]
+    # Four chunks of a second each; two seconds of work took four.
+    assert remaining_s(record, ChunkCounts(6, 4, 0, 2), layers, 104.0) == 8.0
+    assert remaining_s(record, ChunkCounts(6, 4, 0, 2), [], 104.0) == 8.0
+    assert remaining_s(record, ChunkCounts(6, 6), layers, 104.0) is None
+    assert remaining_s(Record(), ChunkCounts(6, 6), [], 104.0) is None
+    assert np.isclose(ChunkCounts(6, 4, 0, 2).fraction, 1 / 3)
