@@ -47,7 +47,7 @@ def test_who_imports_dask_mars_waits_for_what_computes_only_when_it_does(scripts
     "imports",
     [
         "dask_mars.cluster.cli, dask_mars.cluster.agent_process",
-        "dask_mars.cluster.scheduler_plugin, dask_mars.cluster.dashboard",
+        "dask_mars.cluster.scheduler_plugin, dask_mars.cluster.monitor, dask_mars.web.on_scheduler",
     ],
 )
 def test_nannies_and_dasks_scheduler_do_not_load_what_computes(scripts: Any, imports: str) -> None:

@@ -1,4 +1,4 @@
-"""Progress of computations by chunk, on a page of Dask's scheduler.
+"""Progress of computations by chunk, as Dask's scheduler sees it.
 
 The scheduler hears of subtasks as of any other task, and from the agents' heartbeats how far those are that are
 running. Nothing is sent for it, and nobody's results depend on it.
@@ -6,22 +6,20 @@ running. Nothing is sent for it, and nobody's results depend on it.
 
 from __future__ import annotations
 
-import html
-import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from time import time
 from typing import Any, TypedDict
 
-from dask.utils import format_bytes
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.http.utils import RequestHandler
 
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import SUBTASKS
 
-_REFRESH_S = 1
+#: What is kept of what has ended: computations, and rows of a computation's timeline.
+_KEPT_COMPUTATIONS, _KEPT_ROWS = 100, 20_000
 
 #: What operands can be.
 STATES = ("waiting", "running", "finished", "failed")
@@ -65,13 +63,47 @@ class _Subtask:
 
 
 @dataclass(slots=True)
-class _TrackedComputation:
-    """A computation of which the scheduler knows some task."""
+class TrackedComputation:
+    """A computation of which the scheduler knows some task, or has known one."""
 
     client: str
+    created: float = 0.0
     subtasks: dict[Any, _Subtask] = field(default_factory=dict)
     #: How many of them are not forgotten.
     left: int = 0
+    #: Operands by the states of their subtasks; counted along, as pages ask often.
+    counts: Counter[str] = field(default_factory=Counter)
+    started: float | None = None
+    #: When the last of its subtasks changed.
+    changed: float = 0.0
+    #: Grows with each of these changes.
+    revision: int = 1
+    #: Type, message and traceback of what failed.
+    error: tuple[str, str, str] | None = None
+    is_cancelled: bool = False
+    #: Address, first and last second and operands of what has been computed.
+    rows: deque[tuple[str, float, float, int]] = field(default_factory=lambda: deque(maxlen=_KEPT_ROWS))
+
+    @property
+    def state(self) -> str:
+        """Its state, as the web service names these.
+
+        One that waits for what its user's process computes seems to be finished for so long.
+        """
+        counts = self.counts
+        if counts["erred"]:
+            return "failed"
+        if counts["memory"] == counts.total():
+            return "finished"
+        if self.is_cancelled or not self.left:
+            return "cancelled"
+        return "queued" if self.started is None else "running"
+
+    def move(self, subtask: _Subtask, state: str) -> None:
+        """Note that a subtask is in another state."""
+        self.counts[subtask.state] -= subtask.chunks
+        self.counts[state] += subtask.chunks
+        subtask.state = state
 
 
 class Dashboard(SchedulerPlugin):  # type: ignore[misc]
@@ -87,8 +119,17 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._computations: dict[str, _TrackedComputation] = {}
+        self._computations: dict[str, TrackedComputation] = {}
         self._computation_of: dict[Any, str] = {}
+        #: Those whose tasks are forgotten, the latest last.
+        self.ended: dict[str, TrackedComputation] = {}
+        #: Grows with each change.
+        self.revision = 1
+
+    @property
+    def tracked(self) -> dict[str, TrackedComputation]:
+        """Computations of which the scheduler knows some task, and the latest of those that have ended."""
+        return self.ended | self._computations
 
     # -- what Dask calls --------------------------------------------------------------------------------------
 
@@ -99,9 +140,14 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         for key, mark in annotations.get(MARK, {}).items():
             if isinstance(mark, dict) and mark["chunks"] and key not in self._computation_of:
                 name = self._computation_of[key] = mark["computation"]
-                tracked = self._computations.setdefault(name, _TrackedComputation(client))
+                tracked = self._computations.get(name)
+                if tracked is None:
+                    tracked = self.ended.pop(name, None) or TrackedComputation(client, time())
+                    self._computations[name] = tracked
                 tracked.subtasks[key] = _Subtask(mark["chunks"])
+                tracked.counts["waiting"] += mark["chunks"]
                 tracked.left += 1
+                self._note(tracked)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Take note of a change of a task's state."""
@@ -114,18 +160,61 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
             del self._computation_of[key]
             tracked.left -= 1
             if not tracked.left:
-                del self._computations[name]
+                self._end(name)
         elif finish == "processing":
-            subtask.state, subtask.worker = finish, self._scheduler.tasks[key].processing_on.address
+            tracked.move(subtask, finish)
+            subtask.worker = self._scheduler.tasks[key].processing_on.address
+            if tracked.started is None:
+                tracked.started = time()
         elif finish == "memory":
-            subtask.state, subtask.worker = finish, kwargs.get("worker", subtask.worker)
+            tracked.move(subtask, finish)
+            subtask.worker = kwargs.get("worker", subtask.worker)
+            for startstop in kwargs.get("startstops") or ():
+                if startstop["action"] == "compute":
+                    tracked.rows.append((subtask.worker, startstop["start"], startstop["stop"], subtask.chunks))
         elif finish != "released":
-            subtask.state, subtask.worker = finish, ""
+            tracked.move(subtask, finish)
+            subtask.worker = ""
+            if finish == "erred" and tracked.error is None:
+                tracked.error = _error(kwargs.get("exception_text") or "", kwargs.get("traceback_text") or "")
+        self._note(tracked)
 
     def restart(self, scheduler: Scheduler) -> None:
         """Forget everything."""
         self._computations.clear()
         self._computation_of.clear()
+        self.ended.clear()
+        self.revision += 1
+
+    def cancel(self, name: str) -> None:
+        """Cancel what the scheduler knows of a computation; its user's call raises.
+
+        Parameters
+        ----------
+        name : str
+            Of the computation, as its subtasks say.
+        """
+        tracked = self._computations[name]
+        tracked.is_cancelled = True
+        self._note(tracked)
+        client = self._scheduler.clients.get(tracked.client)
+        wanted = [] if client is None else [task.key for task in client.wants_what if _is_of(task, name)]
+        # Dask passes on what it is told as the reason of the error.
+        self._scheduler.stimulus_cancel(
+            wanted, tracked.client, force=True, reason="cancelled", msg="cancelled on dask_mars's page"
+        )
+
+    def _note(self, tracked: TrackedComputation) -> None:
+        tracked.revision += 1
+        tracked.changed = time()
+        self.revision += 1
+
+    def _end(self, name: str) -> None:
+        """Keep the figures of a computation that is over, for a while."""
+        tracked = self.ended[name] = self._computations.pop(name)
+        tracked.subtasks.clear()
+        while len(self.ended) > _KEPT_COMPUTATIONS:
+            del self.ended[next(iter(self.ended))]
 
     # -- what there is to know --------------------------------------------------------------------------------
 
@@ -164,6 +253,36 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
             if SUBTASKS in state.metrics
         }
 
+    def told(self) -> dict[str, Counter[str]]:
+        """Return how many operands are done and running of subtasks that agents compute, by computation."""
+        found: dict[str, Counter[str]] = {}
+        for address, state in self._scheduler.workers.items():
+            for key, computed, running in state.metrics.get(SUBTASKS, ()):
+                name = self._computation_of.get(key)
+                if name is None:
+                    continue
+                subtask = self._computations[name].subtasks[key]
+                if subtask.state == "processing" and subtask.worker == address:
+                    counts = _count(subtask, computed, running)
+                    found.setdefault(name, Counter()).update(counts)
+        return found
+
+
+def _is_of(task: Any, name: str) -> bool:
+    """Say whether a task is part of a computation."""
+    mark = (task.annotations or {}).get(MARK)
+    return isinstance(mark, dict) and mark["computation"] == name
+
+
+def _error(exception: str, traceback: str) -> tuple[str, str, str]:
+    """Return type, message and traceback of an error that workers have sent as text.
+
+    >>> _error("ValueError('no')", "")
+    ('ValueError', "'no'", '')
+    """
+    kind, _, message = exception.partition("(")
+    return kind, message.removesuffix(")"), traceback
+
 
 def _count(subtask: _Subtask, computed: int, running: int) -> dict[str, int]:
     """Return how many operands of a subtask are in which state, given what its host has said of it."""
@@ -197,111 +316,4 @@ def _computation(
     )
 
 
-# -- pages ----------------------------------------------------------------------------------------------------
-
-
-class _Json(RequestHandler):  # type: ignore[misc]
-    """All of it for programs."""
-
-    def get(self) -> None:
-        """Answer a request."""
-        dashboard = self.extra["dashboard"]
-        self.set_header("Content-Type", "application/json")
-        self.write(json.dumps({"computations": dashboard.computations(), "hosts": dashboard.hosts()}))
-
-
-class _Page(RequestHandler):  # type: ignore[misc]
-    """All of it for people."""
-
-    def get(self) -> None:
-        """Answer a request."""
-        dashboard = self.extra["dashboard"]
-        self.write(page(dashboard.computations(), dashboard.hosts()))
-
-
-def page(computations: list[ComputationStatus], hosts: Mapping[str, HostStatus]) -> str:
-    """Return a page of HTML that asks for itself again every second."""
-    of_computations = _table(
-        ("computation", "", "chunks", *STATES, "running on"),
-        [
-            (
-                computation["computation"][:8],
-                (computation["finished"], computation["chunks"]),
-                computation["chunks"],
-                *[computation[state] for state in STATES],  # type: ignore[literal-required]
-                ", ".join([address for address, counts in computation["hosts"].items() if counts["running"]]),
-            )
-            for computation in computations
-        ],
-    )
-    of_hosts = _table(
-        ("host", "name", "processes", "operands running", "stored", "limit", "on disk"),
-        [
-            (
-                address,
-                host["name"],
-                host["processes"],
-                host["running"],
-                *[format_bytes(host[of]) for of in ("stored_bytes", "store_limit_bytes", "on_disk_bytes")],
-            )
-            for address, host in hosts.items()
-        ],
-    )
-    return (
-        f'<!DOCTYPE html><html><head><meta charset="utf-8"><meta http-equiv="refresh" content="{_REFRESH_S}">'
-        "<title>dask_mars: operands</title><style>body {font-family: sans-serif} td, th {padding: 2px 12px;"
-        " text-align: left} td.number {text-align: right}</style></head><body>"
-        f"<h2>Operands</h2>{of_computations if computations else '<p>Nothing is being computed.</p>'}"
-        f'<h2>Hosts</h2>{of_hosts}<p><a href="mars/chunks.json">JSON</a></p></body></html>'
-    )
-
-
-def _table(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    head = "".join([f"<th>{html.escape(title)}</th>" for title in titles])
-    body = "".join([f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows])
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _cell(value: Any) -> str:
-    """Return a cell; of a pair of numbers a bar."""
-    if isinstance(value, tuple):
-        return f'<td><progress value="{value[0]}" max="{value[1]}"></progress></td>'
-    if isinstance(value, int):
-        return f'<td class="number">{value:,}</td>'
-    return f"<td>{html.escape(str(value))}</td>"
-
-
-def routes(dashboard: Dashboard, prefix: str = "") -> Iterator[tuple[str, type, dict[str, Any]]]:
-    """Yield the pages as Tornado takes them."""
-    for path, handler in (("mars", _Page), ("mars/chunks.json", _Json)):
-        yield f"{prefix}/{path}", handler, {"extra": {"dashboard": dashboard}}
-
-
-def install(scheduler: Scheduler) -> Dashboard:
-    """Have a scheduler keep an overview, and show it at ``/mars`` where it shows anything.
-
-    Parameters
-    ----------
-    scheduler : Scheduler
-        Dask's. If it has an overview already, that one stays.
-    """
-    dashboard: Dashboard | None = scheduler.plugins.get(Dashboard.name)
-    if dashboard is None:
-        dashboard = Dashboard(scheduler)
-        scheduler.add_plugin(dashboard)
-        application = getattr(scheduler, "http_application", None)
-        if application is not None:
-            application.add_handlers(".*$", list(routes(dashboard, _prefix(application))))
-    return dashboard
-
-
-def _prefix(application: Any) -> str:
-    """Return what stands before all paths of Dask's pages, which is to be found nowhere but there."""
-    for rule in application.wildcard_router.rules:
-        pattern: str = getattr(getattr(rule.matcher, "regex", None), "pattern", "")
-        if pattern.endswith("/health$"):
-            return pattern.removesuffix("/health$")
-    return ""
-
-
-__all__ = ["STATES", "ComputationStatus", "Dashboard", "HostStatus", "install"]
+__all__ = ["STATES", "ComputationStatus", "Dashboard", "HostStatus", "TrackedComputation"]

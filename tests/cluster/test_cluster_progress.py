@@ -30,7 +30,7 @@ from distributed.utils_test import gen_test
 from tornado.httpclient import AsyncHTTPClient
 
 import dask_mars
-from dask_mars.cluster import dashboard, progress
+from dask_mars.cluster import monitor, progress
 from dask_mars.cluster.dashboard import Dashboard
 from dask_mars.cluster.metrics import SUBTASKS
 from dask_mars.cluster.partition.subtasks import cut, place
@@ -412,7 +412,7 @@ def test_messages_out_of_order_and_repeated(in_order):
 
 @pytest.fixture
 def installed(cluster: Any) -> Iterator[Dashboard]:
-    yield dashboard.install(cluster.scheduler)
+    yield monitor.install(cluster.scheduler)
     cluster.scheduler.remove_plugin(Dashboard.name)
 
 
@@ -422,9 +422,15 @@ def fetched(client: Client) -> Any:
         return json.load(answer)
 
 
+def asked(client: Client, path: str, **options: Any) -> Any:
+    url = client.dashboard_link.replace("/status", f"/mars/api/v1/{path}")
+    with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=20) as answer:
+        return json.load(answer)
+
+
 def test_operands_in_progress(client, get, cluster, installed, tmp_path):
     path = tmp_path / "go"
-    assert dashboard.install(cluster.scheduler) is installed
+    assert monitor.install(cluster.scheduler) is installed
     graph, wanted = waiting_for_news(path)
     thread = threading.Thread(target=get, args=(graph, wanted))
     thread.start()
@@ -442,8 +448,11 @@ def test_operands_in_progress(client, get, cluster, installed, tmp_path):
         assert counted == {"running": 1, "finished": 20}
         assert set(one["hosts"]) <= {agent.address for agent in cluster.workers.values()}
         assert sorted(host["running"] for host in found["hosts"].values()) == [0, 1]
-        page = dashboard.page(installed.computations(), installed.hosts())
-        assert '<progress value="20" max="22">' in page
+        (one,) = asked(client, "computations?state=running")["computations"]
+        assert one["chunks"] == {"total": 22, "waiting": 1, "running": 1, "finished": 20, "failed": 0}
+        state = asked(client, "state")
+        assert (state["counts"]["running"], state["can"]) == (1, [])
+        assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
     finally:
         path.touch()
         thread.join()
@@ -463,22 +472,12 @@ def test_what_failed_and_what_is_kept_is_not_in_progress(client, get, installed,
     assert eventually(lambda: not installed._computations and not installed._computation_of, PATIENCE_S)
 
 
-def test_names_of_hosts_are_text():
-    host = dashboard.HostStatus(
-        name="<b>", processes=1, running=0, stored_bytes=0, store_limit_bytes=1 << 30, on_disk_bytes=0
-    )
-    page = dashboard.page([], {"tcp://a": host})
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
-    assert "Nothing is being computed" in page
-
-
 @gen_test()
 async def test_pages_are_where_the_scheduler_has_its_own():
     async with Scheduler(dashboard_address="127.0.0.1:0", http_prefix="/some/where", port=0) as scheduler:
-        dashboard.install(scheduler)
+        monitor.install(scheduler)
         port = scheduler.http_server.port
-        for path in ("mars", "mars/chunks.json", "health"):
+        for path in ("mars/chunks.json", "mars/api/v1/state", "mars/individual-plots.json", "health"):
             answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/some/where/{path}")
             assert answer.code == 200
     await asyncio.sleep(0)
@@ -488,7 +487,7 @@ def test_a_scheduler_without_pages():
     plugins: dict[str, Any] = {}
     scheduler = SimpleNamespace(plugins=plugins, workers={}, tasks={})
     scheduler.add_plugin = lambda plugin: plugins.setdefault(plugin.name, plugin)
-    installed = dashboard.install(scheduler)
+    installed = monitor.install(scheduler)
     mark = {"computation": "c", "subtask": 0, "chunks": 3}
     tasks = {"x": mark, "part": {**mark, "chunks": 0}, "old": True}
     installed.update_graph(scheduler, client="me", annotations={"dask-mars": tasks})

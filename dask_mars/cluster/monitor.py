@@ -1,0 +1,246 @@
+"""What the web service shows of a cluster, as Dask's scheduler sees it."""
+
+from __future__ import annotations
+
+import pkgutil
+import uuid
+from typing import Any
+
+from distributed import Scheduler
+
+from dask_mars.cluster.dashboard import Dashboard, TrackedComputation
+from dask_mars.version import __version__
+
+Json = dict[str, Any]
+
+_STATES = ("queued", "preparing", "running", "finished", "failed", "cancelled")
+_OVER = frozenset({"finished", "failed", "cancelled"})
+
+
+class ClusterMonitor:
+    """A `dask_mars.web.monitor.Monitor` of a cluster, to be asked in the scheduler's event loop.
+
+    Of layers, and of what agents write, the scheduler hears nothing.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+        Dask's.
+    dashboard : Dashboard
+        Of that scheduler.
+    """
+
+    def __init__(self, scheduler: Scheduler, dashboard: Dashboard) -> None:
+        self._scheduler = scheduler
+        self._dashboard = dashboard
+        self._page_of = pkgutil.resolve_name("dask_mars.web.api:page_of")
+
+    def revision(self) -> int:
+        """Return a number that grows with each change."""
+        # How far agents are comes with heartbeats, of which each may change something.
+        beats = sum([state.last_seen for state in self._scheduler.workers.values()])
+        return self._dashboard.revision + int(beats * 1000)
+
+    def state(self) -> Json:
+        """Return agents, their memory, and how many computations there are in each state."""
+        hosts = self._dashboard.hosts()
+        counts = dict.fromkeys(_STATES, 0)
+        for tracked in self._dashboard.tracked.values():
+            counts[tracked.state] += 1
+        stored, limit, on_disk = [
+            sum([host[of] for host in hosts.values()])
+            for of in ("stored_bytes", "store_limit_bytes", "on_disk_bytes")
+        ]
+        memory = [self._scheduler.workers[address].metrics["memory"] for address in hosts]
+        limits = [self._scheduler.workers[address].memory_limit or 0 for address in hosts]
+        return {
+            "revision": self.revision(),
+            "version": __version__,
+            "can": ["cancel"],
+            "workers": [
+                {
+                    "worker": number,
+                    "pid": self._scheduler.workers[address].metrics.get("pid", 0),
+                    "running": address if host["running"] else None,
+                    "step": None,
+                    "in_hand": host["running"],
+                }
+                for number, (address, host) in enumerate(hosts.items())
+            ],
+            "memory": {
+                "limit_bytes": sum(limits),
+                "in_use_bytes": sum(memory),
+                "peak_bytes": 0,
+                "store_bytes": stored,
+                "store_limit_bytes": limit,
+                "promised_bytes": 0,
+                "on_disk_bytes": on_disk,
+                "spilled_bytes": on_disk,
+            },
+            "counts": counts,
+        }
+
+    def computations(self, state: str | None, before: str | None, limit: int) -> Json:
+        """Return summaries, the newest first."""
+        told = self._dashboard.told()
+        summaries = [
+            _summary(name, tracked, told.get(name, {})) for name, tracked in self._dashboard.tracked.items()
+        ]
+        found: Json = self._page_of(summaries, state, before, limit)
+        return found
+
+    def computation(self, id: str) -> Json:
+        """Return the summary of one computation; there are no layers."""
+        name, tracked = self._tracked(id)
+        return {**_summary(name, tracked, self._dashboard.told().get(name, {})), "layers": []}
+
+    def cancel(self, id: str) -> bool:
+        """Cancel a computation; False if it is over."""
+        name, tracked = self._tracked(id)
+        if tracked.state in _OVER:
+            return False
+        self._dashboard.cancel(name)
+        return True
+
+    def error(self, id: str) -> Json:
+        """Return why a computation failed."""
+        error = self._tracked(id)[1].error or ("", "", "")
+        return dict(zip(("type", "message", "traceback"), error, strict=True))
+
+    def log(self, id: str) -> Json:
+        """Return nothing: agents keep what tasks write."""
+        self._tracked(id)
+        return {"lines": [], "truncated": False}
+
+    def timeline(self, id: str) -> Json:
+        """Return when which agent computed a subtask."""
+        _, tracked = self._tracked(id)
+        rows = list(tracked.rows)
+        agents = {address: number for number, address in enumerate(sorted({row[0] for row in rows}))}
+        return {
+            "start": tracked.created,
+            "workers": list(agents.values()),
+            "layers": ["subtasks"],
+            "tasks": [
+                # Clocks of hosts differ.
+                [agents[address], max(first - tracked.created, 0.0), max(last - tracked.created, 0.0), 0, chunks]
+                for address, first, last, chunks in rows
+            ],
+            "memory": [],
+            "events": [],
+        }
+
+    def graph(self, id: str, layer: str | None) -> Json:
+        """Return no layers: the scheduler hears of subtasks alone."""
+        self._tracked(id)
+        if layer is not None:
+            raise KeyError(layer)
+        return {"layers": [], "edges": []}
+
+    def profile(self, id: str) -> Json:
+        """Return no layers."""
+        self._tracked(id)
+        return {"layers": []}
+
+    def explain(self, id: str | None, key: str | None) -> Json:
+        """Return what agents do, in words."""
+        if key is not None:
+            raise KeyError(key)
+        if id is None:
+            found = [(name, tracked) for name, tracked in self._dashboard.tracked.items() if tracked.left]
+        else:
+            found = [self._tracked(id)]
+        hosts = self._dashboard.hosts()
+        rows = [
+            _in_words(_summary(name, tracked, self._dashboard.told().get(name, {}))) for name, tracked in found
+        ]
+        rows += [f"{address} computes {host['running']} chunks" for address, host in hosts.items()]
+        return {"rows": rows if hosts else [*rows, "there are no agents: nothing is computed until one comes"]}
+
+    def _tracked(self, id: str) -> tuple[str, TrackedComputation]:
+        for name, tracked in self._dashboard.tracked.items():
+            if _id_of(name) == id:
+                return name, tracked
+        raise KeyError(id)
+
+
+def _id_of(name: str) -> str:
+    """Return the id of a computation by its name among subtasks."""
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        # A client of another version has named it.
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+def _summary(name: str, tracked: TrackedComputation, told: Any) -> Json:
+    counts, state = tracked.counts, tracked.state
+    total, finished, failed = counts.total(), counts["memory"], counts["erred"]
+    running = 0
+    if told:
+        finished += told["finished"]
+        running = told["running"]
+    is_over = state in _OVER
+    return {
+        "id": _id_of(name),
+        "name": "",
+        "state": state,
+        "created": tracked.created,
+        "started": tracked.started,
+        "ended": tracked.changed if is_over else None,
+        "attempt": 1,
+        "revision": tracked.revision + finished + running,
+        "chunks": {
+            "total": total,
+            "waiting": max(total - finished - failed - running, 0),
+            "running": running,
+            "finished": finished,
+            "failed": failed,
+        },
+        "remaining": None,
+        "error": None if tracked.error is None else dict(zip(("type", "message"), tracked.error, strict=False)),
+        "result": None,
+    }
+
+
+def _in_words(summary: Json) -> str:
+    chunks = summary["chunks"]
+    counted = ", ".join([f"{chunks[state]} {state}" for state in ("waiting", "running", "finished", "failed")])
+    return f"{summary['id'][:8]} is {summary['state']}: of {chunks['total']} chunks {counted}"
+
+
+def install(scheduler: Scheduler) -> Dashboard:
+    """Have a scheduler keep an overview, and show it at ``/mars/`` where it shows anything.
+
+    Whoever has the token of ``dask-mars.web.token`` may cancel there. Without one everybody may look, as at all of
+    Dask's pages.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+        Dask's. If it has an overview already, that one stays.
+    """
+    dashboard: Dashboard | None = scheduler.plugins.get(Dashboard.name)
+    if dashboard is None:
+        dashboard = Dashboard(scheduler)
+        scheduler.add_plugin(dashboard)
+        application = getattr(scheduler, "http_application", None)
+        if application is not None:
+            prefix = f"{_prefix(application)}/mars"
+            # What shows computations knows clusters, and not the other way about.
+            rules = pkgutil.resolve_name("dask_mars.web.on_scheduler:rules")
+            own = [("chunks.json", lambda: {"computations": dashboard.computations(), "hosts": dashboard.hosts()})]
+            application.add_handlers(".*$", rules(ClusterMonitor(scheduler, dashboard), prefix, own))
+    return dashboard
+
+
+def _prefix(application: Any) -> str:
+    """Return what stands before all paths of Dask's pages, which is to be found nowhere but there."""
+    for rule in application.wildcard_router.rules:
+        pattern: str = getattr(getattr(rule.matcher, "regex", None), "pattern", "")
+        if pattern.endswith("/health$"):
+            return pattern.removesuffix("/health$")
+    return ""
+
+
+__all__ = ["ClusterMonitor", "install"]

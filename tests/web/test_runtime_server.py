@@ -1,0 +1,116 @@
+"""`Runtime.serve`: a real runtime, looked at and cancelled over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import dask.array as da
+import pytest
+from jsonschema import Draft202012Validator
+
+pytest.importorskip("tornado")
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.errors import EngineStopped
+from dask_mars.web import api, pages
+from tests.conftest import eventually
+from tests.tasks import wait_for
+from tests.web.conftest import Asker
+
+OPENAPI = json.loads(pages.OPENAPI.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def served(runtime):
+    with runtime.serve() as server:
+        yield Asker(server.url, {"Authorization": f"Bearer {server.token}"})
+
+
+def test_a_computation_is_followed_and_cancelled(runtime, served, tmp_path):
+    raised = []
+
+    def compute():
+        try:
+            runtime.get({"a": (wait_for, tmp_path / "never")}, "a")
+        except dask_mars.errors.Cancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    running = lambda: served.api("computations?state=running").json["computations"]  # noqa: E731
+    assert eventually(running, 20)
+    (one,) = running()
+    known = served.api(f"computations/{one['id']}").json["revision"]
+    assert served.api(f"computations/{one['id']}/cancel", "POST").status == 202
+    assert served.api(f"computations/{one['id']}?after={known}&wait=20").json["revision"] != known
+    thread.join(20)
+    assert raised
+    assert eventually(lambda: served.api(f"computations/{one['id']}").json["state"] == "cancelled", 20)
+    assert served.api(f"computations/{one['id']}/cancel", "POST").status == 409
+
+
+def test_answers_are_as_described(runtime, served):
+    x = da.random.default_rng(1).random((40, 40), chunks=10)
+    (x + x.T).sum().compute(scheduler=runtime.get)
+    id = served.api("computations?state=finished&limit=1").json["computations"][0]["id"]
+    layer = served.api(f"computations/{id}/graph").json["layers"][0]["name"]
+    for route in api.ROUTES:
+        for query in ("", f"?layer={layer}" if "layer" in route.query else ""):
+            if route.method != "GET":
+                continue
+            answer = served.api(route.path.format(id=id) + query)
+            assert answer.status == 200, (route, answer.body)
+            described = OPENAPI["paths"][f"/{api.ROOT}/{route.path}"]["get"]["responses"]["200"]
+            schema = described["content"]["application/json"]["schema"]
+            Draft202012Validator({**schema, "components": OPENAPI["components"]}).validate(answer.json)
+
+
+def test_nothing_is_submitted_there(served):
+    for method in ("PUT", "POST", "DELETE"):
+        assert served.api("computations/6f1ed002-ab5c-4c57-a0e2-6e1f0b6f5c11", method).status == 405
+        assert served.api("computations", method).status == 405
+
+
+def test_it_ends_with_its_runtime():
+    with Runtime(1) as runtime:
+        server = runtime.serve()
+        other = runtime.serve()
+        other.close()
+    assert "closed" in repr(server)
+    with pytest.raises(EngineStopped):
+        runtime.serve()
+    with pytest.raises(EngineStopped), Runtime(1) as runtime:
+        runtime.close()
+        runtime.serve()
+
+
+def test_a_runtime_that_has_not_begun_is_shown():
+    runtime = Runtime(1)
+    with runtime.serve() as server:
+        ask = Asker(server.url, {"Authorization": f"Bearer {server.token}"})
+        assert ask.api("state").json["workers"] == []
+        assert ask.api("computations").json["computations"] == []
+        assert runtime._engine is None
+    runtime.close()
+
+
+SCRIPT = """
+import os
+import dask_mars
+
+runtime = dask_mars.Runtime(1)
+server = runtime.serve()
+print(runtime.get({"a": (sum, [1, 2])}, "a"), flush=True)
+if not os.fork():
+    # The child has neither: its own would be a new one.
+    assert not runtime._servers and "closed" in repr(server)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_programs_end_with_it_running(scripts):
+    done = scripts.run("-c", SCRIPT)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
