@@ -22,8 +22,9 @@ from dask_mars.version import __version__
 if TYPE_CHECKING:
     from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.diagnostics.drawing.visualize import visualize
+    from dask_mars.web.client import connect
 
-__all__ = ["LocalMarsCluster", "Runtime", "__version__", "close", "get", "visualize"]
+__all__ = ["LocalMarsCluster", "Runtime", "__version__", "close", "connect", "get", "visualize"]
 
 config.load_defaults()
 named_schedulers["mars"] = get
@@ -39,6 +40,10 @@ def __getattr__(name: str) -> Any:
         from dask_mars.cluster.local import LocalMarsCluster
 
         return LocalMarsCluster
+    if name == "connect":
+        from dask_mars.web.client import connect
+
+        return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
