@@ -16,15 +16,27 @@ from dask_mars import config, errors
 if not hasattr(os, "fork"):
     raise errors.UnsupportedPlatform(sys.platform)
 
-from dask_mars.runtime import Runtime, close, get
+from dask_mars.runtimes import Runtime, close, get, runtime, submit
 from dask_mars.version import __version__
 
 if TYPE_CHECKING:
+    from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.diagnostics.drawing.visualize import visualize
     from dask_mars.web.client import connect
 
-__all__ = ["LocalMarsCluster", "Runtime", "__version__", "close", "connect", "get", "visualize"]
+__all__ = [
+    "Computation",
+    "LocalMarsCluster",
+    "Runtime",
+    "__version__",
+    "close",
+    "connect",
+    "get",
+    "runtime",
+    "submit",
+    "visualize",
+]
 
 config.load_defaults()
 named_schedulers["mars"] = get
@@ -36,6 +48,10 @@ def __getattr__(name: str) -> Any:
         from dask_mars.diagnostics.drawing.visualize import visualize
 
         return visualize
+    if name == "Computation":
+        from dask_mars.client.handles import Computation
+
+        return Computation
     if name == "LocalMarsCluster":
         from dask_mars.cluster.local import LocalMarsCluster
 

@@ -40,20 +40,25 @@ class StateError(MarsError):
 
 
 class Cancelled(MarsError):
-    """The computation was cancelled by `Runtime.cancel`.
+    """The computation was cancelled by `Runtime.cancel` or `Computation.cancel`.
 
     Attributes
     ----------
-    graph : int
-        Its number in the engine.
+    graph : int or str
+        Its number in the engine, or its id if it has none yet.
     """
 
-    def __init__(self, graph: int) -> None:
+    def __init__(self, graph: int | str) -> None:
         super().__init__(graph)
         self.graph = graph
 
     def _message(self) -> str:
-        return f"the computation of graph {self.graph} was cancelled"
+        graph = (
+            f"the computation {self.graph}"
+            if isinstance(self.graph, str)
+            else f"the computation of graph {self.graph}"
+        )
+        return f"{graph} was cancelled"
 
 
 class ExecutionInterrupted(KeyboardInterrupt):

@@ -144,9 +144,9 @@ def private_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def runtime(private_tmp: Path) -> Iterator[Runtime]:
     """Two workers, started once; also behind `dask_mars.get` and the name "mars"."""
     with shared_runtime(num_workers=2) as runtime:
-        dask_mars.runtime._default._runtime = runtime
+        dask_mars.runtimes._default._runtime = runtime
         yield runtime
-        dask_mars.runtime._default._runtime = None
+        dask_mars.runtimes._default._runtime = None
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ print(loaded(), "numpy" in sys.modules)
 print(get is dask_mars.get is dask.base.named_schedulers["mars"] is pickle.loads(pickle.dumps(get)))
 print(dask.config.get("dask-mars.retries"), dask.config.get("dask-mars.inline-limit"))
 print(dask.delayed(sum)([1, 2]).compute(num_workers=1))
-print(dask_mars.runtime._default._runtime is not None)
+print(dask_mars.runtimes._default._runtime is not None)
 """
 
 

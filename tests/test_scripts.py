@@ -153,7 +153,7 @@ def test_an_unchanged_module(scripts: Any) -> None:
         "print(__name__, sys.argv[1:], double(21), dask.base.get_scheduler().__module__)\n"
     )
     done = scripts.run("-m", "dask_mars", "-m", "package.program", "--one", "-m")
-    checked(done, "__main__ ['--one', '-m'] 42 dask_mars.runtime")
+    checked(done, "__main__ ['--one', '-m'] 42 dask_mars.runtimes")
 
 
 NAMED = """

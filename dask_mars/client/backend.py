@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import dask
@@ -15,6 +15,9 @@ from dask_mars import config, gc_control
 from dask_mars.backend import Options
 from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_tasks, only_count, without_values
 from dask_mars.client.computation import Computation
+from dask_mars.client.records import Record, Records
+from dask_mars.client.tracking import EngineSource
+from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.loop import Engine
 from dask_mars.graph.chunks import ChunkGraph, Key, Operand
 from dask_mars.optimize.expression import flatten
@@ -31,9 +34,15 @@ class GraphBackend(ABC):
     ----------
     is_remote : bool
         Whether no engine of this process computes, so that the values of tasks are not at hand.
+    records : Records or None
+        Where others learn of its computations.
+    record : Record or None
+        That of the next computation, if it is among them already.
     """
 
     is_remote: ClassVar[bool] = False
+    records: Records | None = None
+    record: Record | None = None
 
     @abstractmethod
     def prepare_options(self, options: Options) -> PrepareOptions:
@@ -41,7 +50,12 @@ class GraphBackend(ABC):
 
     @abstractmethod
     def run(
-        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+        self,
+        graph: ChunkGraph,
+        observer: CallbackObserver | None,
+        options: Options,
+        persist: bool,
+        record: Record,
     ) -> dict[int, Any]:
         """Compute a graph.
 
@@ -55,6 +69,8 @@ class GraphBackend(ABC):
             How.
         persist : bool
             Whether results stay where they are.
+        record : Record
+            What others know of it.
 
         Returns
         -------
@@ -64,6 +80,13 @@ class GraphBackend(ABC):
 
     def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
         """Compute keys of a Dask graph; see `Backend`."""
+        record, self.record = self.record, None
+        if record is None:
+            record = Record() if self.records is None else self.records.new()
+        with record:
+            return self._compute(dsk, keys, options, persist, record)
+
+    def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
         wanted = flatten(keys)
         if not wanted:
             return nested_get(keys, {})
@@ -73,8 +96,10 @@ class GraphBackend(ABC):
             observation = _Observation(active, self.is_remote)
             failed = True
             try:
-                graph = observation.prepared(dsk, wanted, options, self.prepare_options(options))
-                values = self._values(graph, observation.observer, options, persist)
+                prepare_options = self.prepare_options(options)._replace(checkpoint=record.checkpoint)
+                graph = observation.prepared(dsk, wanted, options, prepare_options)
+                record.checkpoint()
+                values = self._values(graph, observation.observer, options, persist, record)
                 failed = False
             finally:
                 observation.finish(failed)
@@ -84,11 +109,16 @@ class GraphBackend(ABC):
         return _arranged(keys, ids, values)
 
     def _values(
-        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+        self,
+        graph: ChunkGraph,
+        observer: CallbackObserver | None,
+        options: Options,
+        persist: bool,
+        record: Record,
     ) -> Mapping[int, Any]:
         if any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs):
             with gc_control.collect_less_often(len(graph)):
-                return self.run(graph, observer, options, persist)
+                return self.run(graph, observer, options, persist, record)
         # Nothing to run: the values are in the graph.
         values = {chunk: graph.values[chunk] for chunk in graph.outputs}
         return values if persist else {chunk: value_of(value) for chunk, value in values.items()}
@@ -166,14 +196,24 @@ class EngineBackend(GraphBackend):
         return self._store_limit() // RESIDENT_SHARE
 
     def run(
-        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+        self,
+        graph: ChunkGraph,
+        observer: CallbackObserver | None,
+        options: Options,
+        persist: bool,
+        record: Record,
     ) -> dict[int, Any]:
         """Compute a graph, as `GraphBackend` says."""
         rerun = options.rerun_exceptions_locally
         if rerun is None:
             rerun = bool(dask.config.get("rerun_exceptions_locally", False))
         engine, workers = self._engine_for(options.num_workers), options.num_workers
-        return Computation(engine, graph, observer, workers, options.retries, rerun).results(persist)
+
+        def started(run: GraphRun) -> None:
+            record.run(EngineSource(engine, run), partial(engine.cancel_graph, run.number), run.number)
+
+        computation = Computation(engine, graph, observer, workers, options.retries, rerun, note=record.note)
+        return computation.results(persist, started)
 
 
 def fold_from(slots: int) -> int | None:

@@ -67,7 +67,8 @@ def run_graph(
         What stands for each output, or its value where that is small.
     """
     computation = Computation(engine, graph, observer, retries=retries, defers=True)
-    return computation.results(persist=True, started=started)
+    begun = None if started is None else lambda run: started(run.number)
+    return computation.results(persist=True, started=begun)
 
 
 class Computation:
@@ -89,6 +90,8 @@ class Computation:
         Whether a task that raises is run once more in this process, for a debugger.
     defers : bool, optional
         Whether this is not the user's process, and what cannot be pickled is to be computed there.
+    note : callable, optional
+        Told what tasks print and warn, besides the user: the stream, and the text.
     """
 
     def __init__(
@@ -100,8 +103,10 @@ class Computation:
         retries: int | None = None,
         rerun_locally: bool = False,
         defers: bool = False,
+        note: Callable[[str, str], None] | None = None,
     ) -> None:
         self._engine = engine
+        self._note = note
         #: Whether this is not the user's process, and what cannot be pickled is to be computed there.
         self._defers = defers
         self._graph = graph
@@ -162,8 +167,11 @@ class Computation:
         sizes = DeclaredSizes(graph)
         return all((sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph)))
 
-    def results(self, persist: bool, started: Callable[[int], None] | None = None) -> dict[int, Any]:
-        """Compute, and return the value of each output chunk, or what stands for it in the store."""
+    def results(self, persist: bool, started: Callable[[GraphRun], None] | None = None) -> dict[int, Any]:
+        """Compute, and return the value of each output chunk, or what stands for it in the store.
+
+        `started` is called once the engine has been told of it, and may raise.
+        """
         observer = self._observer
         engine = self._engine
         run = engine.prepare(
@@ -176,7 +184,7 @@ class Computation:
         try:
             engine.submit(run)
             if started is not None:
-                started(run.number)
+                started(run)
             self._serve(run)
             if persist:
                 return self._persist(run)
@@ -329,6 +337,8 @@ class Computation:
             self._observer.ended(self._graph, message.chunks, message.values, message.worker)
 
     def _on_printed(self, run: GraphRun, message: client_messages.Printed) -> None:
+        if self._note is not None:
+            self._note(message.stream, message.text)
         stream = sys.stderr if message.stream == "stderr" else sys.stdout
         if stream is not None:
             stream.write(message.text)
@@ -336,6 +346,8 @@ class Computation:
 
     def _on_warned(self, run: GraphRun, message: client_messages.Warned) -> None:
         text, category, filename, line = pickle.loads(message.payload)
+        if self._note is not None:
+            self._note("warning", f"{filename}:{line}: {category.__name__}: {text}")
         # Module and registry decide on repetition; the file name stands in for the module that warned.
         warnings.warn_explicit(text, category, filename, line, registry=_registry)
 

@@ -10,6 +10,7 @@ from distributed import Client, Future, get_worker
 from dask_mars.backend import Options
 from dask_mars.client.backend import GraphBackend, fold_from, remaking
 from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.client.records import Record
 from dask_mars.cluster.planning import AgentInfo, find_agents
 from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.cluster.submission import run_on_cluster
@@ -70,11 +71,18 @@ class ClusterBackend(GraphBackend):
         return Future(key, self._client) if key in self._client.futures else None
 
     def run(
-        self, graph: ChunkGraph, observer: CallbackObserver | None, options: Options, persist: bool
+        self,
+        graph: ChunkGraph,
+        observer: CallbackObserver | None,
+        options: Options,
+        persist: bool,
+        record: Record,
     ) -> dict[int, Any]:
         """Compute a graph, as `GraphBackend` says."""
         requirements = self._requirements.of(graph)
-        return run_on_cluster(self._client, graph, self._hosts, requirements, options.retries, persist, observer)
+        return run_on_cluster(
+            self._client, graph, self._hosts, requirements, options.retries, persist, observer, record
+        )
 
 
 def cluster_of(client: Client) -> ClusterBackend:

@@ -20,6 +20,7 @@ from distributed import Client, Future
 
 from dask_mars import config
 from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.client.records import Record
 from dask_mars.cluster.admission import register_once, unregister_once
 from dask_mars.cluster.annotations import TaskAnnotations
 from dask_mars.cluster.computation import ClusterComputation, DaskKey
@@ -31,6 +32,7 @@ from dask_mars.cluster.planning import AgentInfo, Cut, cut_for, find_replicas, f
 from dask_mars.cluster.progress import ProgressReceiver
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import barrier_task, find_shuffles
+from dask_mars.cluster.source import ClusterSource
 from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
@@ -50,6 +52,7 @@ def run_on_cluster(
     retries: int | None = None,
     persist: bool = False,
     observer: CallbackObserver | None = None,
+    record: Record | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -69,6 +72,8 @@ def run_on_cluster(
         Leave outputs on the cluster, and return futures of those that are there, without waiting for them.
     observer : Observer, optional
         Told what becomes of chunks; not together with `persist`.
+    record : Record, optional
+        What others know of it, and by which they may cancel it.
 
     Returns
     -------
@@ -88,6 +93,7 @@ def run_on_cluster(
     number = int(name[:8], 16) % GRAPH_LIMIT
     fixed = graph.restrictions.keys() | graph.in_client | graph.chunks_for_client()
     given_outputs = graph.outputs
+    record = record or Record()
     graph, selections, new = with_selections(graph, [host.slots for host in hosts], fixed)
     requirements = requirements.renumbered(new)
     shuffles = find_shuffles(graph, requirements.threads, name)
@@ -99,7 +105,7 @@ def run_on_cluster(
     while True:
         found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, selections, number)
         try:
-            submission = _Submission(computation, packer, found, persist, observer)
+            submission = _Submission(computation, packer, found, persist, observer, record)
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
         else:
@@ -118,7 +124,7 @@ class _Submission:
         Of its graph.
     found : Cut
         The subtasks that the graph is cut into.
-    persist, observer
+    persist, observer, record
         As `run_on_cluster` takes them.
 
     Raises
@@ -134,6 +140,7 @@ class _Submission:
         found: Cut,
         persist: bool,
         observer: CallbackObserver | None,
+        record: Record,
     ) -> None:
         client, graph = computation.client, computation.graph
         self._client = client
@@ -147,6 +154,7 @@ class _Submission:
         self._annotations = TaskAnnotations(computation, self._subtasks)
         self._requested = frozenset(graph.outputs)
         self._persist = persist
+        self._record = record
         self._progress: ProgressReceiver | None = None
         if observer is not None and observer.wants_tasks:
             self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer)
@@ -179,8 +187,11 @@ class _Submission:
         try:
             if self._progress is not None:
                 self._progress.open()
+            self._record.run(ClusterSource(self._client, self._graph, self._name), self._stop)
             while True:
                 self._send()
+                # Whoever has cancelled it just now may have seen only what was sent before.
+                self._record.checkpoint()
                 if not self._waiting:
                     break
                 self._local_tasks.compute(self._subtasks[self._waiting.pop(0)])
@@ -197,6 +208,11 @@ class _Submission:
             for future in self._local_tasks.futures.values():
                 future.release()
             unregister_once(self._client, self._once)
+
+    def _stop(self) -> bool:
+        """Have Dask drop what it was sent, in any thread; who waits for it hears of that."""
+        self._client.cancel(list(self._local_tasks.futures.copy().values()))
+        return True
 
     def _values(self) -> dict[int, Any]:
         """Return the value of each output."""

@@ -13,6 +13,7 @@ from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.registry import Registry
 from dask_mars.limits import arena_bytes, library_bytes
 from dask_mars.protocol.control import ControlPage
+from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
 
 
@@ -61,6 +62,20 @@ class Inspection:
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        machine, registry = self._machine, self._registry
+        return {
+            "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
+            "persisted": len(registry.persisted),
+            "reservations": [
+                {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
+                for waits in registry.reservations.values()
+            ],
+            "workers": self.workers(),
+            "store": self._view.store(),
+        }
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Return what each worker has and does, as `state` says."""
         machine, registry, steps = self._machine, self._registry, self.steps()
         workers = []
         for number, handle in registry.workers.items():
@@ -74,16 +89,7 @@ class Inspection:
                     "in_hand": len(machine.in_hand(number)),
                 }
             )
-        return {
-            "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
-            "persisted": len(registry.persisted),
-            "reservations": [
-                {"key": waits.key, "bytes": waits.size_bytes, "granted": waits.answer is None}
-                for waits in registry.reservations.values()
-            ],
-            "workers": workers,
-            "store": self._view.store(),
-        }
+        return workers
 
     def memory(self, processes: tuple[ProcessMemory, ...]) -> MemoryAccount:
         """Return what the engine's memory is used for, given what its processes have for themselves."""
@@ -123,6 +129,11 @@ class Inspection:
             if running is not None:
                 steps[worker] = RunningStep(*running, name)
         return steps
+
+    def in_hand_of(self, graph: int) -> list[int]:
+        """Return the chunks of a graph that are in the hands of workers or of the user's process."""
+        holders = [*self._registry.workers, CLIENT]
+        return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
 
     def running(self, worker: int) -> tuple[int, int] | None:
         """Return graph and chunk that a worker is in the middle of."""

@@ -525,6 +525,10 @@ class Engine:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
         return self._call(self._inspection.state)
 
+    def workers(self) -> list[dict[str, Any]]:
+        """Return what each worker has and does, as `state` says; that takes no longer for larger graphs."""
+        return self._call(self._inspection.workers)
+
     def memory(self) -> MemoryAccount:
         """Return what memory is used for; see `Runtime.memory`."""
         # Measured by whoever asks: without /proc it takes a while for each process.
@@ -536,6 +540,10 @@ class Engine:
         measured = self._call(self._inspection.measurements)
         # In graphs of persisted data nothing was computed.
         return {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
+
+    def in_hand_of(self, number: int) -> list[int]:
+        """Return the chunks of a graph that are in the hands of workers or of the user's process."""
+        return self._call(lambda: self._inspection.in_hand_of(number))
 
     def cancel_graph(self, number: int) -> bool:
         """Cancel a graph by its number; False if it is not being computed, or is done."""

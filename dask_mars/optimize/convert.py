@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, NoReturn
 
 from dask._task_spec import Alias, DataNode, TaskRef
@@ -20,6 +21,8 @@ from dask_mars.optimize.programs import Program
 from dask_mars.optimize.shuffle import Shuffles, may_be_there
 
 _MISSING = object()
+#: It has to be certain at times that the graph is still wanted, and not often.
+_KEYS_BETWEEN_CHECKPOINTS = 20_000
 
 
 class Converter:
@@ -39,6 +42,8 @@ class Converter:
         As `LazyLayers` takes it.
     keep_file_shuffles : bool, optional
         Leave shuffles through files as they are, see `Shuffles`.
+    checkpoint : callable, optional
+        Called now and then; it raises if the graph is not wanted any more.
     """
 
     def __init__(
@@ -49,8 +54,10 @@ class Converter:
         split_locked_stores: bool = False,
         asked_for: Collection[Key] = (),
         keep_file_shuffles: bool = False,
+        checkpoint: Callable[[], None] = lambda: None,
     ) -> None:
         self._dsk = dsk
+        self._checkpoint = checkpoint
         self._resolve_missing = resolve_missing
         self._compiler = Compiler(dsk, layers, split_locked_stores, asked_for)
         self._graph = ChunkGraph(operands=self._compiler.operands)
@@ -70,15 +77,28 @@ class Converter:
         RuntimeError
             The graph has a cycle.
         """
-        graph = self._graph
-        ids, keys, inputs = graph.ids, graph.keys, graph.inputs
-        find_id = ids.get
+        graph, ids = self._graph, self._graph.ids
         for key in wanted:
             refuse_unhashable(key)
         #: What has been compiled and waits for its inputs, each wanted by the one before.
         entered: dict[Key, Record | Alias | DataNode] = {}
         stack = [*reversed(wanted)]
         while stack:
+            self._checkpoint()
+            self._walk(stack, entered)
+        graph.outputs = sorted({ids[key] for key in wanted})
+        graph.in_client.update(ids[key] for key in self._compiler.targets if key in ids)
+        graph.in_client -= graph.values.keys()
+        return graph
+
+    def _walk(self, stack: list[Key], entered: dict[Key, Record | Alias | DataNode]) -> None:
+        """Go on with the walk until the next checkpoint."""
+        graph = self._graph
+        ids, keys, inputs = graph.ids, graph.keys, graph.inputs
+        find_id = ids.get
+        for _ in repeat(None, _KEYS_BETWEEN_CHECKPOINTS):
+            if not stack:
+                return
             key = stack[-1]
             if key in ids:
                 stack.pop()
@@ -112,10 +132,6 @@ class Converter:
                 ids[key] = sources[0]  # type: ignore[assignment]
             else:
                 self._add_value(key, entry.value)
-        graph.outputs = sorted({ids[key] for key in wanted})
-        graph.in_client.update(ids[key] for key in self._compiler.targets if key in ids)
-        graph.in_client -= graph.values.keys()
-        return graph
 
     def beyond(self) -> set[Key]:
         """Return the blocks that a task was not to mean, and that there are after all."""
@@ -180,11 +196,18 @@ def convert(
     resolve_missing: Callable[[Key], Any] | None = None,
     split_locked_stores: bool = False,
     keep_file_shuffles: bool = False,
+    checkpoint: Callable[[], None] = lambda: None,
 ) -> ChunkGraph:
     """Turn a Dask graph into a chunk graph that computes the wanted keys."""
     layers, wanted = list(layers), list(wanted)
     make = partial(
-        Converter, dsk, layers, resolve_missing, split_locked_stores, keep_file_shuffles=keep_file_shuffles
+        Converter,
+        dsk,
+        layers,
+        resolve_missing,
+        split_locked_stores,
+        keep_file_shuffles=keep_file_shuffles,
+        checkpoint=checkpoint,
     )
     converter = make()
     graph = converter.convert(wanted)

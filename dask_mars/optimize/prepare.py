@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import dask
 
 from dask_mars import gc_control
+from dask_mars.errors import Cancelled
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
@@ -32,6 +33,10 @@ SelectUnmergeable = Callable[[ChunkGraph], Collection[int]]
 TransformTasks = Callable[[Mapping[Key, Any]], Mapping[Key, Any]]
 
 
+def _no_checkpoint() -> None:
+    """Go on: nobody ends it."""
+
+
 class PrepareOptions(NamedTuple):
     """What graphs are prepared for; see `prepare`."""
 
@@ -42,6 +47,7 @@ class PrepareOptions(NamedTuple):
     remaking: Remaking | None = None
     workers: int | None = None
     resident_bytes: Callable[[], int] | None = None
+    checkpoint: Callable[[], None] = _no_checkpoint
 
 
 #: How many groups of siblings for each worker have to be alike to be joined.
@@ -59,6 +65,7 @@ def prepare(
     remaking: Remaking | None = None,
     workers: int | None = None,
     resident_bytes: Callable[[], int] | None = None,
+    checkpoint: Callable[[], None] = _no_checkpoint,
     cache: Mapping[Key, Any] | None = None,
     transform_tasks: TransformTasks | None = None,
 ) -> ChunkGraph:
@@ -90,6 +97,8 @@ def prepare(
     resident_bytes : callable, optional
         Returns how many bytes of a graph's chunks may stay in memory for those that read parts of them in place,
         as they do where memory is shared. By default each part is a chunk of its own.
+    checkpoint : callable, optional
+        Called now and then; it raises `Cancelled` if the graph is not wanted any more.
     cache : mapping, optional
         Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
         run, as those whose values are known are to be found.
@@ -110,6 +119,7 @@ def prepare(
             remaking,
             workers,
             resident_bytes,
+            checkpoint,
         )
         if cache or transform_tasks is not None:
             prepare_options = prepare_options._replace(keep_file_shuffles=True)
@@ -127,6 +137,8 @@ def _prepare(dsk: Any, wanted: list[Key], composed: bool, prepare_options: Prepa
         # Where several layers make the same keys, Dask's choice among them may be one that can be computed.
         try:
             return _graph_of_tasks(dsk, wanted, prepare_options)
+        except Cancelled:
+            raise
         except Exception:
             raise error from None
 
@@ -150,6 +162,7 @@ def _graph_of_tasks(
         resolve_missing=prepare_options.resolve_missing,
         split_locked_stores=prepare_options.select_unmergeable is not None,
         keep_file_shuffles=prepare_options.keep_file_shuffles,
+        checkpoint=prepare_options.checkpoint,
     )
     annotate(graph, annotations)
     graph.declared = with_reads(graph, declarations(dsk, tasks))
@@ -164,29 +177,33 @@ def _graph_of_layers(
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
     """Convert a graph whose layers are left as they are, and merge its chains."""
-    fold_from, resolve_missing, select_unmergeable, file_shuffles, remaking, workers, resident_bytes = (
-        prepare_options
-    )
+    fold_from, resolve_missing, select_unmergeable, file_shuffles = prepare_options[:4]
+    remaking, workers, resident_bytes, checkpoint = prepare_options[4:]
     split = select_unmergeable is not None
-    graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles)
+    graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles, checkpoint)
     alone = () if select_unmergeable is None else select_unmergeable(graph)
     if select_unmergeable and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
         # Dask may have put together what is to stay apart.
         symbolic = symbolic_graph(dsk, fuse_layers=False) or symbolic
-        graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, True, file_shuffles)
+        graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, True, file_shuffles, checkpoint)
         alone = select_unmergeable(graph)
+    checkpoint()
     annotate(graph, symbolic.annotations)
     graph.declared = with_reads(graph, declarations(dsk))
     if not (composed and symbolic.composable):
         return graph
     alone_keys = [graph.keys[chunk] for chunk in alone]
+    checkpoint()
     graph = compose(graph, join_slices, alone)
+    checkpoint()
     if resident_bytes is not None and dask.config.get("dask-mars.expressions.reductions", True):
         graph = mirror_products(graph, resident_bytes, {graph.ids[key] for key in alone_keys})
     if workers is not None:
         graph = _with_siblings(graph, workers, alone_keys, 0 if resident_bytes is None else resident_bytes())
+        checkpoint()
     if remaking is not None:
         graph = remake(graph, remaking, {graph.ids[key] for key in alone_keys})
+        checkpoint()
     if fold_from is None:
         return graph
     return fold_initial(graph, fold_from, {graph.ids[key] for key in alone_keys})

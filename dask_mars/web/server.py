@@ -25,7 +25,7 @@ from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security, is_local
 from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
 
 if TYPE_CHECKING:
-    from dask_mars.runtime import Runtime
+    from dask_mars.runtimes import Runtime
 
 #: Threads that ask the monitor.
 _ASKING = 2

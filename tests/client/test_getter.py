@@ -28,7 +28,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.client.computation import Computation
 from dask_mars.engine import graph_run as client_messages
-from dask_mars.runtime import _default
+from dask_mars.runtimes import _default
 
 pytestmark = pytest.mark.timeout(40)
 

@@ -14,7 +14,7 @@ from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.engine.loop import Engine
 from dask_mars.engine.reservations import Reservation
 from dask_mars.errors import EngineStopped
-from dask_mars.runtime import Runtime
+from dask_mars.runtimes import Runtime
 from tests.conftest import eventually
 
 MIB = 1 << 20

@@ -36,7 +36,7 @@ from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
 from dask_mars.protocol.context import WORKER_ENVIRONMENT
-from dask_mars.runtime import _Default
+from dask_mars.runtimes import _Default
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -86,7 +86,7 @@ def single() -> Iterator[Runtime]:
 
 def test_the_default_runtime_starts_at_the_first_call_and_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     default = _Default()
-    monkeypatch.setattr(dask_mars.runtime, "_default", default)
+    monkeypatch.setattr(dask_mars.runtimes, "_default", default)
     before = psutil.Process().children()
     assert default._runtime is None
     assert psutil.Process().children() == before
@@ -105,7 +105,7 @@ def test_the_default_runtime_starts_at_the_first_call_and_is_shared(monkeypatch:
 
 def test_a_graph_without_tasks_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     default = _Default()
-    monkeypatch.setattr(dask_mars.runtime, "_default", default)
+    monkeypatch.setattr(dask_mars.runtimes, "_default", default)
     assert dask_mars.get({"a": 1, "b": "a"}, ["a", "b", []]) == (1, 1, ())
     assert dask_mars.get({"a": (abs, -1)}, []) == ()
     assert default._runtime is None
@@ -161,7 +161,7 @@ def test_a_runtime_that_was_never_used() -> None:
 
 def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = []
-    start = dask_mars.runtime._new_engine
+    start = dask_mars.runtimes._new_engine
 
     def interrupted(settings: Any) -> Any:
         engines.append(start(settings))
@@ -171,7 +171,7 @@ def test_ctrl_c_while_the_engine_starts_loses_none(monkeypatch: pytest.MonkeyPat
 
     # The first start of all imports what takes longer than the signal: here it may come before the thread.
     start(config.settings(1)).close()
-    monkeypatch.setattr(dask_mars.runtime, "_new_engine", interrupted)
+    monkeypatch.setattr(dask_mars.runtimes, "_new_engine", interrupted)
     with contextlib.closing(Runtime(num_workers=1)) as runtime:
         with pytest.raises(KeyboardInterrupt):
             runtime.engine()
@@ -183,7 +183,7 @@ def test_an_engine_that_cannot_be_made_is_an_error(monkeypatch: pytest.MonkeyPat
     def fail(settings: Any) -> Any:
         raise OSError("no more descriptors")
 
-    monkeypatch.setattr(dask_mars.runtime, "_new_engine", fail)
+    monkeypatch.setattr(dask_mars.runtimes, "_new_engine", fail)
     with pytest.raises(OSError, match="no more descriptors"):
         Runtime(num_workers=1).engine()
 

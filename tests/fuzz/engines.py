@@ -156,7 +156,7 @@ class Engine:
         with dask.config.set({**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}):
             self.runtime = Runtime(self.plan.workers, self.plan.memory_limit).start()
         # The same engine is behind the name.
-        dask_mars.runtime._default._runtime = self.runtime
+        dask_mars.runtimes._default._runtime = self.runtime
         self.killer = Killer(self.runtime, self.seed)
         if self.plan.kills:
             self._stack.enter_context(self.killer.running())
@@ -178,7 +178,7 @@ class Engine:
             raise LeftBehind(f"errors were logged: {self.errors}")
 
     def __exit__(self, *error: Any) -> None:
-        dask_mars.runtime._default._runtime = None
+        dask_mars.runtimes._default._runtime = None
         if error[0] is None:
             self.check_idle()
             self.spilled_bytes = self.runtime.engine().spilled_bytes

@@ -502,8 +502,8 @@ def test_more_workers_do_not_cost_what_is_kept(monkeypatch):
         def close(self) -> None:
             self.closed = True
 
-    monkeypatch.setattr(dask_mars.runtime, "Runtime", Fake)
-    default = dask_mars.runtime._Default()
+    monkeypatch.setattr(dask_mars.runtimes, "Runtime", Fake)
+    default = dask_mars.runtimes._Default()
     two, three = default.engine(2), default.engine(3)
     assert not two.closed
     two.has_persisted = False

@@ -15,12 +15,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import dask
+from dask.callbacks import Callback
 
 from dask_mars import config, process_role
 from dask_mars.backend import Backend, InlineBackend, Options, persist_with
+from dask_mars.client.records import Records
 from dask_mars.errors import EngineStopped, refuse_unhashable
 
 if TYPE_CHECKING:
+    from dask_mars.client.handles import Computation
+    from dask_mars.cluster.backend import ClusterBackend
     from dask_mars.engine.loop import Engine
     from dask_mars.engine.memory_account import MemoryAccount
     from dask_mars.engine.profile import LayerProfile
@@ -46,6 +50,11 @@ class Runtime:
     resources : mapping, optional
         Amounts by name, as in ``{"GPU": 1}``: tasks annotated by ``dask.annotate(resources={"GPU": 1})`` run side
         by side only as far as these go. Default: what ``dask-mars.resources`` says.
+
+    Attributes
+    ----------
+    records : Records
+        What is known of its computations.
 
     Raises
     ------
@@ -73,6 +82,7 @@ class Runtime:
         from dask_mars.scheduler.policies.plugins import load_policy
 
         load_policy(self.settings.policy)
+        self.records = Records()
         self._engine: Engine | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -107,6 +117,12 @@ class Runtime:
                 raise EngineStopped
             engine = self._engine
             return engine if engine is not None and engine.alive else self._start_engine()
+
+    def running_engine(self) -> Engine | None:
+        """Return the engine if it is running, and else nothing."""
+        with self._lock:
+            engine = self._engine
+        return engine if engine is not None and engine.alive else None
 
     def _store_limit(self) -> int:
         return self.settings.store_limit
@@ -156,7 +172,82 @@ class Runtime:
             ``num_workers``, ``retries``, ``callbacks``, ``cache`` and ``rerun_exceptions_locally``, as
             `dask_mars.get` takes them.
         """
-        return _local_backend(self.engine, self._store_limit).compute(dsk, keys, Options.known(options))
+        return self._backend().compute(dsk, keys, Options.known(options))
+
+    def _backend(self) -> Backend:
+        return _local_backend(self.engine, self._store_limit, self.records)
+
+    def submit(
+        self,
+        *collections: Any,
+        name: str | None = None,
+        id: str | None = None,
+        optimize_graph: bool = True,
+        traverse: bool = True,
+        **options: Any,
+    ) -> Computation:
+        """Compute collections in the background, and return at once.
+
+        Parameters
+        ----------
+        *collections : object
+            What `dask.compute` takes.
+        name : str, optional
+            What people are to call the computation.
+        id : str, optional
+            The text of a UUID, where it is to have this one. Default: a new one.
+        optimize_graph, traverse : bool, optional
+            As for `dask.compute`.
+        **options
+            As for `get`. Dask's callbacks that are active now are called, in another thread.
+
+        Returns
+        -------
+        Computation
+            To follow, cancel and fetch it.
+
+        Raises
+        ------
+        ValueError
+            `id` is no UUID, or there is a computation that has it.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> from dask_mars import Runtime
+        >>> with Runtime(num_workers=2) as runtime:
+        ...     computation = runtime.submit(da.arange(10, chunks=5).sum(), name="sum")
+        ...     int(computation.result())
+        45
+        """
+        # Most programs wait for what they compute.
+        from dask_mars.client import handles
+
+        chosen = _with_callbacks(options)
+        return handles.submit(self._backend(), collections, name, id, chosen, optimize_graph, traverse)
+
+    def submit_graph(
+        self, dsk: Any, keys: Any, *, name: str | None = None, id: str | None = None, **options: Any
+    ) -> Computation:
+        """Compute keys of a Dask graph in the background: `submit` for those whom Dask calls as a scheduler.
+
+        Parameters
+        ----------
+        dsk, keys
+            As for `get`.
+        name, id
+            As for `submit`.
+        **options
+            As for `get`.
+
+        Returns
+        -------
+        Computation
+            Its result is what `get` returns.
+        """
+        from dask_mars.client import handles
+
+        return handles.submit_graph(self._backend(), dsk, keys, name, id, _with_callbacks(options))
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
         """Compute collections and keep their chunks in the store: what `dask.persist` calls.
@@ -178,9 +269,7 @@ class Runtime:
         tuple
             Collections like those given.
         """
-        return persist_with(
-            _local_backend(self.engine, self._store_limit), collections, optimize_graph, _known(options)
-        )
+        return persist_with(self._backend(), collections, optimize_graph, _known(options))
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes.
@@ -195,9 +284,8 @@ class Runtime:
             it has in hand. ``store``: bytes that it holds, may hold, has reserved for what is in hand, and has
             written to disk since the start. Empty if the runtime is not running.
         """
-        with self._lock:
-            engine = self._engine
-        return {} if engine is None or not engine.alive else engine.state()
+        engine = self.running_engine()
+        return {} if engine is None else engine.state()
 
     def memory(self) -> MemoryAccount:
         """Return what memory is used for, from any thread; ``print`` and notebooks show it as a table.
@@ -219,9 +307,8 @@ class Runtime:
         # Whoever imports dask_mars need not be about to compute.
         from dask_mars.engine.memory_account import MemoryAccount
 
-        with self._lock:
-            engine = self._engine
-        return MemoryAccount(self.settings.memory_limit) if engine is None or not engine.alive else engine.memory()
+        engine = self.running_engine()
+        return MemoryAccount(self.settings.memory_limit) if engine is None else engine.memory()
 
     def profile(self) -> dict[int, dict[str, LayerProfile]]:
         """Return what the operands of running computations took, and those of the last that has ended.
@@ -234,11 +321,25 @@ class Runtime:
             values took in the store, without small ones, which are not there. Chunks of a chain that runs as one
             belong to the layer of the last. Empty if the runtime is not running.
         """
-        with self._lock:
-            engine = self._engine
-        return {} if engine is None or not engine.alive else engine.profile()
+        engine = self.running_engine()
+        return {} if engine is None else engine.profile()
 
-    def cancel(self, graph: int) -> bool:
+    def computations(self) -> list[dict[str, Any]]:
+        """Return what is known of the computations that go on, and of the last that are over, the newest first.
+
+        Returns
+        -------
+        list of dict
+            Of each its ``id``, ``name``, ``state``, the engine's number of it as ``graph``; when it was
+            ``created``, ``started`` and ``ended``, in seconds since 1970; its ``chunks`` by state, as
+            `Computation.progress` has them; and its ``error`` as ``type`` and ``message``. Those that `get`
+            computes are among them.
+        """
+        from dask_mars.client.summaries import summary
+
+        return [summary(record) for record in self.records]
+
+    def cancel(self, computation: int | str) -> bool:
         """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
 
         What is queued is dropped at once. In a running task `errors.ExecutionInterrupted` is raised, which is a
@@ -246,12 +347,13 @@ class Runtime:
         worker, which is replaced. A task that runs in the user's process runs to its end first. Other
         computations are not disturbed.
 
-        A computation that is still being prepared has no number and cannot be cancelled so; Ctrl-C ends it too.
+        A computation that is still being prepared has no number, and can be cancelled by its id; it ends at the
+        next step of that.
 
         Parameters
         ----------
-        graph : int
-            Its number, as `state` gives it.
+        computation : int or str
+            Its number, as `state` gives it, or its id, as `computations` and `Computation` do.
 
         Returns
         -------
@@ -261,12 +363,16 @@ class Runtime:
         Raises
         ------
         TypeError
-            `graph` is no number.
+            It is neither a number nor text.
         """
-        graph = operator.index(graph)
-        with self._lock:
-            engine = self._engine
-        return engine is not None and engine.alive and engine.cancel_graph(graph)
+        if isinstance(computation, str):
+            try:
+                return self.records.find(computation).cancel()
+            except KeyError:
+                return False
+        graph = operator.index(computation)
+        engine = self.running_engine()
+        return engine is not None and engine.cancel_graph(graph)
 
     def explain(self, key: Any = None) -> str:
         """Say in words what is being computed and what waits for what, from any thread.
@@ -286,9 +392,8 @@ class Runtime:
         """
         if key is not None:
             refuse_unhashable(key)
-        with self._lock:
-            engine = self._engine
-        if engine is None or not engine.alive:
+        engine = self.running_engine()
+        if engine is None:
             return "no workers are running"
         return engine.explain(key)
 
@@ -336,6 +441,7 @@ class Runtime:
             engine, self._engine = self._engine, None
         for server in list(self._servers):
             server.close()
+        _end_submitted(self.records)
         if engine is not None:
             engine.close()
             atexit.unregister(engine.close)
@@ -372,6 +478,23 @@ _BEGIN_S = 1.0
 _runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
+def _with_callbacks(options: dict[str, Any]) -> dict[str, Any]:
+    """Have those callbacks called that are active now.
+
+    Others may be when the computation begins, and what Dask's schedulers do about them is not for several threads.
+    """
+    if options.get("callbacks") is None:
+        options["callbacks"] = list(Callback.active)
+    return options
+
+
+def _end_submitted(records: Records) -> None:
+    """End what has been submitted and has not come to the engine yet, which ends the rest."""
+    for record in records.live():
+        if record.is_submitted and record.source is None:
+            record.cancel(EngineStopped())
+
+
 def _known(options: dict[str, Any]) -> dict[str, Any]:
     """Keep the options that are ours; as Dask's own schedulers do, pass over those of others."""
     return {name: value for name, value in options.items() if name in Options._fields}
@@ -382,17 +505,32 @@ class _Default:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._records = Records()
         self._runtime: Runtime | None = None
         #: One more, for calls that want more workers than the default has.
         self._larger: Runtime | None = None
         #: Those that a larger one has replaced, and that persisted data are in.
         self._replaced: list[Runtime] = []
 
+    @property
+    def records(self) -> Records:
+        """Of its computations, also of those on clusters."""
+        runtime = self._runtime
+        return self._records if runtime is None else runtime.records
+
+    def runtime(self) -> Runtime:
+        with self._lock:
+            return self._made()
+
+    def _made(self) -> Runtime:
+        if self._runtime is None:
+            self._runtime = Runtime()
+            self._runtime.records = self._records
+        return self._runtime
+
     def engine(self, num_workers: int | None) -> Engine:
         with self._lock:
-            if self._runtime is None:
-                self._runtime = Runtime()
-            runtime = self._runtime
+            runtime = self._made()
             if num_workers is not None and num_workers > runtime.settings.num_workers:
                 if self._larger is None or self._larger.settings.num_workers < num_workers:
                     if self._larger is not None:
@@ -406,9 +544,7 @@ class _Default:
 
     def store_limit(self) -> int:
         with self._lock:
-            if self._runtime is None:
-                self._runtime = Runtime()
-            return self._runtime.settings.store_limit
+            return self._made().settings.store_limit
 
     def close(self) -> None:
         with self._lock:
@@ -430,28 +566,38 @@ def _after_fork() -> None:
         runtime._engine = None
         runtime._servers = set()
         runtime._lock = threading.Lock()
+        # Nobody goes on with what the parent's threads were computing.
+        runtime.records = Records()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _local_backend(engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int]) -> Backend:
+def _local_backend(
+    engine_for: Callable[[int | None], Engine], store_limit: Callable[[], int], records: Records
+) -> Backend:
     """Return what computes in this process, or in the task that this is a part of."""
     if process_role.computes_inline():
         return InlineBackend()
     from dask_mars.client.backend import EngineBackend
 
-    return EngineBackend(engine_for, store_limit)
+    backend = EngineBackend(engine_for, store_limit)
+    backend.records = records
+    return backend
 
 
 def _default_backend(client: Any) -> Backend:
     """Return what computes for whoever has named no runtime: inline, on a cluster, or the default engine."""
     if process_role.computes_inline():
         return InlineBackend()
-    return _cluster_for(client) or _local_backend(_default.engine, _default.store_limit)
+    cluster = _cluster_for(client)
+    if cluster is None:
+        return _local_backend(_default.engine, _default.store_limit, _default.records)
+    cluster.records = _default.records
+    return cluster
 
 
-def _cluster_for(client: Any) -> Backend | None:
+def _cluster_for(client: Any) -> ClusterBackend | None:
     """Return the cluster that a computation is for; None if it is for this process's own engine."""
     address = config.scheduler_address() if client is None else None
     # Whoever has not imported distributed has no client, and need not wait for that import.
@@ -535,6 +681,73 @@ def persist(collections: Iterable[Any], optimize_graph: bool = True, **options: 
 
 # Where `dask.persist` looks for it.
 get.persist = persist  # type: ignore[attr-defined]
+
+
+def submit(
+    *collections: Any,
+    name: str | None = None,
+    id: str | None = None,
+    optimize_graph: bool = True,
+    traverse: bool = True,
+    num_workers: int | None = None,
+    **options: Any,
+) -> Computation:
+    """Compute collections in the background, where `dask_mars.get` would, and return at once.
+
+    Parameters
+    ----------
+    *collections : object
+        What `dask.compute` takes.
+    name : str, optional
+        What people are to call the computation.
+    id : str, optional
+        The text of a UUID, where it is to have this one. Default: a new one.
+    optimize_graph, traverse : bool, optional
+        As for `dask.compute`.
+    num_workers : int, optional
+        As for `get`.
+    **options
+        As for `get`. Dask's callbacks that are active now are called, in another thread.
+
+    Returns
+    -------
+    Computation
+        To follow, cancel and fetch it.
+
+    Raises
+    ------
+    ValueError
+        `id` is no UUID, or there is a computation that has it.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> import dask_mars
+    >>> x = da.arange(10, chunks=5)
+    >>> computation = dask_mars.submit(x.sum(), x.max(), name="two")
+    >>> tuple(map(int, computation.result()))
+    (45, 9)
+    """
+    from dask_mars.client import handles
+
+    backend = _default_backend(options.pop("client", None))
+    options["num_workers"] = dask.config.get("num_workers", None) if num_workers is None else num_workers
+    chosen = _with_callbacks(options)
+    return handles.submit(backend, collections, name, id, chosen, optimize_graph, traverse)
+
+
+def runtime() -> Runtime:
+    """Return the runtime behind `dask_mars.get`, to look at what it does.
+
+    Examples
+    --------
+    >>> import dask_mars
+    >>> dask_mars.get({"x": 1, "y": (abs, "x")}, "y")
+    1
+    >>> dask_mars.runtime().computations()[0]["state"]
+    'finished'
+    """
+    return _default.runtime()
 
 
 def close() -> None:

@@ -1,0 +1,168 @@
+"""How far a computation by an engine is: counted from what the engine measures anyway, when somebody asks."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dask_mars.client.layer_graph import blocks_of, edges_of
+from dask_mars.client.layer_index import LayerIndex
+from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
+from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.loop import Engine
+from dask_mars.errors import MarsError
+
+#: Computations of more chunks are counted by layer when they end, others when somebody asks.
+_FEW_CHUNKS = 500
+
+
+class EngineSource:
+    """How far an engine's computation is.
+
+    Parameters
+    ----------
+    engine : Engine
+        What computes it.
+    run : GraphRun
+        The computation.
+    """
+
+    def __init__(self, engine: Engine, run: GraphRun) -> None:
+        self._engine = engine
+        self.run = run
+        self._total = len(run.graph) - len(run.graph.values)
+        self.index = LayerIndex(run.graph.keys, run.graph.operand_of)
+
+    def counts(self) -> ChunkCounts:
+        """Count its chunks."""
+        return _counted(self._total, *self._known())
+
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer, as far as they can be looked at in some time."""
+        self.index.look(seconds)
+        _, running, failed = self._known()
+        measurements = self.run.measurements
+        return self.index.count(measurements.durations_s, measurements.stored_bytes, running, failed)
+
+    def _known(self) -> tuple[int, Collection[int], Collection[int]]:
+        """Return how many chunks are computed, and which are in the hands of workers, and have failed."""
+        run = self.run
+        durations_s = run.measurements.durations_s
+        try:
+            running = self._engine.in_hand_of(run.number)
+        except MarsError:
+            # It is just ending.
+            running = []
+        failed = set(run.errors.copy()).difference(running)
+        return (
+            _finished(durations_s),
+            running,
+            [chunk for chunk in failed if durations_s[chunk] < 0],
+        )
+
+    def explain(self, key: object = None) -> str:
+        """Say what it waits for, or why a key of it is not being computed."""
+        if key is not None and key not in self.run.graph.ids:
+            raise KeyError(key)
+        return self._engine.explain(key)
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+        return edges_of(self.index, self.run.graph.inputs)
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer."""
+        _, running, failed = self._known()
+        return blocks_of(self.index, self.index.keys, layer, self.run.measurements.durations_s, running, failed)
+
+    def final(self) -> FinalSource:
+        """Return what is to be remembered when it is over."""
+        run, measured = self.run, self.run.measurements
+        failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0]
+        last = _Last(
+            self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs
+        )
+        return FinalSource(last)
+
+
+class _Last(NamedTuple):
+    """What was known of chunks when a computation ended; of its graph no more than numbers."""
+
+    total: int
+    numbering: LayerIndex
+    durations_s: array[float]
+    stored_bytes: array[int]
+    failed: Collection[int]
+    inputs: Sequence[Sequence[int]]
+
+
+class FinalSource:
+    """How far a computation was when it ended.
+
+    Parameters
+    ----------
+    last : _Last
+        What is known of its chunks, of which is kept what there is to say of layers.
+    """
+
+    def __init__(self, last: _Last) -> None:
+        self._last: _Last | None = last
+        self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
+        self._layers: Sequence[LayerCounts] | None = None
+        self._edges: list[tuple[int, int]] = []
+        if len(last.durations_s) > _FEW_CHUNKS:
+            self.layers()
+            self._last = None
+
+    def counts(self) -> ChunkCounts:
+        """Count its chunks."""
+        return self._counts
+
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+        """Count the chunks of each layer."""
+        last = self._last
+        if self._layers is None and last is not None:
+            last.numbering.look()
+            self._edges = edges_of(last.numbering, last.inputs)
+            self._layers = last.numbering.count(last.durations_s, last.stored_bytes, (), last.failed)
+        assert self._layers is not None
+        return self._layers
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+        self.layers()
+        return self._edges
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer; none if there were too many to keep what they are called."""
+        if layer not in [known.name for known in self.layers()]:
+            raise KeyError(layer)
+        last = self._last
+        if last is None:
+            return Blocks([], "", truncated=True)
+        return blocks_of(last.numbering, last.numbering.keys, layer, last.durations_s, (), last.failed)
+
+    def explain(self, key: object = None) -> str:
+        """Nothing is being computed."""
+        raise KeyError(key)
+
+    def final(self) -> FinalSource:
+        """Return itself."""
+        return self
+
+
+def _finished(durations_s: array[float]) -> int:
+    return int(np.count_nonzero(np.asarray(durations_s) >= 0))
+
+
+def _counted(total: int, finished: int, running: Collection[int], failed: Collection[int]) -> ChunkCounts:
+    # They are counted one after the other, while chunks go from one to the next.
+    active = min(len(running), max(total - finished, 0))
+    bad = min(len(failed), total - finished - active)
+    return ChunkCounts(total, total - finished - active - bad, active, finished, bad)
+
+
+__all__ = ["EngineSource", "FinalSource"]
