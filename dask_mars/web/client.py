@@ -336,7 +336,7 @@ def _frames(download: Download) -> list[Any]:
     """Read the frames of a result, each into memory of its own."""
     prefix = bytearray(wire.PREFIX_BYTES)
     download.readinto(prefix)
-    text = bytearray(wire.header_bytes(prefix))
+    text = bytearray(wire.header_bytes(bytes(prefix)))
     download.readinto(text)
     frames = []
     for size in wire.decode_header(bytes(text))["frames"]:

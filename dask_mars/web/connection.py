@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from dask_mars.errors import ServiceError, ServiceUnreachable
@@ -228,7 +229,7 @@ class Download:
         left = memoryview(target).cast("B")
         while left:
             # Each time that there was something all patience is there again.
-            count = self._connection._patiently(lambda left=left: self._some(left))
+            count = self._connection._patiently(partial(self._some, left))
             left = left[count:]
 
     def _some(self, target: memoryview) -> int:

@@ -28,6 +28,8 @@ from dask_mars.web.service.supervisor import Supervisor
 _PIECE_BYTES = 1 << 20
 #: How long an answer waits for the runner to take, or to refuse, what was submitted.
 _TAKE_S = 2.0
+#: How long the runner may take to write a result once more.
+_ARROW_S = 60.0
 #: More computations than this do not wait.
 _MOST_QUEUED = 10_000
 #: Free bytes that the disk keeps beside what is submitted.
@@ -106,7 +108,7 @@ class _Incoming:
 class SubmissionHandler(OneHandler):
     """``PUT`` and ``DELETE computations/{id}``."""
 
-    def initialize(self, site: Site, service: Service) -> None:
+    def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
         """Take what the handlers share."""
         super().initialize(site)
         self._service = service
@@ -140,7 +142,7 @@ class SubmissionHandler(OneHandler):
         self._length = int(length)
         self._incoming = _Incoming(self._service.store.incoming(secrets.token_hex(16)))
 
-    async def data_received(self, chunk: bytes) -> None:
+    async def data_received(self, chunk: bytes) -> None:  # type: ignore[override]
         """Take a part of the body; the next is read when this one is written."""
         if self._incoming is None:
             return
@@ -234,7 +236,7 @@ class SubmissionHandler(OneHandler):
         taken: asyncio.Future[None] = loop.create_future()
 
         def on_taken(error: Json | None) -> None:
-            loop.call_soon_threadsafe(lambda: taken.done() or taken.set_result(None))
+            loop.call_soon_threadsafe(taken.cancel)
 
         if await self._service.run(self._service.supervisor.submit, number, on_taken):
             await asyncio.wait([taken], timeout=_TAKE_S)
@@ -260,7 +262,7 @@ _Part = bytes | tuple[int, int]
 class ResultHandler(ComputationHandler):
     """``computations/{id}/result``: in the form that is asked for, whole or in part."""
 
-    def initialize(self, site: Site, service: Service) -> None:
+    def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
         """Take what the handlers share."""
         super().initialize(site)
         self._service = service
@@ -329,7 +331,7 @@ class ResultHandler(ComputationHandler):
         return target, [(0, target.stat().st_size)]
 
     def _ask_for_arrow(self, number: int) -> None:
-        self._service.supervisor.ask("arrow", number, timeout_s=60.0)
+        self._service.supervisor.ask("arrow", number, timeout_s=_ARROW_S)
 
     async def _send(self, path: Path, parts: list[_Part]) -> None:
         total = sum(len(part) if isinstance(part, bytes) else part[1] for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from typing import Any
@@ -58,11 +59,9 @@ class ServiceMonitor:
         """Return workers, memory, and how many computations there are in each state."""
         revision = self._store.revision
         told: Json = {}
-        try:
+        # The runner may be about to start, or busy with something that lets nobody else have a turn.
+        with contextlib.suppress(KeyError, TimeoutError):
             told = self._supervisor.ask("state")
-        except (KeyError, TimeoutError):
-            # The runner is being started, or is busy with something that lets nobody else have a turn.
-            pass
         return {
             "revision": revision,
             "version": __version__,
@@ -135,7 +134,7 @@ class ServiceMonitor:
             return self._facet(row, "graph", None)
         # Blocks of layers are not kept, as there may be millions; those who have computed them remember some.
         try:
-            told: Json = self._supervisor.ask("graph", id, layer)
+            told: Json = self._supervisor.ask("graph", row["number"], layer)
         except TimeoutError:
             raise KeyError(layer) from None
         return told
@@ -172,7 +171,7 @@ class ServiceMonitor:
                 kept = {}
             return dict(kept.get(name) or _NOTHING.get(name, {}))
         try:
-            return dict(self._supervisor.ask(name, row["id"], *arguments))
+            return dict(self._supervisor.ask(name, row["number"], *arguments))
         except (KeyError, TimeoutError):
             if arguments and arguments[0] is not None:
                 raise KeyError(arguments[0]) from None

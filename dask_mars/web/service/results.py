@@ -6,13 +6,14 @@ import base64
 import io
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dask_mars.client.handles import describe
+from dask_mars.client.records import ValueDescription
 from dask_mars.web import wire
 from dask_mars.web.monitor import Json
 from dask_mars.web.pickles import pack, unpack
@@ -25,7 +26,7 @@ _JSON_BYTES = 256 << 10
 _INLINE_BYTES = 1 << 17
 
 
-def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[Json, int]:
+def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[ValueDescription, int]:
     """Write a result, and return its description and the size of the file.
 
     Parameters
@@ -50,12 +51,13 @@ def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[Jso
         "result": description,
         "npy": _npy(shown, frames),
         "json": _as_json(shown, description),
-        "arrow": description["kind"] == "frame" or _is_column(shown),
+        "arrow": _is_table(shown),
         "is_tuple": value is not shown,
     }
     with incoming.open("wb", buffering=0) as file:
-        for part in (wire.encode_header(header), *frames):
-            _write_all(file.fileno(), memoryview(part).cast("B"))
+        _write_all(file.fileno(), memoryview(wire.encode_header(header)))
+        for frame in frames:
+            _write_all(file.fileno(), frame.cast("B"))
         os.fsync(file.fileno())
         size_bytes = file.tell()
     incoming.rename(target)
@@ -94,27 +96,6 @@ def _exactly(readinto: Callable[[Any], int | None], make: Callable[[int], Any], 
     return target
 
 
-def describe(value: Any) -> Json:
-    """Say what a result is: kind, dtype, shape and bytes."""
-    pandas = sys.modules.get("pandas")
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _described("array", str(value.dtype), list(value.shape), int(value.nbytes))
-    if pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index)):
-        dtype = None if isinstance(value, pandas.DataFrame) else str(value.dtype)
-        used = value.memory_usage(index=True) if not isinstance(value, pandas.Index) else value.nbytes
-        return _described("frame", dtype, list(value.shape), int(np.sum(used)))
-    dtype = getattr(value, "dtype", None)
-    shape = getattr(value, "shape", None)
-    shape = list(shape) if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else None
-    size = getattr(value, "nbytes", None)
-    kind = type(value).__name__ if type(value).__module__ == "builtins" else "object"
-    return _described(kind, None if dtype is None else str(dtype), shape, size if isinstance(size, int) else None)
-
-
-def _described(kind: str, dtype: str | None, shape: list[int] | None, size_bytes: int | None) -> Json:
-    return {"kind": kind, "dtype": dtype, "shape": shape, "bytes": size_bytes, "evicted": False}
-
-
 def _contiguous(value: Any) -> Any:
     """Return an array that is in one piece: pickles of others have all of their bytes in them, as copies."""
     if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
@@ -138,7 +119,7 @@ def _npy(value: Any, frames: Sequence[memoryview]) -> Json | None:
         return {"text": base64.b64encode(file.getvalue()).decode(), "frame": 1}
 
 
-def _as_json(value: Any, description: Json) -> str | None:
+def _as_json(value: Any, description: ValueDescription) -> str | None:
     """Return a small result as JSON, None if it is not small, or means nothing there."""
     plain = value
     if isinstance(value, (np.ndarray, np.generic)):
@@ -155,8 +136,11 @@ def _as_json(value: Any, description: Json) -> str | None:
     return text if len(text) <= _JSON_BYTES else None
 
 
-def _is_column(value: Any) -> bool:
-    return type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "biufMm"
+def _is_table(value: Any) -> bool:
+    """Say whether Arrow has a form for it: for frames, series and columns of numbers."""
+    if type(value) is np.ndarray:
+        return value.ndim == 1 and value.dtype.kind in "biufMm"
+    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "index")
 
 
 def write_arrow(source: Path, incoming: Path, target: Path) -> None:
@@ -167,7 +151,7 @@ def write_arrow(source: Path, incoming: Path, target: Path) -> None:
     ModuleNotFoundError
         There is no pyarrow.
     """
-    import pyarrow
+    import pyarrow  # type: ignore[import-untyped]
 
     header, value = read(source)
     if header["is_tuple"]:
@@ -181,4 +165,4 @@ def write_arrow(source: Path, incoming: Path, target: Path) -> None:
     incoming.rename(target)
 
 
-__all__ = ["describe", "read", "write", "write_arrow"]
+__all__ = ["read", "write", "write_arrow"]

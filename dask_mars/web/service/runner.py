@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +26,14 @@ import dask
 from dask_mars import Runtime
 from dask_mars.backend import Options
 from dask_mars.client.backend import EngineBackend, GraphBackend
+from dask_mars.client.records import ChunkCounts, Record, ValueDescription
+from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.protocol.pickling import pack_error
 from dask_mars.web.monitor import Json
+from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
 from dask_mars.web.service.lines import Lines
 
@@ -38,6 +41,8 @@ logger = logging.getLogger("dask_mars.web")
 
 #: Pickled exceptions that are larger stay here; what they say is told.
 _ERROR_BYTES = 256 << 10
+#: How often the front is told how far computations are.
+_REPORT_S = 0.25
 #: The longest message and traceback of an exception, in characters.
 _TEXT = 50_000
 
@@ -51,15 +56,21 @@ class Run:
         Where.
     order : dict
         What the front has said.
+
+    Attributes
+    ----------
+    number : int
+        By which the front knows it.
+    record : Record
+        What others know of it in this process, by an id of its own: the front's may have been here before.
     """
 
     def __init__(self, runner: Runner, order: Json) -> None:
         self.runner = runner
         self.number: int = order["number"]
-        self.id: str = order["id"]
-        self.order = order
-        self.graph: int | None = None
-        self.cancelled = False
+        self.record: Record = runner.records.new(order["name"])
+        self._order = order
+        self._told: ChunkCounts | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -69,35 +80,53 @@ class Run:
         """Tell the front something of this computation."""
         self.runner.lines.send({"say": what, "number": self.number, **facts})
 
+    def say_progress(self) -> None:
+        """Tell the front how many chunks are computed, if that is news."""
+        counts = self.record.counts()
+        if counts != self._told and not self.record.is_over:
+            self._told = counts
+            left_s = remaining_s(self.record, counts, self.record.layers(), time.time())
+            self.say("progress", progress={"chunks": _counted(counts), "remaining": left_s})
+
     def _run(self) -> None:
+        told: Json
         try:
-            self._compute()
+            with self.record:
+                description, size_bytes = self._compute()
+                self.record.result = description
+            told = {"say": "finished", "result": description, "file_bytes": size_bytes}
         except Cancelled:
-            self.say("cancelled")
+            told = {"say": "cancelled"}
         except GraphRefused as error:
-            self.say("refused", error=_error(error))
+            told = {"say": "refused", "error": _error(error)}
         # What users pickle may raise anything.
         except BaseException as error:
-            self.say("cancelled" if self.cancelled else "failed", error=_error(error))
-        finally:
-            self.runner.ended(self)
+            told = {"say": "failed", "error": _error(error)}
+        told.setdefault("file_bytes", 0)
+        try:
+            told["file_bytes"] += self.runner.keep_details(self)
+        except Exception:
+            # The computation counts, and not what there is to say of it.
+            logger.exception("the details of a computation could not be written")
+        self.runner.forget(self)
+        self.say(told.pop("say"), **told, progress={"chunks": _counted(self.record.counts())})
 
-    def _compute(self) -> None:
+    def _compute(self) -> tuple[ValueDescription, int]:
         header, submitted = self._unpickled()
         is_graph = header["kind"] == "graph"
         backend = self.runner.backend()
-        run = backend.run
+        run: Callable[..., dict[int, Any]] = backend.run
 
-        @functools.wraps(run)
-        def checked(graph: ChunkGraph, *rest: Any) -> Any:
+        def checked(graph: ChunkGraph, *rest: Any) -> dict[int, Any]:
             self._check(graph)
             return run(graph, *rest)
 
         # Whatever computes graphs, they are looked at before.
-        backend.run = checked  # type: ignore[method-assign]
+        backend.run = checked  # type: ignore[assignment, method-assign]
         options = Options.known(header.get("options", {}))
 
         def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
+            backend.record = self.record
             return backend.compute(dsk, keys, options)
 
         if is_graph:
@@ -106,18 +135,17 @@ class Run:
             (value,) = dask.compute(submitted, scheduler=schedule)
         # A graph may be large, and so is a result.
         del submitted
+        self.record.checkpoint()
         directory = self.runner.directory
-        name = f"result-{self.number}-{self.order['attempt']}"
-        incoming, target = directory / "incoming" / name, directory / "results" / str(self.number)
+        incoming = directory / "incoming" / f"result-{self.number}-{self._order['attempt']}"
         try:
-            description, size_bytes = results.write(value, is_graph, incoming, target)
+            return results.write(value, is_graph, incoming, directory / "results" / str(self.number))
         finally:
             incoming.unlink(missing_ok=True)
-        self.say("finished", result=description, file_bytes=size_bytes)
 
     def _unpickled(self) -> tuple[Json, Any]:
         try:
-            return results.read(Path(self.order["graph"]))
+            return results.read(Path(self._order["graph"]))
         except MemoryError:
             raise
         except BaseException as error:
@@ -126,8 +154,6 @@ class Run:
 
     def _check(self, graph: ChunkGraph) -> None:
         """Refuse what would not do here what the user wants of it."""
-        if self.cancelled:
-            raise Cancelled(self.number)
         for operand in graph.operands:
             if operand.in_client and stores_chunk(operand.functions):
                 raise GraphRefused(
@@ -140,14 +166,10 @@ class Run:
             result_bytes = sum([sizes[chunk] or 0 for chunk in graph.outputs])
             if result_bytes > limit:
                 raise GraphRefused(
-                    f"the result has {result_bytes:,} bytes, more than the memory limit of {limit:,} bytes; reduce it, "
-                    "or write it into files"
+                    f"the result has {result_bytes:,} bytes, more than the memory limit of {limit:,} bytes; "
+                    "reduce it, or write it into files"
                 )
         self.say("taken")
-
-    def cancel(self) -> None:
-        """End it as soon as that is possible."""
-        self.cancelled = True
 
 
 class Runner:
@@ -161,60 +183,113 @@ class Runner:
         The service's.
     backend : callable
         Returns what computes one graph.
-    runtime : Runtime or None
-        What computes here; None for a cluster.
+    runtime : Runtime
+        What computes here, if no cluster does; it has the records in any case.
+    memory_limit : int or None
+        The most bytes that a result may have.
     """
 
     def __init__(
-        self, lines: Lines, directory: Path, backend: Callable[[], GraphBackend], runtime: Runtime | None
+        self,
+        lines: Lines,
+        directory: Path,
+        backend: Callable[[], GraphBackend],
+        runtime: Runtime,
+        memory_limit: int | None,
     ) -> None:
         self.lines = lines
         self.directory = directory
         self.backend = backend
-        self.memory_limit = None if runtime is None else runtime.settings.memory_limit
+        self.records = runtime.records
+        self.memory_limit = memory_limit
+        self._monitor = RuntimeMonitor(runtime)
+        self._lock = threading.Lock()
         self._runs: dict[int, Run] = {}
+        self._ending = threading.Event()
 
     def serve(self) -> None:
         """Do what the front says, until it has gone."""
         self.lines.send({"say": "ready"})
+        reporter = threading.Thread(target=self._report, name="progress", daemon=True)
+        reporter.start()
         for message in self.lines:
             getattr(self, f"_do_{message['do']}")(message)
         # Computations that end because everything does are begun again by the next service.
         self.lines.mute()
+        self._ending.set()
 
-    def _do_ask(self, message: Json) -> None:
-        answer = {"say": "answer", "question": message["question"]}
-        try:
-            answer["answer"] = self._answer(message["what"], *message["arguments"])
-        except KeyError:
-            # The front knows what to say of what nobody knows.
-            pass
-        except Exception:
-            logger.exception("the question for %s could not be answered", message["what"])
-        self.lines.send(answer)
+    def _report(self) -> None:
+        """Tell now and then how far computations are."""
+        while not self._ending.wait(_REPORT_S):
+            for run in self._live():
+                run.say_progress()
 
-    def _answer(self, what: str, *arguments: Any) -> Any:
-        if what == "arrow":
-            (number,) = arguments
-            source = self.directory / "results" / str(number)
-            results.write_arrow(
-                source, self.directory / "incoming" / f"{number}.arrow", source.with_name(f"{number}.arrow")
-            )
-            return {}
-        raise KeyError(what)
+    def _live(self) -> list[Run]:
+        with self._lock:
+            return list(self._runs.values())
 
     def _do_run(self, message: Json) -> None:
-        run = self._runs[message["number"]] = Run(self, message)
+        run = Run(self, message)
+        with self._lock:
+            self._runs[run.number] = run
         run.start()
 
     def _do_cancel(self, message: Json) -> None:
         run = self._runs.get(message["number"])
         if run is not None:
-            run.cancel()
+            run.record.cancel()
 
-    def ended(self, run: Run) -> None:
-        """Forget a computation that is over."""
-        self._runs.pop(run.number, None)
+    def _do_ask(self, message: Json) -> None:
+        # What takes longer must not keep others from being cancelled.
+        threading.Thread(target=self._answer, args=(message,), name="answer", daemon=True).start()
+
+    def _answer(self, message: Json) -> None:
+        told = {"say": "answer", "question": message["question"]}
+        try:
+            told["answer"] = self._found(message["what"], message["number"], *message["arguments"])
+        except (KeyError, ModuleNotFoundError) as error:
+            # The front knows what to say of what nobody knows.
+            told["missing"] = str(error)
+        except Exception as error:
+            logger.exception("the question for %s could not be answered", message["what"])
+            told["missing"] = str(error)
+        self.lines.send(told)
+
+    def _found(self, what: str, number: int | None, *arguments: Any) -> Json:
+        if what == "arrow":
+            source = self.directory / "results" / str(number)
+            incoming = self.directory / "incoming" / f"{number}-{threading.get_ident()}.arrow"
+            results.write_arrow(source, incoming, source.with_name(f"{number}.arrow"))
+            return {}
+        method: Callable[..., Json] = getattr(self._monitor, what)
+        if what == "state":
+            return method()
+        return method(None if number is None else self._runs[number].record.id, *arguments)
+
+    def keep_details(self, run: Run) -> int:
+        """Write what there is to say of a computation when it is over, and return how many bytes that are."""
+        monitor, id = self._monitor, run.record.id
+        details = {
+            "computation": {"layers": monitor.computation(id)["layers"]},
+            "log": monitor.log(id),
+            "timeline": monitor.timeline(id),
+            "graph": monitor.graph(id, None),
+            "profile": monitor.profile(id),
+        }
+        text = json.dumps(details, separators=(",", ":")).encode()
+        incoming = self.directory / "incoming" / f"details-{run.number}"
+        incoming.write_bytes(text)
+        incoming.rename(self.directory / "details" / f"{run.number}.json")
+        return len(text)
+
+    def forget(self, run: Run) -> None:
+        """Let a computation go that is over."""
+        with self._lock:
+            self._runs.pop(run.number, None)
+
+
+def _counted(counts: ChunkCounts) -> Json:
+    return {name: int(count) for name, count in counts._asdict().items()}
 
 
 def _error(error: BaseException) -> Json:
@@ -249,23 +324,24 @@ def main(settings: Json) -> None:
     lines = Lines(socket.socket(fileno=settings["socket"]))
     directory = Path(settings["directory"])
     address = settings["scheduler"]
-    if address is not None:
-        from dask_mars.cluster import backend as clusters
+    with Runtime(settings["num_workers"], settings["memory_limit"]) as runtime:
 
-        Runner(lines, directory, lambda: clusters.cluster_of(clusters.connect(address)), None).serve()
-        clusters.close()
-    else:
-        with Runtime(settings["num_workers"], settings["memory_limit"]) as runtime:
-            Runner(lines, directory, lambda: local_backend(runtime), runtime).serve()
+        def on_cluster() -> GraphBackend:
+            from dask_mars.cluster import backend as clusters
+
+            return clusters.cluster_of(clusters.connect(address))
+
+        def here() -> GraphBackend:
+            return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
+
+        if address is None:
+            Runner(lines, directory, here, runtime, runtime.settings.memory_limit).serve()
+        else:
+            Runner(lines, directory, on_cluster, runtime, None).serve()
     # Threads that compute what nobody waits for any more would have Python wait for them.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def local_backend(runtime: Runtime) -> EngineBackend:
-    """Return what computes one graph with a runtime."""
-    return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
 
 if __name__ == "__main__":

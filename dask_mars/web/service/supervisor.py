@@ -31,6 +31,8 @@ AT_ONCE = 8
 _LOSSES = 3
 #: Pause before the runner is started again that has died at once, doubled each time.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+#: How long the runner gets to answer a question.
+_ANSWER_S = 0.9
 #: How long it may take to end when it is not needed any more.
 _END_S = 10.0
 
@@ -179,8 +181,19 @@ class Supervisor:
         """Return how many computations wait for others."""
         return len(self._queue)
 
-    def ask(self, what: str, *arguments: Any, timeout_s: float = 0.9) -> Any:
+    def ask(self, what: str, number: int | None = None, *arguments: Any, timeout_s: float = _ANSWER_S) -> Json:
         """Ask the runner something.
+
+        Parameters
+        ----------
+        what : str
+            A method of a `Monitor`, or ``"arrow"``.
+        number : int, optional
+            Of the row of the computation that is asked for.
+        *arguments
+            Of the method.
+        timeout_s : float, optional
+            How long to wait.
 
         Raises
         ------
@@ -196,15 +209,17 @@ class Supervisor:
                 raise TimeoutError
             question = next(self._question_numbers)
             self._questions[question] = answer
+        message = {"do": "ask", "question": question, "what": what, "number": number, "arguments": arguments}
         try:
-            if not lines.send({"do": "ask", "question": question, "what": what, "arguments": arguments}):
+            if not lines.send(message):
                 raise TimeoutError
             told = answer.result(timeout_s)
         finally:
             self._questions.pop(question, None)
         if "answer" not in told:
-            raise KeyError(what)
-        return told["answer"]
+            raise KeyError(told.get("missing", what))
+        answered: Json = told["answer"]
+        return answered
 
     # -- the runner's thread ------------------------------------------------------------------------------------
 
@@ -307,10 +322,12 @@ class Supervisor:
         )
 
     def _on_cancelled(self, has: InHand, message: Json) -> None:
-        self._ended(has.number, "cancelled", progress=message.get("progress"))
+        self._ended(has.number, "cancelled", message["file_bytes"], progress=message.get("progress"))
 
     def _on_failed(self, has: InHand, message: Json) -> None:
-        self._ended(has.number, "failed", error=message["error"], progress=message.get("progress"))
+        self._ended(
+            has.number, "failed", message["file_bytes"], error=message["error"], progress=message.get("progress")
+        )
 
     def _on_refused(self, has: InHand, message: Json) -> None:
         self._ended(has.number, "failed", error=message["error"], refused=1)
