@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from dask_mars.web import wire
 from dask_mars.web.client import Service, connect
+from dask_mars.web.connection import _UnixConnection
+from dask_mars.web.pickles import pack
+from dask_mars.web.versions import versions
 from tests.conftest import environment_for_scripts, shared_hosts
 
 COMMAND = ["-c", "from dask_mars.commands import web; web()"]
@@ -109,8 +115,6 @@ def raw(
     service: RunningService, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, Any, bytes]:
     """Make one request without our client; return status, headers and body."""
-    from dask_mars.web.connection import _UnixConnection
-
     line = _UnixConnection(os.fspath(service.directory / "socket"))
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -119,3 +123,27 @@ def raw(
         return response.status, response.headers, response.read()
     finally:
         line.close()
+
+
+def submission(value: Any, kind: str = "collection", **changes: Any) -> bytes:
+    """Return the body that submits a value; `changes` are made to its header, by sneaking past all checks."""
+    frames = pack(value)
+    header = {
+        "kind": kind,
+        "frames": [frame.nbytes for frame in frames],
+        "versions": versions(),
+        "name": "",
+        "options": {},
+        **changes,
+    }
+    return b"".join([wire.encode_header(header), *frames])
+
+
+def put(service: RunningService, body: bytes, id: str | None = None, **headers: str) -> tuple[int, str]:
+    """Submit a body; return the status, and what the answer says of it."""
+    status, answered, text = raw(service, "PUT", f"computations/{id or uuid.uuid4()}", body, **headers)
+    told = json.loads(text)
+    if status >= 400:
+        assert answered["Content-Type"] == "application/problem+json"
+        assert told["status"] == status
+    return status, told.get("detail") or told["state"]
