@@ -439,9 +439,9 @@ class Runtime:
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
+        _end_submitted(self.records)
         for server in list(self._servers):
             server.close()
-        _end_submitted(self.records)
         if engine is not None:
             engine.close()
             atexit.unregister(engine.close)

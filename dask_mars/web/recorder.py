@@ -1,0 +1,219 @@
+"""When workers of this process's engines computed what, as long as somebody watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+from dask.utils import format_bytes, key_split
+
+from dask_mars.client.layer_index import LayerIndex
+from dask_mars.client.records import Record
+from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
+from dask_mars.scheduler.events import (
+    ChunkFailed,
+    ChunksFinished,
+    ForgetGraph,
+    GraphCancelled,
+    ObjectSpilled,
+    WorkerLost,
+)
+from dask_mars.web.monitor import Json
+from dask_mars.web.timeline import Row, merged
+
+#: It listens on for so long when nobody asks any more.
+_LISTEN_S = 60.0
+#: Rows of one computation while it runs, and when it is over.
+_MOST_ROWS, _KEPT_ROWS = 20_000, 5_000
+#: Batches that are kept until somebody asks, events of one computation, and moments at which memory was measured.
+_MOST_BATCHES, _MOST_EVENTS, _MOST_MEASURED = 50_000, 1_000, 20_000
+#: Computations whose rows are kept.
+_MOST_TRACKS = 50
+#: Points of memory in one answer.
+_MOST_POINTS = 2_000
+
+
+@dataclass(slots=True)
+class _Track:
+    """What was heard of one computation; `index` is there while its keys are needed."""
+
+    index: LayerIndex | None
+    batches: deque[tuple[float, int, Sequence[int], Sequence[float]]] = field(
+        default_factory=lambda: deque(maxlen=_MOST_BATCHES)
+    )
+    rows: list[Row] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    is_over: bool = False
+
+
+class Recorder(Listener):
+    """Notes when chunks were computed. It begins to listen when somebody watches, and ends some time after."""
+
+    def __init__(self) -> None:
+        self._asked_s = 0.0
+        #: The engine that it hears of.
+        self._engine = 0
+        self._is_listening = False
+        self._lock = threading.Lock()
+        self._tracks: dict[int, _Track] = {}
+        #: Of computations by id, so that numbers may come again.
+        self._of_id: dict[str, _Track] = {}
+        self._events: deque[tuple[float, int | None, str, str]] = deque(maxlen=_MOST_EVENTS)
+        self._memory: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_MEASURED)
+
+    def watch(self, engine: EngineView | None) -> None:
+        """Listen for a while from now on to what an engine does."""
+        self._asked_s = time.monotonic()
+        if engine is not None and engine.number != self._engine:
+            with self._lock:
+                # Its numbers of computations are others.
+                self._tracks.clear()
+                self._engine = engine.number
+        if not self._is_listening:
+            self._is_listening = True
+            listeners.add(self)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._is_listening = False
+        listeners.remove(self)
+
+    def link(self, record: Record) -> None:
+        """Note which computation is meant by its number."""
+        if record.graph is not None and record.id not in self._of_id:
+            with self._lock:
+                track = self._tracks.get(record.graph)
+                if track is not None:
+                    self._of_id[record.id] = track
+
+    def keep(self, ids: Container[str]) -> None:
+        """Forget computations but for some, and what needs not be kept of those that are over."""
+        with self._lock:
+            for track in self._of_id.values():
+                if track.is_over:
+                    _digest(track)
+            for id in [id for id in self._of_id if id not in ids]:
+                del self._of_id[id]
+
+    # -- in the engines' threads ------------------------------------------------------------------------------
+
+    def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
+        """Note what is to be seen later."""
+        if engine.number != self._engine:
+            return
+        if isinstance(event, ChunksFinished):
+            track = self._tracks.get(event.graph)
+            if track is None:
+                track = self._begin(engine, event.graph)
+            if track is not None:
+                track.batches.append((time.time(), event.worker, event.chunks, event.durations_s))
+        elif isinstance(event, ProcessesMeasured):
+            if time.monotonic() - self._asked_s > _LISTEN_S:
+                self.close()
+            stored = engine.store()["stored_bytes"]
+            self._memory.append((time.time(), event.in_use_bytes, stored, engine.on_disk_bytes()))
+        elif isinstance(event, ForgetGraph):
+            track = self._tracks.get(event.graph)
+            if track is not None:
+                track.is_over = True
+        elif isinstance(event, WorkerLost):
+            graph = None if event.running is None else event.running[0]
+            self._note(graph, "death", f"worker {event.worker} has ended")
+        elif isinstance(event, ChunkFailed):
+            self._note(event.graph, "retry", f"{_key(engine, event.graph, event.chunk)} raised")
+        elif isinstance(event, ObjectSpilled):
+            if event.written and event.ended_s:
+                text = f"{format_bytes(event.size_bytes)} written to disk: {engine.key_of(event.object)}"
+                self._note(event.object[0], "spill", text)
+        elif isinstance(event, GraphCancelled):
+            self._note(event.graph, "cancel", "cancelled")
+
+    def _begin(self, engine: EngineView, graph: int) -> _Track | None:
+        run = engine.runs.get(graph)
+        if run is None:
+            return None
+        track = _Track(LayerIndex(run.graph.keys, run.graph.operand_of))
+        with self._lock:
+            self._tracks[graph] = track
+            while len(self._tracks) > _MOST_TRACKS:
+                del self._tracks[next(iter(self._tracks))]
+        return track
+
+    def _note(self, graph: int | None, kind: str, text: str) -> None:
+        self._events.append((time.time(), graph, kind, text))
+
+    # -- for those who ask ------------------------------------------------------------------------------------
+
+    def timeline(self, record: Record) -> Json:
+        """Return when which worker computed chunks of which layer."""
+        start = record.started_s or record.created_s
+        end = record.ended_s or time.time()
+        rows: list[Row] = []
+        names: list[str] = []
+        with self._lock:
+            track = self._of_id.get(record.id)
+            if track is not None:
+                _digest(track)
+                rows, names = track.rows, list(track.names)
+        return {
+            "start": start,
+            "workers": sorted({row[0] for row in rows}),
+            "layers": [str(key_split(name)) for name in names],
+            "tasks": [
+                [worker, round(began - start, 6), round(ended - start, 6), layer, chunks]
+                for worker, began, ended, layer, chunks in rows
+            ],
+            "memory": self._memory_between(start, end),
+            "events": [
+                [round(at - start, 6), kind, text]
+                for at, graph, kind, text in list(self._events)
+                if start <= at <= end and (graph is None or graph == record.graph)
+            ],
+        }
+
+    def _memory_between(self, start: float, end: float) -> list[list[float]]:
+        measured = list(self._memory)
+        first = bisect_left(measured, (start, 0, 0, 0))
+        last = bisect_right(measured, (end, 0, 0, 0))
+        step = max((last - first) // _MOST_POINTS, 1)
+        return [[round(at - start, 6), *values] for at, *values in measured[first:last:step]]
+
+
+def _digest(track: _Track) -> None:
+    """Make rows of what was heard since the last time."""
+    index = track.index
+    if index is None:
+        return
+    is_over = track.is_over
+    index.look()
+    numbers = index.numbers
+    rows = track.rows
+    while track.batches:
+        ended, worker, chunks, durations_s = track.batches.popleft()
+        # What was reported together was computed one after the other.
+        began = ended - sum(durations_s)
+        for chunk, duration_s in zip(chunks, durations_s, strict=True):
+            layer = numbers[chunk]
+            last = rows[-1] if rows else None
+            if last is not None and last[0] == worker and last[3] == layer and began - last[2] < 1e-4:
+                rows[-1] = worker, last[1], began + duration_s, layer, last[4] + 1
+            else:
+                rows.append((worker, began, began + duration_s, layer, 1))
+            began += duration_s
+    if is_over:
+        track.rows, track.index = merged(rows, _KEPT_ROWS), None
+    elif len(rows) > _MOST_ROWS:
+        track.rows = merged(rows, _MOST_ROWS // 2)
+    track.names = index.names
+
+
+def _key(engine: EngineView, graph: int, chunk: int) -> str:
+    run = engine.runs.get(graph)
+    return "a task" if run is None else str(run.graph.keys[chunk])
+
+
+__all__ = ["Recorder"]

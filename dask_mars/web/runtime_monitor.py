@@ -1,0 +1,297 @@
+"""What a runtime of this process does, for the web service: one look at it serves all viewers for a while."""
+
+from __future__ import annotations
+
+import ast
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from dask_mars.client.records import OVER, LayerCounts, Record
+from dask_mars.client.summaries import remaining_s, summary
+from dask_mars.errors import MarsError
+from dask_mars.version import __version__
+from dask_mars.web.api import page_of
+from dask_mars.web.monitor import Json
+from dask_mars.web.recorder import Recorder
+
+if TYPE_CHECKING:
+    from dask_mars.engine.loop import Engine
+    from dask_mars.runtimes import Runtime
+
+#: How often it is looked at the runtime, however many want to know.
+_LOOK_S = 0.5
+#: How long a look may find out which layers the chunks of a graph belong to; the next one goes on.
+_INDEX_S = 0.02
+#: How often the memory of processes is measured that are not measured for other reasons.
+_MEASURE_S = 5.0
+
+
+class RuntimeMonitor:
+    """Tells of one runtime; see `Monitor`.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        Which one.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._looked_s = self._measured_s = -math.inf
+        self._revision = 1
+        self._state: Json = {}
+        self._summaries: dict[str, Json] = {}
+        self._layers: dict[str, list[LayerCounts]] = {}
+        self._edges: dict[str, list[tuple[int, int]]] = {}
+        self._recorder = Recorder()
+
+    def revision(self) -> int:
+        """Return a number that grows with each change that an answer would show."""
+        self._look()
+        return self._revision
+
+    def state(self) -> Json:
+        """Return workers, memory, and how many computations there are in each state."""
+        self._look()
+        return {**self._state, "revision": self._revision}
+
+    def computations(self, state: str | None, before: str | None, limit: int) -> Json:
+        """Return summaries, the newest first; see `Monitor.computations`."""
+        self._look()
+        return page_of(list(self._summaries.copy().values()), state, before, limit)
+
+    def computation(self, id: str) -> Json:
+        """Return the summary of one computation, and its layers."""
+        record = self._find(id)
+        id = record.id
+        self._look()
+        known = self._summaries.get(id)
+        if known is None:
+            # It has begun since.
+            known = {**self._summary(record, ()), "revision": self._revision}
+        layers = self._layers.get(id) or ()
+        return {**known, "layers": [layer._asdict() for layer in layers]}
+
+    def cancel(self, id: str) -> bool:
+        """Ask for the end of a computation; False if it is over already."""
+        cancelled = self._find(id).cancel()
+        self._looked_s = -math.inf
+        return cancelled
+
+    def error(self, id: str) -> Json:
+        """Return why a computation failed: ``type``, ``message``, ``traceback``; empty texts if it did not."""
+        failure = self._find(id).failure
+        if failure is None:
+            return {"type": "", "message": "", "traceback": ""}
+        return {"type": failure.type, "message": failure.message, "traceback": failure.traceback}
+
+    def log(self, id: str) -> Json:
+        """Return the lines that a computation's tasks wrote, the oldest first."""
+        lines, truncated = self._find(id).log
+        return {
+            "lines": [{"time": line.time_s, "stream": line.stream, "text": line.text} for line in lines],
+            "truncated": truncated,
+        }
+
+    def timeline(self, id: str) -> Json:
+        """Return when each worker ran tasks of which layer, as far as somebody was watching."""
+        record = self._find(id)
+        self._look()
+        return self._recorder.timeline(record)
+
+    def close(self) -> None:
+        """Listen to the runtime's engine no more, until somebody asks again."""
+        self._recorder.close()
+
+    def graph(self, id: str, layer: str | None) -> Json:
+        """Return the layers and the edges between them, or the blocks of one layer."""
+        record = self._find(id)
+        self._look()
+        layers = self._layers.get(id) or list(record.layers(_INDEX_S))
+        if layer is None:
+            columns = [
+                {
+                    "name": one.name,
+                    "label": one.label,
+                    "total": one.total,
+                    "waiting": max(one.total - one.finished - one.running - one.failed, 0),
+                    "running": one.running,
+                    "finished": one.finished,
+                    "failed": one.failed,
+                }
+                for one in layers
+            ]
+            return {"layers": columns, "edges": [list(edge) for edge in self._edges.get(id, ())]}
+        label = {one.name: one.label for one in layers}[layer]
+        source = record.source
+        if source is None:
+            raise KeyError(layer)
+        numblocks, states, truncated = source.blocks(layer)
+        return {
+            "name": layer,
+            "label": label,
+            "numblocks": numblocks,
+            "states": states,
+            "truncated": truncated,
+        }
+
+    def profile(self, id: str) -> Json:
+        """Return the time and memory that each layer took."""
+        self._find(id)
+        self._look()
+        return {
+            "layers": [
+                {
+                    "name": layer.name,
+                    "label": layer.label,
+                    "count": layer.finished,
+                    "total_s": layer.seconds,
+                    "mean_s": layer.seconds / layer.finished,
+                    "stored_bytes": layer.bytes,
+                }
+                for layer in self._layers.get(id, ())
+                if layer.finished
+            ]
+        }
+
+    def explain(self, id: str | None, key: str | None) -> Json:
+        """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""
+        explain = self._runtime.explain if id is None else self._find(id).explain
+        if key is None:
+            return {"rows": explain().splitlines()}
+        for candidate in _keys_of(key):
+            try:
+                return {"rows": explain(candidate).splitlines()}
+            except (KeyError, TypeError):
+                continue
+        raise KeyError(key)
+
+    # -- looking ----------------------------------------------------------------------------------------------
+
+    def _find(self, id: str) -> Record:
+        return self._runtime.records.find(id)
+
+    def _look(self) -> None:
+        """Look at the runtime, unless that was done just now."""
+        if time.monotonic() - self._looked_s < _LOOK_S:
+            return
+        with self._lock:
+            if time.monotonic() - self._looked_s < _LOOK_S:
+                return
+            engine = self._runtime.running_engine()
+            self._recorder.watch(None if engine is None else engine.view)
+            has_changed = self._look_at_computations()
+            state = self._state_of(engine)
+            if state != self._state:
+                self._state, has_changed = state, True
+            if has_changed:
+                self._revision += 1
+            self._looked_s = time.monotonic()
+
+    def _look_at_computations(self) -> bool:
+        """Renew the summaries of what has changed, and forget what the runtime has forgotten."""
+        found: dict[str, Json] = {}
+        revision = self._revision + 1
+        has_changed = False
+        for record in self._runtime.records:
+            id = record.id
+            before = self._summaries.get(id)
+            if before is not None and before["state"] in OVER:
+                found[id] = before
+                continue
+            self._recorder.link(record)
+            # In this order: what is over has been counted for the last time.
+            is_over = record.is_over
+            self._look_at_layers(record, is_over)
+            now = self._summary(record, self._layers.get(id, ()))
+            if before is None or now != {**before, "revision": None, "remaining": now["remaining"]}:
+                has_changed = True
+                now["revision"] = revision
+            else:
+                now["revision"] = before["revision"]
+            found[id] = now
+        has_changed = has_changed or found.keys() != self._summaries.keys()
+        for id in self._layers.keys() - found.keys():
+            del self._layers[id], self._edges[id]
+        self._recorder.keep(found)
+        self._summaries = found
+        return has_changed
+
+    def _look_at_layers(self, record: Record, is_over: bool) -> None:
+        id, source = record.id, record.source
+        if source is None:
+            return
+        layers = list(record.layers(_INDEX_S))
+        if id not in self._edges or is_over or len(layers) != len(self._layers.get(id, ())):
+            self._edges[id] = source.edges()
+        self._layers[id] = layers
+
+    def _summary(self, record: Record, layers: Any) -> Json:
+        known = summary(record)
+        del known["graph"]
+        counts = record.counts()
+        return {
+            **known,
+            "attempt": 1,
+            "revision": None,
+            "chunks": counts._asdict(),
+            "remaining": remaining_s(record, counts, layers, time.time()),
+            "result": record.result,
+        }
+
+    def _state_of(self, engine: Engine | None) -> Json:
+        counts = self._runtime.records.counts()
+        can = ["cancel"]
+        memory = dict.fromkeys(_MEMORY, 0) | {"limit_bytes": self._runtime.settings.memory_limit}
+        state: Json = {"version": __version__, "can": can, "workers": [], "memory": memory, "counts": counts}
+        if engine is None:
+            return state
+        try:
+            state["workers"] = [
+                {**worker, "running": None if worker["running"] is None else str(worker["running"])}
+                for worker in engine.workers()
+            ]
+            if not counts["running"] and time.monotonic() - self._measured_s >= _MEASURE_S:
+                # While something is computed the engine measures it all the time.
+                self._measured_s = time.monotonic()
+                engine.memory()
+        except MarsError:
+            # It is just ending.
+            return state
+        used, store = engine.view.memory(), engine.view.store()
+        state["memory"] = {
+            **used,
+            "store_bytes": store["stored_bytes"],
+            "store_limit_bytes": store["limit_bytes"],
+            "promised_bytes": store["reserved_bytes"],
+            "spilled_bytes": store["spilled_bytes"],
+        }
+        return state
+
+
+_MEMORY = (
+    "limit_bytes",
+    "in_use_bytes",
+    "peak_bytes",
+    "store_bytes",
+    "store_limit_bytes",
+    "promised_bytes",
+    "on_disk_bytes",
+    "spilled_bytes",
+)
+
+
+def _keys_of(text: str) -> list[Any]:
+    """Return the keys that a text may stand for."""
+    found: list[Any] = [text]
+    try:
+        found.insert(0, ast.literal_eval(text))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return found
+    return found
+
+
+__all__ = ["RuntimeMonitor"]
