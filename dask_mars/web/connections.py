@@ -24,6 +24,7 @@ _SWEEP_S = 5.0
 _HEADERS_READ = 256 << 10
 #: ``struct ucred`` of Linux: process, user and group.
 _UCRED = struct.Struct("iII")
+_ROOT = 0
 
 
 class BoundedServer(HTTPServer):  # type: ignore[misc]
@@ -118,7 +119,7 @@ def is_own_user(connected: socket.socket) -> bool:
         told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     except OSError:
         return False
-    return _UCRED.unpack(told)[1] in (os.geteuid(), 0)
+    return _UCRED.unpack(told)[1] in (os.geteuid(), _ROOT)
 
 
 def close_quietly(descriptor: int) -> None:

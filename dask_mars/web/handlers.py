@@ -8,7 +8,6 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,8 +41,8 @@ class Site:
         To whom.
     executor : Executor, optional
         Where the monitor is asked. By default in the event loop.
-    openapi : Path, optional
-        The description of the API. Default: that of the routes in `api.ROUTES`.
+    more_openapi : sequence of Path, optional
+        Descriptions of further routes, whose ``paths`` and ``components`` are added to those of `api.ROUTES`.
     """
 
     def __init__(
@@ -51,12 +50,12 @@ class Site:
         monitor: Monitor,
         security: Security,
         executor: Executor | None = None,
-        openapi: Path = pages.OPENAPI,
+        more_openapi: Sequence[Path] = (),
     ) -> None:
         self.monitor = monitor
         self.security = security
         self.snapshots = Snapshots(monitor, executor)
-        self.openapi = openapi
+        self.openapi = described([pages.OPENAPI, *more_openapi])
 
 
 # -- bases ----------------------------------------------------------------------------------------------------
@@ -315,13 +314,19 @@ class OpenApiHandler(Handler):
     async def get(self) -> None:
         """Answer with it."""
         self.query()
-        self.send_json(_described(self.site.openapi))
+        self.send_json(self.site.openapi)
 
 
-@lru_cache(maxsize=4)
-def _described(path: Path) -> Json:
-    described: Json = json.loads(path.read_text(encoding="utf-8"))
-    return described
+def described(paths: Sequence[Path]) -> Json:
+    """Return the description of an API that is in several files: the first, with what the others add."""
+    first, *others = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    whole: Json = first
+    for other in others:
+        for path, methods in other.get("paths", {}).items():
+            whole["paths"].setdefault(path, {}).update(methods)
+        for kind, components in other.get("components", {}).items():
+            whole["components"].setdefault(kind, {}).update(components)
+    return whole
 
 
 class HealthHandler(Handler):

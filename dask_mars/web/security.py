@@ -166,7 +166,7 @@ class Security:
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("Origin")
-        if origin is not None and self.checks_origin and urlsplit(origin).netloc != headers.get("Host"):
+        if origin is not None and self.checks_origin and origin.partition("://")[2] != headers.get("Host"):
             raise Refused(403, f"requests of pages from {origin!r} are not answered")
 
 

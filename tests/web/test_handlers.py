@@ -1,0 +1,300 @@
+"""What a server answers, with a monitor that there is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import pytest
+
+pytest.importorskip("tornado")
+
+from dask_mars.web import pages
+from dask_mars.web.handlers import described
+from dask_mars.web.pages import PageFile
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """A page of three files."""
+    files = {
+        "index.html": PageFile(b"<p>hello</p>", "text/html; charset=utf-8", '"1"'),
+        "app.js": PageFile(b"export {}", "text/javascript; charset=utf-8", '"2"'),
+        "vendor/a.css": PageFile(b"p {}", "text/css; charset=utf-8", '"3"'),
+    }
+    monkeypatch.setattr(pages, "files", lambda: files)
+    return files
+
+
+# -- who asks -------------------------------------------------------------------------------------------------
+
+PATHS = (
+    "/",
+    "/index.html",
+    "/api/v1/state",
+    "/api/v1/openapi.json",
+    "/individual-plots.json",
+    "/view/log",
+    "/nothing",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"])
+def test_nobody_gets_anything(nobody, path, method):
+    answer = nobody(path, method)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert nobody(path, method, Authorization="Bearer wrong").status == 401
+
+
+def test_everybody_hears_that_the_server_answers(nobody):
+    assert nobody("/healthz").json == {"status": "ok"}
+    # Whatever it is called.
+    assert nobody("/healthz", Host="10.0.0.1").status == 200
+
+
+def test_hosts_and_origins_that_are_not_ours(ask):
+    assert "not called 'evil.example'" in ask.api("state", Host="evil.example").detail
+    answer = ask.api("state", Origin="https://evil.example")
+    assert answer.status == 403
+    assert "access-control-allow-origin" not in answer.headers
+    assert ask.api("state", Origin=ask.url.rstrip("/")).status == 200
+    # What browsers ask before they let another page send more than a form.
+    answer = ask.api("state", "OPTIONS", Access_Control_Request_Method="POST")
+    assert answer.status == 405
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_link_leaves_a_cookie_and_no_token_in_the_address(server, nobody, page, monitor):
+    answer = nobody(f"/?token={server.token}&x=1%262")
+    assert answer.status == 302
+    assert answer.headers["location"] == ".?x=1%262"
+    cookie, *attributes = answer.headers["set-cookie"].split("; ")
+    # Without a path, so that it is that of the address which the browser sees.
+    assert sorted(attributes) == ["HttpOnly", "SameSite=Strict"]
+    assert nobody("/", Cookie=cookie).body == b"<p>hello</p>"
+    assert nobody.api("state", Cookie=cookie).json["can"] == ["cancel"]
+    cancel = f"computations/{monitor.add()}/cancel"
+    assert "X-Dask-Mars: 1" in nobody.api(cancel, "POST", Cookie=cookie).detail
+    assert nobody.api(cancel, "POST", Cookie=cookie, X_Dask_Mars="1").status == 202
+
+
+def test_a_link_for_looking(server, nobody, page, monitor):
+    answer = nobody(f"/?token={server.view_token}")
+    assert answer.headers["location"] == "."
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    assert nobody.api("state", Cookie=cookie).json["can"] == []
+    cancel = f"computations/{monitor.add()}/cancel"
+    assert nobody.api(cancel, "POST", Cookie=cookie, X_Dask_Mars="1").status == 403
+    assert not monitor.cancelled
+
+
+def test_links_that_are_old_or_lead_to_the_api(server, nobody):
+    answer = nobody("/?token=old", Accept="text/html")
+    assert answer.status == 401
+    assert answer.headers["content-type"].startswith("text/html")
+    assert b"started anew" in answer.body
+    assert "set-cookie" not in answer.headers
+    # Addresses end up in logs and in the hands of others.
+    assert nobody.api(f"state?token={server.token}").status == 401
+
+
+# -- what is asked --------------------------------------------------------------------------------------------
+
+
+def test_what_there_is_not(ask):
+    for path in ("/api", "/api/v1", "/api/v1/", "/api/v1/nothing", "/api/v2/state", "/nothing.js", "/healthz/x"):
+        assert ask(path).status == 404, path
+        assert ask(path).detail
+    assert ask("/view/nothing").status == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc/passwd", "//etc/passwd"]
+)
+@pytest.mark.parametrize("before", ["", "/api/v1", "/api/v1/computations", "/vendor"])
+def test_paths_that_lead_elsewhere(ask, page, path, before):
+    answer = ask(before + path)
+    assert answer.status == 404
+    assert b"root:" not in answer.body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+@pytest.mark.parametrize("path", ["state", "computations"])
+def test_methods_that_there_are_not(ask, path, method):
+    assert ask.api(path, method).status == 405
+
+
+def test_text_that_is_none(ask):
+    assert ask.api("computations/%ff").status == 400
+    assert ask.api("explain?key=%ff").status == 400
+
+
+def test_what_is_too_large(ask, view, monitor):
+    assert ask("/api/v1/state", X="x" * (20 << 10)).status == 431
+    assert ask("/api/v1/explain?key=" + "k" * (20 << 10)).status == 414
+    assert ask("/api/v1/explain?key=" + "k" * 5000).status == 400
+    path = f"/api/v1/computations/{monitor.add()}/cancel"
+    assert ask(path, "POST", b"x" * (65 << 10)).status == 413
+    # Who may not send anything is told that first.
+    assert view(path, "POST", b"x" * (65 << 10)).status == 403
+    assert not monitor.cancelled
+    assert ask(path, "POST", b"whatever").status == 202
+
+
+def test_lists_come_in_parts(ask, monitor):
+    ids = [monitor.add("failed" if number % 2 else "running") for number in range(5)]
+    first = ask.api("computations?limit=3").json
+    rest = ask.api(f"computations?limit=3&before={first['next']}").json
+    assert [one["id"] for one in first["computations"] + rest["computations"]] == ids[::-1]
+    assert rest["next"] is None
+    assert len(ask.api("computations?state=failed").json["computations"]) == 2
+
+
+def test_a_monitor_that_fails_is_a_bug(ask, monitor, nothing_left_behind, caplog):
+    monitor.profile = lambda id: 1 / 0
+    with caplog.at_level(logging.ERROR, logger="dask_mars"):
+        answer = ask.api(f"computations/{monitor.add()}/profile")
+    assert answer.status == 500
+    assert "bug in dask_mars" in answer.detail
+    assert "division" not in answer.detail
+    assert "division by zero" in caplog.text
+    nothing_left_behind.clear()
+    assert ask.api("state").status == 200
+
+
+# -- who waits ------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_hears_of_news(ask, monitor):
+    id = monitor.add()
+    known = ask.api(f"computations/{id}").json["revision"]
+    found = []
+    waiting = threading.Thread(
+        target=lambda: found.append(ask.api(f"computations/{id}?after={known}&wait=20").json)
+    )
+    waiting.start()
+    # Others may change meanwhile.
+    monitor.add()
+    monitor.change(id, state="finished")
+    waiting.join(20)
+    assert (found[0]["state"], found[0]["revision"]) == ("finished", known + 1)
+
+
+def test_who_waits_in_vain_gets_what_there_is(ask, monitor):
+    revision = ask.api("state").json["revision"]
+    assert ask.api(f"state?after={revision}&wait=0.05").json["revision"] == revision
+    assert ask.api(f"state?after={revision}").json["revision"] == revision
+
+
+def test_who_is_of_another_time_does_not_wait(ask, monitor):
+    assert ask.api("state?after=999&wait=30").json["revision"] == monitor.revision()
+
+
+def test_one_question_serves_all_who_ask(ask, monitor):
+    begun, go = threading.Event(), threading.Event()
+    state = monitor.state
+
+    def slow():
+        begun.set()
+        assert go.wait(20)
+        return state()
+
+    monitor.state = slow
+    asking = [threading.Thread(target=ask.api, args=("state",)) for _ in range(5)]
+    for thread in asking:
+        thread.start()
+    assert begun.wait(20)
+    # Others are answered while the monitor takes its time.
+    for _ in range(5):
+        assert ask.api("computations").status == 200
+    go.set()
+    for thread in asking:
+        thread.join(20)
+    assert monitor.asked.count("state") <= 2
+
+
+def test_who_cancels_sees_it_at_once(ask, monitor):
+    id = monitor.add()
+    assert ask.api(f"computations/{id}").json["state"] == "running"
+    assert ask.api(f"computations/{id}/cancel", "POST").json == {"id": id}
+    assert ask.api(f"computations/{id}").json["state"] == "cancelled"
+
+
+# -- pages ----------------------------------------------------------------------------------------------------
+
+
+def test_files_of_the_page(ask, page):
+    for path, name in (
+        ("/", "index.html"),
+        ("/index.html", "index.html"),
+        ("/app.js", "app.js"),
+        ("/vendor/a.css", "vendor/a.css"),
+    ):
+        answer = ask(path)
+        assert answer.body == page[name].content
+        assert answer.headers["content-type"] == page[name].kind
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'self'; ")
+        assert "unsafe" not in policy
+        again = ask(path, If_None_Match=answer.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+        assert ask(path, If_None_Match='"old"').status == 200
+        head = ask(path, "HEAD")
+        assert (head.status, head.body) == (200, b"")
+
+
+def test_answers_say_what_browsers_may_do(ask):
+    headers = ask.api("state").headers
+    assert headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "server" not in headers
+
+
+def test_the_real_page_is_there(ask):
+    found = pages.files()
+    for name, file in found.items():
+        assert ask(f"/{name}").body == file.content
+    kinds = {path.suffix for path in pages._PAGE.rglob("*") if path.is_file()}
+    assert kinds <= set(pages._KINDS), "a file is of a type that is not served"
+
+
+def test_what_labextension_asks_for(server, nobody, page):
+    """It shows the token in the address, and puts it behind each path that it gets."""
+    query = f"?token={server.token}"
+    plots = nobody(f"/individual-plots.json{query}").json
+    assert "Individual Timeline" in plots
+    for route in plots.values():
+        answer = nobody(route + query)
+        assert answer.status == 302
+        location = answer.headers["location"]
+        assert location.startswith(f"../{query}#")
+        # A browser keeps what is behind the `#` when it is led on.
+        assert nobody(location[2:].partition("#")[0]).headers["location"] == "."
+        assert nobody(route).status == 401
+
+
+def test_errors_for_people_hold_no_html_of_others(ask):
+    answer = ask("/<script>", Accept="text/html,*/*")
+    assert answer.status == 404
+    assert b"&lt;script&gt;" in answer.body
+    assert b"<script>" not in answer.body
+
+
+# -- handlers of others ---------------------------------------------------------------------------------------
+
+
+def test_descriptions_are_put_together(tmp_path):
+    more = tmp_path / "more.json"
+    more.write_text(
+        json.dumps(
+            {"paths": {"/api/v1/state": {"put": {}}, "/x": {"get": {}}}, "components": {"schemas": {"X": {}}}}
+        )
+    )
+    whole = described([pages.OPENAPI, more])
+    assert set(whole["paths"]["/api/v1/state"]) == {"get", "put"}
+    assert "/x" in whole["paths"]
+    assert {"X", "Summary"} <= set(whole["components"]["schemas"])
