@@ -1,7 +1,7 @@
 """A service as its users see it: submit, follow, cancel, fetch, from any process.
 
-A computation belongs to the service, and its id is chosen here: a request whose answer was lost is made again without
-a second computation.
+A computation belongs to the service, and its id is chosen here: a request whose answer was lost is made again
+without a second computation.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str | None:
-    """Return the media type that an ``Accept`` header likes best among those offered, the first if it says nothing.
+    """Return the media type that an ``Accept`` header likes best of those offered, the first if it says nothing.
 
     Examples
     --------

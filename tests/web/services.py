@@ -15,12 +15,14 @@ from typing import Any
 
 import psutil
 
+# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
+from conftest import environment_for_scripts, eventually, shared_hosts
+
 from dask_mars.web import wire
 from dask_mars.web.client import Service, connect
 from dask_mars.web.connection import _UnixConnection
 from dask_mars.web.pickles import pack
 from dask_mars.web.versions import versions
-from tests.conftest import environment_for_scripts, shared_hosts
 
 COMMAND = ["-c", "from dask_mars.commands import web; web()"]
 
@@ -53,6 +55,9 @@ class RunningService:
         assert self.process.stdout is not None
         self.where = self.process.stdout.readline()
         assert self.where.startswith("dask_mars listens at "), self.where + self.process.stdout.read()
+        # So that no test meets a process that is just starting others.
+        with self.connect() as service:
+            assert eventually(lambda: service.state()["memory"]["limit_bytes"], 20)
 
     def connect(self) -> Service:
         return connect(self.directory)
@@ -118,7 +123,9 @@ def raw(
     line = _UnixConnection(os.fspath(service.directory / "socket"))
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        line.request(method, f"/api/v1/{path}", body, named)
+        # The answer may come before all is sent.
+        with contextlib.suppress(BrokenPipeError):
+            line.request(method, f"/api/v1/{path}", body, named)
         response = line.getresponse()
         return response.status, response.headers, response.read()
     finally:

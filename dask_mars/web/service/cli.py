@@ -20,7 +20,8 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--directory",
     type=_PATH,
-    help="Where records, graphs and results are kept. [default: dask-mars.web.directory, or ~/.local/state/dask-mars]",
+    help="Where records, graphs and results are kept. [default: dask-mars.web.directory, which is "
+    "~/.local/state/dask-mars]",
 )
 @click.option(
     "--socket", "socket_path", type=_PATH, help="The unix socket to listen at. [default: in the directory]"
@@ -50,8 +51,8 @@ def main(
 ) -> None:
     """Compute what users submit, keep the results, and show what goes on.
 
-    By default it listens at a unix socket alone, to which nobody but you can connect. At a port it asks for a token,
-    which is in connection.json in the directory.
+    By default it listens at a unix socket alone, to which nobody but you can connect. At a port it asks for a
+    token, which is in connection.json in the directory.
     """
     if keyfile is not None and certfile is None:
         raise click.UsageError("--keyfile belongs to --certfile")

@@ -131,6 +131,8 @@ class SubmissionHandler(OneHandler):
         super().prepare()
         if self.request.method != "PUT":
             return
+        self.query()
+        api.computation_id(self.path_args[0])
         length = self.request.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise Problem(411, "a submission says by Content-Length how long it is")
@@ -194,16 +196,19 @@ class SubmissionHandler(OneHandler):
         if not self._is_whole:
             self._forget()
 
+    def on_finish(self) -> None:
+        """Leave nothing of what was refused."""
+        if not self._is_whole:
+            self._forget()
+
     _is_whole = False
 
     async def put(self, id: str) -> None:
         """Record what was submitted, and have it computed."""
         if self._finished:
             return
-        self.query()
         id = api.computation_id(id)
         if self._incoming is None or self._submission is None:
-            self._forget()
             raise Problem(400, "the body ends before its header")
         self._is_whole = True
         service, submission, incoming = self._service, self._submission, self._incoming

@@ -1,7 +1,7 @@
 """The process that computes for a service. It reads what users have pickled, and never listens.
 
-It is told what to do, and tells what becomes of it, in lines of JSON over a socket that it has inherited; graphs and
-results are files of the service's directory. It ends when the front does.
+It is told what to do, and tells what becomes of it, in lines of JSON over a socket that it has inherited; graphs
+and results are files of the service's directory. It ends when the front does.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import dask
 
 from dask_mars import Runtime
 from dask_mars.backend import Options
+from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
 from dask_mars.client.records import ChunkCounts, Record, ValueDescription
 from dask_mars.client.summaries import remaining_s
@@ -162,8 +163,7 @@ class Run:
                 )
         limit = self.runner.memory_limit
         if limit is not None:
-            sizes = DeclaredSizes(graph)
-            result_bytes = sum([sizes[chunk] or 0 for chunk in graph.outputs])
+            result_bytes = _declared_bytes(graph)
             if result_bytes > limit:
                 raise GraphRefused(
                     f"the result has {result_bytes:,} bytes, more than the memory limit of {limit:,} bytes; "
@@ -286,6 +286,17 @@ class Runner:
         """Let a computation go that is over."""
         with self._lock:
             self._runs.pop(run.number, None)
+
+
+def _declared_bytes(graph: ChunkGraph) -> int:
+    """Return how many bytes the results of a graph have at least, as far as that is known beforehand."""
+    sizes = DeclaredSizes(graph)
+    found = 0
+    for chunk in graph.outputs:
+        operand = graph.operand_of[chunk]
+        assembled = graph.inputs[chunk] if operand >= 0 and is_assembly(graph.operands[operand]) else [chunk]
+        found += sum([sizes[part] or 0 for part in assembled])
+    return found
 
 
 def _counted(counts: ChunkCounts) -> Json:

@@ -276,7 +276,7 @@ class Store:
         """Return how many computations there are in each state."""
         with self._lock:
             rows = self._database.execute("SELECT state, count(*) FROM computations GROUP BY state").fetchall()
-        return {state: count for state, count in rows}
+        return dict(map(tuple, rows))
 
     def remove(self, id: str) -> int:
         """Forget a computation; return its number.
