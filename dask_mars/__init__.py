@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.diagnostics.drawing.visualize import visualize
+    from dask_mars.web.client import connect
 
 __all__ = [
     "Computation",
@@ -30,6 +31,7 @@ __all__ = [
     "Runtime",
     "__version__",
     "close",
+    "connect",
     "get",
     "runtime",
     "submit",
@@ -54,6 +56,10 @@ def __getattr__(name: str) -> Any:
         from dask_mars.cluster.local import LocalMarsCluster
 
         return LocalMarsCluster
+    if name == "connect":
+        from dask_mars.web.client import connect
+
+        return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

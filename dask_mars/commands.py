@@ -1,8 +1,12 @@
-"""Entry points of the command lines ``dask-mars-worker`` and ``dask mars``, be what they need installed or not."""
+"""Entry points of the command lines ``dask-mars-worker``, ``dask-mars-web`` and ``dask mars``.
+
+They are there whether or not what they need is installed.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 
@@ -14,11 +18,12 @@ class _Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
-        return ["worker"]
+        return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command."""
-        return _worker() if cmd_name == "worker" else None
+        load = _COMMANDS.get(cmd_name)
+        return None if load is None else load()
 
 
 @click.group(name="mars", cls=_Group)
@@ -31,21 +36,45 @@ def _worker() -> click.Command:
     try:
         from dask_mars.cluster.cli import main
     except ModuleNotFoundError as error:
-        if error.name != "distributed":
-            raise
-        raise click.ClickException(str(error)) from None
+        raise _missing(error, "distributed") from None
     command: click.Command = main
     return command
 
 
-def worker() -> None:
-    """Run ``dask-mars-worker``."""
+def _web() -> click.Command:
     try:
-        command = _worker()
+        from dask_mars.web.service.cli import main
+    except ModuleNotFoundError as error:
+        raise _missing(error, "tornado") from None
+    command: click.Command = main
+    return command
+
+
+def _missing(error: ModuleNotFoundError, package: str) -> Exception:
+    """Return what to raise where something could not be imported: a message, if it is an optional package."""
+    return click.ClickException(str(error)) if error.name == package else error
+
+
+_COMMANDS: dict[str, Callable[[], click.Command]] = {"web": _web, "worker": _worker}
+
+
+def _run(name: str) -> None:
+    try:
+        command = _COMMANDS[name]()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    command(prog_name="dask-mars-worker")
+    command(prog_name=f"dask-mars-{name}")
 
 
-__all__ = ["group", "worker"]
+def worker() -> None:
+    """Run ``dask-mars-worker``."""
+    _run("worker")
+
+
+def web() -> None:
+    """Run ``dask-mars-web``."""
+    _run("web")
+
+
+__all__ = ["group", "web", "worker"]

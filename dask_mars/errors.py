@@ -561,6 +561,94 @@ class ResultTooLarge(RequestTooLarge):
         )
 
 
+class ServiceError(MarsError):
+    """A service did not do what it was asked for.
+
+    Attributes
+    ----------
+    status : int
+        The HTTP status of its answer.
+    detail : str
+        What it said.
+    problem : dict
+        All of its answer.
+    """
+
+    def __init__(self, status: int, detail: str, problem: dict[str, Any] | None = None) -> None:
+        super().__init__(status, detail, problem or {})
+        self.status = status
+        self.detail = detail
+        self.problem = problem or {}
+
+    def _message(self) -> str:
+        return f"{self.detail} (HTTP {self.status})"
+
+
+class ServiceUnreachable(MarsError, ConnectionError):
+    """There is no service where one was looked for, or it did not come back.
+
+    Attributes
+    ----------
+    address : str
+        Where.
+    reason : str
+        What the system says.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address = address
+        self.reason = reason
+
+    __str__ = MarsError.__str__
+
+    def _message(self) -> str:
+        return f"no service answers at {self.address}: {self.reason}; is dask-mars-web running there?"
+
+
+class ComputationFailed(MarsError):
+    """A computation of a service failed with an exception that cannot be raised here.
+
+    Attributes
+    ----------
+    id : str
+        The computation's.
+    kind : str
+        The type of the exception.
+    message : str
+        What it said.
+    traceback : str
+        Where it was raised.
+    """
+
+    def __init__(self, id: str, kind: str, message: str, traceback: str = "") -> None:
+        super().__init__(id, kind, message, traceback)
+        self.id = id
+        self.kind = kind
+        self.message = message
+        self.traceback = traceback
+
+    def _message(self) -> str:
+        return f"computation {self.id} failed: {self.kind}: {self.message}\n{self.traceback}".rstrip()
+
+
+class GraphRefused(MarsError):
+    """A service does not compute a graph, because the user would not get what it is for.
+
+    Attributes
+    ----------
+    reason : str
+        Why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def _message(self) -> str:
+        return self.reason
+
+
 class SpillError(MarsError):
     """Base of what goes wrong with values on disk.
 

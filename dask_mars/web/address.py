@@ -1,0 +1,93 @@
+"""Where a service is: the directory of a standing one, and what an address given by the user means."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+
+from dask_mars import config
+
+#: In a service's directory: where it listens, and where it writes its address and token if it listens on a port.
+SOCKET, CONNECTION_FILE = "socket", "connection.json"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where requests go.
+
+    Attributes
+    ----------
+    path : str
+        Of a unix socket; empty if it is a port.
+    scheme, host, port : str, str, int
+        Of a port.
+    prefix : str
+        What stands before ``api/v1`` in URLs, without a slash at its end.
+    token : str or None
+        What proves that the user may.
+    """
+
+    path: str = ""
+    scheme: str = "http"
+    host: str = "localhost"
+    port: int = 0
+    prefix: str = ""
+    token: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or f"{self.scheme}://{self.host}:{self.port}{self.prefix}"
+
+
+def directory() -> Path:
+    """Return the directory in which a service keeps its records unless it is told another."""
+    chosen = config.get("web.directory")
+    if chosen is not None:
+        return Path(chosen).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "dask-mars"
+
+
+def find(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Endpoint:
+    """Return where a service is.
+
+    Parameters
+    ----------
+    address : str or path, optional
+        A URL; a unix socket; the directory of a service; or its connection file. Default:
+        ``dask-mars.web.address``, else this user's service on this machine.
+    token : str, optional
+        Default: ``dask-mars.web.token``, or what the connection file says.
+
+    Raises
+    ------
+    ValueError
+        The address is none of that.
+    """
+    if address is None:
+        address = config.get("web.address") or directory()
+    if token is None:
+        token = config.get("web.token")
+    text = os.fspath(address)
+    scheme = urllib.parse.urlsplit(text).scheme
+    if scheme in ("http", "https"):
+        return _port(text, token)
+    if scheme not in ("", "unix"):
+        raise ValueError(f"an address is a URL of http, https or unix, or a path, and not {text!r}")
+    path = Path(urllib.parse.urlsplit(text).path if scheme else text).expanduser()
+    if path.is_dir():
+        path = path / SOCKET
+    if path.suffix == ".json":
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return _port(known["url"], token or known.get("token"))
+    return Endpoint(path=str(path.absolute()), token=token)
+
+
+def _port(url: str, token: str | None) -> Endpoint:
+    parts = urllib.parse.urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if token is None:
+        token = (urllib.parse.parse_qs(parts.query).get("token") or [None])[0]  # type: ignore[list-item]
+    return Endpoint("", parts.scheme, parts.hostname or "localhost", port, parts.path.rstrip("/"), token)

@@ -1,0 +1,263 @@
+"""Requests to a service by the standard library: lines that break are connected again, downloads go on."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from dask_mars.errors import ServiceError, ServiceUnreachable
+from dask_mars.web.address import Endpoint
+from dask_mars.web.monitor import Json
+
+#: Longer than the service lets a request wait.
+_TIMEOUT_S = 60.0
+#: Pauses before a line is connected again.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+#: What a service answers that is not able to at the moment, or a proxy in front of it.
+_NOT_NOW = frozenset({502, 503, 504})
+_Answer = TypeVar("_Answer")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._path)
+        except BaseException:
+            self.close()
+            raise
+
+
+class _NotNow(Exception):
+    """The service is there, and asks to be asked again."""
+
+    def __init__(self, refusal: ServiceError, after_s: float) -> None:
+        super().__init__(refusal, after_s)
+        self.refusal = refusal
+        self.after_s = after_s
+
+
+class Connection:
+    """Lines to a service, kept for the next request. Threads may share it.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        Where the service is.
+    patience_s : float
+        How long a service may be out of reach before `ServiceUnreachable` is raised.
+    """
+
+    def __init__(self, endpoint: Endpoint, patience_s: float) -> None:
+        self.endpoint = endpoint
+        self._patience_s = patience_s
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Close lines that are not in use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for line in idle:
+            line.close()
+
+    def _line(self) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._pid != os.getpid():
+                # The parent goes on with those that it had.
+                self._pid, self._idle = os.getpid(), []
+            if self._idle:
+                return self._idle.pop()
+        endpoint = self.endpoint
+        if endpoint.path:
+            return _UnixConnection(endpoint.path)
+        if endpoint.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(endpoint.host, endpoint.port, timeout=_TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def _response(
+        self, method: str, path: str, headers: Mapping[str, str], body: Sequence[Any]
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request; yield the answer, whose line is kept if all of it is read."""
+        endpoint = self.endpoint
+        sent = {
+            "X-Dask-Mars": "1",
+            "Content-Length": str(sum(memoryview(part).nbytes for part in body)),
+            **headers,
+        }
+        if endpoint.token is not None:
+            sent["Authorization"] = f"Bearer {endpoint.token}"
+        line = self._line()
+        try:
+            # A service that takes no such body says so before it has read it.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                line.request(method, f"{endpoint.prefix}/api/v1/{path}", iter(body) if body else None, sent)
+            response = line.getresponse()
+            yield response
+            if response.isclosed() and not response.will_close:
+                with self._lock:
+                    self._idle.append(line)
+                    return
+        except BaseException:
+            line.close()
+            raise
+        line.close()
+
+    def _patiently(self, attempt: Callable[[], _Answer], patience_s: float | None = None) -> _Answer:
+        """Try until it works; raise `ServiceUnreachable` when the service was away for too long."""
+        patience_s = self._patience_s if patience_s is None else patience_s
+        deadline, pause_s = time.monotonic() + patience_s, _PAUSE_S
+        stale = len(self._idle)
+        while True:
+            try:
+                return attempt()
+            except _NotNow as told:
+                reason: Exception = told.refusal
+                pause_s = max(pause_s, min(told.after_s, _LONGEST_PAUSE_S))
+                if time.monotonic() > deadline:
+                    raise told.refusal from None
+            except ssl.SSLCertVerificationError:
+                raise
+            except (OSError, http.client.HTTPException) as error:
+                reason = error
+                if stale:
+                    # The service closes lines on which nothing was asked for a while.
+                    stale -= 1
+                    continue
+            if time.monotonic() + pause_s > deadline:
+                raise ServiceUnreachable(str(self.endpoint), f"{type(reason).__name__}: {reason}") from reason
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Sequence[Any] = (),
+        headers: Mapping[str, str] | None = None,
+        patience_s: float | None = None,
+    ) -> Json:
+        """Make a request whose answer is JSON.
+
+        Parameters
+        ----------
+        method, path : str
+            What is asked for, below ``api/v1``.
+        body : sequence of bytes-like, optional
+            What is sent, one after the other.
+        headers : mapping, optional
+            Others than those that every request has.
+        patience_s : float, optional
+            In place of the usual one.
+
+        Returns
+        -------
+        dict
+            Empty if there is no answer but the status.
+
+        Raises
+        ------
+        ServiceError
+            The service refused.
+        ServiceUnreachable
+            There was none for too long.
+        """
+
+        def attempt() -> Json:
+            with self._response(method, path, headers or {}, body) as response:
+                text = response.read()
+                if response.status >= 400:
+                    raise _refusal(response, text)
+                return json.loads(text) if text else {}
+
+        return self._patiently(attempt, patience_s)
+
+    def download(self, path: str, accept: str) -> Download:
+        """Return what reads an answer that may be large."""
+        return Download(self, path, accept)
+
+
+def _refusal(response: http.client.HTTPResponse, text: bytes) -> Exception:
+    try:
+        problem = json.loads(text)
+        detail = problem.get("detail") or problem.get("title") or response.reason
+    except (ValueError, AttributeError):
+        problem, detail = {}, text[:500].decode(errors="replace") or response.reason
+    refusal = ServiceError(response.status, str(detail), problem)
+    if response.status in _NOT_NOW:
+        given = response.headers.get("Retry-After", "")
+        return _NotNow(refusal, float(given) if given.isdecimal() else 0.0)
+    return refusal
+
+
+class Download:
+    """Reads an answer into memory that is given, over as many lines as it takes."""
+
+    def __init__(self, connection: Connection, path: str, accept: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._accept = accept
+        self._at = 0
+        self._open = contextlib.ExitStack()
+        self._response: http.client.HTTPResponse | None = None
+
+    def __enter__(self) -> Download:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._open.close()
+
+    def readinto(self, target: Any) -> None:
+        """Fill memory with the bytes that come next."""
+        left = memoryview(target).cast("B")
+        while left:
+            # Each time that there was something all patience is there again.
+            count = self._connection._patiently(partial(self._some, left))
+            left = left[count:]
+
+    def _some(self, target: memoryview) -> int:
+        try:
+            if self._response is None:
+                self._response = self._ask()
+            count = self._response.readinto(target)
+            if not count:
+                raise http.client.IncompleteRead(b"", len(target))
+        except BaseException:
+            self._response = None
+            # What is wrong with the line is known.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self._open.close()
+            raise
+        self._at += count
+        return count
+
+    def _ask(self) -> http.client.HTTPResponse:
+        headers = {"Accept": self._accept}
+        if self._at:
+            headers["Range"] = f"bytes={self._at}-"
+        response = self._open.enter_context(self._connection._response("GET", self._path, headers, ()))
+        if response.status >= 400:
+            raise _refusal(response, response.read())
+        if self._at and response.status != 206:
+            raise ServiceError(response.status, "the service does not go on where a download was cut off", {})
+        return response
+
+
+__all__ = ["Connection", "Download"]

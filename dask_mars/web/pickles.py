@@ -1,0 +1,53 @@
+"""Pickles that travel through a service: what a user submits, and what a runner hands back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from dask.utils import SerializableLock
+
+from dask_mars.protocol import pickling
+
+#: Buffers smaller than this stay in the pickle, and so do all beyond a number: headers list the others.
+_BUFFER_BYTES = 1 << 16
+_MOST_BUFFERS = 10_000
+
+
+class _Pickler(pickling._Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        # There it is another process's engine that makes it lock across processes.
+        if type(obj) is SerializableLock:
+            return SerializableLock, (obj.token,)
+        return super().reducer_override(obj)
+
+
+def pack(value: Any) -> list[memoryview]:
+    """Return a pickle and the buffers that were taken out of it.
+
+    Raises
+    ------
+    pickle.PicklingError
+        The value, or something in it, lives in this process alone: an open file, a store in memory.
+    Exception
+        Whatever pickling raises.
+    """
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < _BUFFER_BYTES or len(buffers) >= _MOST_BUFFERS:
+            return True
+        buffers.append(view)
+        return False
+
+    with io.BytesIO() as file:
+        _Pickler(file, protocol=5, buffer_callback=keep).dump(value)
+        return [memoryview(file.getvalue()), *buffers]
+
+
+def unpack(frames: Sequence[Any]) -> Any:
+    """Return the value that was packed; it lives in the memory of all frames but the first."""
+    return pickle.loads(frames[0], buffers=frames[1:])

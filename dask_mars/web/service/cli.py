@@ -1,0 +1,87 @@
+"""``dask-mars-web``: a standing service, from the command line."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from dask_mars.version import __version__
+from dask_mars.web import address as addresses
+from dask_mars.web.service import front
+from dask_mars.web.service.store import DirectoryInUse
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(name="web")
+@click.option(
+    "--directory",
+    type=_PATH,
+    help="Where records, graphs and results are kept. [default: dask-mars.web.directory, which is "
+    "~/.local/state/dask-mars]",
+)
+@click.option(
+    "--socket", "socket_path", type=_PATH, help="The unix socket to listen at. [default: in the directory]"
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Listen at a port too; 0 for any. [default: none]")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Of the interface of the port.")
+@click.option("--certfile", type=_FILE, help="Certificate (PEM), to encrypt what is said at the port.")
+@click.option("--keyfile", type=_FILE, help="Its private key (PEM), if the certificate's file has none.")
+@click.option("--behind-proxy", is_flag=True, help="A proxy stands before the port, and encrypts.")
+@click.option("--num-workers", type=click.IntRange(1), help="Worker processes. [default: dask-mars.num-workers]")
+@click.option("--memory-limit", help='Bytes, a share, or text like "5GB". [default: dask-mars.memory-limit]')
+@click.option(
+    "--scheduler", help='Compute on the dask-mars-workers of a Dask scheduler, like "tcp://10.0.0.1:8786".'
+)
+@click.version_option(__version__)
+def main(
+    directory: Path | None,
+    socket_path: Path | None,
+    port: int | None,
+    address: str,
+    certfile: Path | None,
+    keyfile: Path | None,
+    behind_proxy: bool,
+    num_workers: int | None,
+    memory_limit: str | None,
+    scheduler: str | None,
+) -> None:
+    """Compute what users submit, keep the results, and show what goes on.
+
+    By default it listens at a unix socket alone, to which nobody but you can connect. At a port it asks for a
+    token, which is in connection.json in the directory.
+    """
+    if keyfile is not None and certfile is None:
+        raise click.UsageError("--keyfile belongs to --certfile")
+    if port is None and (certfile is not None or behind_proxy):
+        raise click.UsageError("--certfile and --behind-proxy are about a port: give --port")
+    logging.basicConfig(format="%(message)s")
+    directory = (addresses.directory() if directory is None else directory).absolute()
+    socket_path = directory / addresses.SOCKET if socket_path is None else socket_path
+    listening = front.Listening(socket_path, port, address, certfile, keyfile, behind_proxy)
+    runner = {"num_workers": num_workers, "memory_limit": _memory(memory_limit), "scheduler": scheduler}
+
+    def ready(where: str) -> None:
+        click.echo(f"dask_mars listens at {where}")
+
+    try:
+        front.serve(directory, listening, runner, ready)
+    except (DirectoryInUse, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _memory(text: str | None) -> int | float | str | None:
+    """Return a memory limit as a runtime takes it: numbers up to 1 are shares."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if number <= 1 else int(number)
+
+
+__all__ = ["main"]

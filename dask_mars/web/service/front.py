@@ -1,0 +1,209 @@
+"""The front of a service: listens, answers and keeps records. It never reads a pickle, nor imports NumPy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from dask.utils import parse_timedelta
+
+from dask_mars import config
+from dask_mars.web.address import CONNECTION_FILE
+from dask_mars.web.connections import BoundedServer
+from dask_mars.web.handlers import make_application
+from dask_mars.web.monitor import Json
+from dask_mars.web.security import TOKEN_BYTES, Security
+from dask_mars.web.server import host_names
+from dask_mars.web.service.handlers import Service, rules
+from dask_mars.web.service.monitor import ServiceMonitor
+from dask_mars.web.service.store import Store
+from dask_mars.web.service.supervisor import Supervisor
+from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
+from dask_mars.web.versions import versions
+
+logger = logging.getLogger("dask_mars.web")
+
+#: How often is looked what history is too old, or too much.
+_TIDY_S = 60.0
+#: Threads that ask the monitor, and those that wait for the disk.
+_ASKING, _READING = 4, 8
+#: Pieces of bodies that are read at once.
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a service listens.
+
+    Attributes
+    ----------
+    socket : Path
+        A unix socket.
+    port : int or None
+        None for no port at all.
+    address : str
+        Of the interface of the port.
+    certfile, keyfile : Path or None
+        To encrypt what is said there.
+    behind_proxy : bool
+        Whether a proxy stands before the port, and encrypts.
+    """
+
+    socket: Path
+    port: int | None = None
+    address: str = "127.0.0.1"
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    behind_proxy: bool = False
+
+
+def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[str], None]) -> None:
+    """Run a service until the process is told to end, by SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    directory : Path
+        Of its records.
+    listening : Listening
+        Where.
+    runner : dict
+        What `Supervisor` takes as options.
+    ready : callable
+        Told where it listens when it does.
+
+    Raises
+    ------
+    DirectoryInUse
+        Another service has the directory.
+    OSError
+        It cannot listen there.
+    ValueError
+        Others could read what is said at the address.
+    """
+    store = Store(directory)
+    try:
+        asyncio.run(_Front(store, listening, runner).serve(ready))
+    finally:
+        store.close()
+
+
+class _Front:
+    def __init__(self, store: Store, listening: Listening, runner: Json) -> None:
+        self._store = store
+        self._listening = listening
+        self._supervisor = Supervisor(store, runner, self._ended)
+        self._tidied_s = 0.0
+        self._files: list[Path] = []
+
+    async def serve(self, ready: Callable[[str], None]) -> None:
+        """Listen, and answer until it is told to end."""
+        loop = asyncio.get_running_loop()
+        ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        with contextlib.ExitStack() as stack:
+            asking = stack.enter_context(ThreadPoolExecutor(_ASKING, thread_name_prefix="dask-mars-web-ask"))
+            reading = stack.enter_context(ThreadPoolExecutor(_READING, thread_name_prefix="dask-mars-web-disk"))
+            stack.callback(self._remove_files)
+            servers, where = self._listen(asking, reading)
+            for server in servers:
+                stack.callback(server.end)
+            stack.callback(self._supervisor.close)
+            self._supervisor.start()
+            tidying = asyncio.ensure_future(self._keep_tidy(reading))
+            ready(where)
+            await ending.wait()
+            tidying.cancel()
+
+    def _listen(self, asking: ThreadPoolExecutor, reading: ThreadPoolExecutor) -> tuple[list[BoundedServer], str]:
+        listening, store = self._listening, self._store
+        sockets = [bind_unix(listening.socket.absolute())]
+        self._files.append(listening.socket.absolute())
+        try:
+            security, where, ssl_options = Security(hosts=None, checks_origin=False), str(listening.socket), None
+            if listening.port is not None:
+                if listening.certfile is not None:
+                    ssl_options = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                    ssl_options.load_cert_chain(listening.certfile, listening.keyfile)
+                protected = ssl_options is not None or listening.behind_proxy
+                sockets.append(bind_tcp(listening.address, listening.port, is_protected=protected))
+                security = self._security()
+                where = self._url(sockets[-1].getsockname()[1])
+                facts = {
+                    "url": where,
+                    "token": security.token,
+                    "view_token": security.view_token,
+                    "pid": os.getpid(),
+                }
+                self._files.append(store.directory / CONNECTION_FILE)
+                write_connection_file(store.directory / CONNECTION_FILE, facts)
+            monitor = ServiceMonitor(store, self._supervisor)
+            limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
+            service = Service(store, self._supervisor, monitor, reading, versions(), limit_bytes)
+            application = make_application(monitor, security, lambda site: rules(site, service), executor=asking)
+            # What comes by the socket is neither encrypted nor from a proxy.
+            options = [{}, {"ssl_options": ssl_options, "xheaders": listening.behind_proxy}]
+            servers = []
+            for bound, more in zip(sockets, options, strict=False):
+                server = BoundedServer(application, chunk_size=_CHUNK_BYTES, **more)
+                server.add_sockets([bound])
+                servers.append(server)
+        except BaseException:
+            for bound in sockets:
+                bound.close()
+            raise
+        return servers, where
+
+    def _security(self) -> Security:
+        listening = self._listening
+        behind_proxy = listening.behind_proxy
+        return Security(
+            config.get("web.token") or secrets.token_urlsafe(TOKEN_BYTES),
+            config.get("web.view-token") or secrets.token_urlsafe(TOKEN_BYTES),
+            hosts=None if behind_proxy else host_names(listening.address, config.get("web.hosts")),
+            checks_origin=not behind_proxy,
+        )
+
+    def _url(self, port: int) -> str:
+        address = self._listening.address
+        shown = f"[{address}]" if ":" in address else address
+        return f"{'http' if self._listening.certfile is None else 'https'}://{shown}:{port}/"
+
+    def _remove_files(self) -> None:
+        for file in self._files:
+            file.unlink(missing_ok=True)
+
+    # -- history ------------------------------------------------------------------------------------------------
+
+    def _ended(self) -> None:
+        """Look after history when there is more of it, but not each time."""
+        if time.monotonic() - self._tidied_s >= 1.0:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        self._tidied_s = time.monotonic()
+        age, size = config.get("web.history.age"), config.get("web.history.bytes")
+        age_s = None if age is None else float(parse_timedelta(age))
+        limit_bytes = None if size is None else config.parse_size(size, "dask-mars.web.history.bytes")
+        try:
+            self._store.tidy(age_s, limit_bytes)
+        except Exception:
+            logger.exception("old computations could not be removed")
+
+    async def _keep_tidy(self, executor: ThreadPoolExecutor) -> None:
+        while True:
+            await asyncio.get_running_loop().run_in_executor(executor, self._tidy)
+            await asyncio.sleep(_TIDY_S)
+
+
+__all__ = ["Listening", "serve"]

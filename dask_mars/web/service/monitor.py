@@ -1,0 +1,181 @@
+"""What a service shows: the rows of its store, and what the runner says of those that it computes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from typing import Any
+
+from dask_mars.version import __version__
+from dask_mars.web.monitor import OVER, STATES, Json
+from dask_mars.web.service.store import Store
+from dask_mars.web.service.supervisor import Supervisor
+
+_NO_CHUNKS = {"total": 0, "waiting": 0, "running": 0, "finished": 0, "failed": 0}
+_NO_MEMORY = dict.fromkeys(
+    (
+        "limit_bytes",
+        "in_use_bytes",
+        "peak_bytes",
+        "store_bytes",
+        "store_limit_bytes",
+        "promised_bytes",
+        "on_disk_bytes",
+        "spilled_bytes",
+    ),
+    0,
+)
+#: What there is to say of a computation that nobody has looked at while it ran.
+_NOTHING: dict[str, Json] = {
+    "log": {"lines": [], "truncated": False},
+    "timeline": {"start": 0.0, "workers": [], "layers": [], "tasks": [], "memory": [], "events": []},
+    "graph": {"layers": [], "edges": []},
+    "profile": {"layers": []},
+    "explain": {"rows": []},
+}
+
+
+class ServiceMonitor:
+    """Tells what a service has computed, computes, and is going to.
+
+    Parameters
+    ----------
+    store : Store
+        The records.
+    supervisor : Supervisor
+        Who knows the runner.
+    """
+
+    def __init__(self, store: Store, supervisor: Supervisor) -> None:
+        self._store = store
+        self._supervisor = supervisor
+
+    def revision(self) -> int:
+        """Return a number that grows with each change that an answer would show."""
+        return self._store.revision
+
+    def state(self) -> Json:
+        """Return workers, memory, and how many computations there are in each state."""
+        revision = self._store.revision
+        told: Json = {}
+        # The runner may be about to start, or busy with something that lets nobody else have a turn.
+        with contextlib.suppress(KeyError, TimeoutError):
+            told = self._supervisor.ask("state")
+        return {
+            "revision": revision,
+            "version": __version__,
+            "can": ["cancel", "submit"],
+            "workers": told.get("workers", []),
+            "memory": told.get("memory", _NO_MEMORY),
+            "counts": {**dict.fromkeys(STATES, 0), **self._store.counts()},
+        }
+
+    def computations(self, state: str | None, before: str | None, limit: int) -> Json:
+        """Return summaries, the newest first."""
+        if before is not None and not (before.isascii() and before.isdecimal() and len(before) < 19):
+            raise ValueError("no cursor")
+        rows = self._store.listed(state, None if before is None else int(before), limit + 1)
+        shown = rows[:limit]
+        more = str(shown[-1]["number"]) if len(rows) > limit else None
+        return {"computations": [self._summary(row) for row in shown], "next": more}
+
+    def _summary(self, row: sqlite3.Row) -> Json:
+        live = {} if row["state"] in OVER else self._supervisor.live(row["number"])
+        progress = {**json.loads(row["progress"]), **live}
+        error, result = row["error"], row["result"]
+        if error is not None:
+            told = json.loads(error)
+            error = {"type": told["type"], "message": told["message"]}
+        if result is not None:
+            result = {**json.loads(result), "evicted": bool(row["evicted"])}
+        return {
+            "id": row["id"],
+            "name": row["name"],
+            "state": row["state"],
+            "created": row["created"],
+            "started": row["started"],
+            "ended": row["ended"],
+            "attempt": row["attempt"],
+            "revision": max(row["revision"], live.get("revision", 0)),
+            "chunks": progress.get("chunks", _NO_CHUNKS),
+            "remaining": live.get("remaining"),
+            "error": error,
+            "result": result,
+        }
+
+    def computation(self, id: str) -> Json:
+        """Return the summary of one computation, and its layers."""
+        row = self._store.row(id)
+        told = self._facet(row, "computation")
+        return {**self._summary(row), "layers": told.get("layers", [])}
+
+    def cancel(self, id: str) -> bool:
+        """Ask for the end of a computation; False if it is over already."""
+        return self._supervisor.cancel(self._store.row(id)["number"])
+
+    def error(self, id: str) -> Json:
+        """Return why a computation failed."""
+        told = json.loads(self._store.row(id)["error"] or "{}")
+        return {name: told.get(name, "") for name in ("type", "message", "traceback")}
+
+    def log(self, id: str) -> Json:
+        """Return the lines that a computation's tasks wrote."""
+        return self._facet(self._store.row(id), "log")
+
+    def timeline(self, id: str) -> Json:
+        """Return when each worker ran tasks of which layer, and the memory in use meanwhile."""
+        return self._facet(self._store.row(id), "timeline")
+
+    def graph(self, id: str, layer: str | None) -> Json:
+        """Return the layers and the edges between them, or the blocks of one layer."""
+        row = self._store.row(id)
+        if layer is None:
+            return self._facet(row, "graph", None)
+        # Blocks of layers are not kept, as there may be millions; those who have computed them remember some.
+        try:
+            told: Json = self._supervisor.ask("graph", row["number"], layer)
+        except TimeoutError:
+            raise KeyError(layer) from None
+        return told
+
+    def profile(self, id: str) -> Json:
+        """Return the time and memory that each layer took."""
+        return self._facet(self._store.row(id), "profile")
+
+    def explain(self, id: str | None, key: str | None) -> Json:
+        """Return why a computation, or all of them, or one chunk, does not go on."""
+        if id is None:
+            try:
+                told: Json = self._supervisor.ask("explain", None, key)
+            except TimeoutError:
+                return {"rows": ["the process that computes does not answer at the moment"]}
+            return told
+        row = self._store.row(id)
+        if row["state"] == "queued":
+            before = self._supervisor.waiting()
+            return {"rows": [f"it waits for others: {before} computations are queued"]}
+        if row["state"] in OVER:
+            if key is not None:
+                raise KeyError(key)
+            return {"rows": [f"it is over: {row['state']}"]}
+        return self._facet(row, "explain", key)
+
+    def _facet(self, row: sqlite3.Row, name: str, *arguments: Any) -> Json:
+        """Return what the runner says of a computation, or has said when that was over."""
+        if row["state"] in OVER:
+            try:
+                kept = json.loads(self._store.details(row["number"]).read_bytes())
+            except (OSError, ValueError):
+                # Too old, too large, or of a process that died.
+                kept = {}
+            return dict(kept.get(name) or _NOTHING.get(name, {}))
+        try:
+            return dict(self._supervisor.ask(name, row["number"], *arguments))
+        except (KeyError, TimeoutError):
+            if arguments and arguments[0] is not None:
+                raise KeyError(arguments[0]) from None
+            return dict(_NOTHING.get(name, {}))
+
+
+__all__ = ["ServiceMonitor"]

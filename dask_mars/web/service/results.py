@@ -1,0 +1,168 @@
+"""A result as a file: its frames, and in the header all that the front has to know to send it in other forms."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dask_mars.client.handles import describe
+from dask_mars.client.records import ValueDescription
+from dask_mars.web import wire
+from dask_mars.web.monitor import Json
+from dask_mars.web.pickles import pack, unpack
+from dask_mars.web.service.store import sync_directory
+
+#: Results with more elements are not sent as JSON.
+_JSON_ELEMENTS = 10_000
+_JSON_BYTES = 256 << 10
+#: Arrays up to this size are in the header, as those are whose bytes stay in the pickle.
+_INLINE_BYTES = 1 << 17
+
+
+def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[ValueDescription, int]:
+    """Write a result, and return its description and the size of the file.
+
+    Parameters
+    ----------
+    value : object
+        The result.
+    is_tuple : bool
+        Whether it is what Dask asks of a scheduler: if that is a tuple of one, others mean its element.
+    incoming, target : Path
+        Where it is written, and the name that it gets when it is whole.
+    """
+    if is_tuple and isinstance(value, tuple) and len(value) == 1:
+        shown = _contiguous(value[0])
+        value = (shown,)
+    else:
+        shown = value = _contiguous(value)
+    frames = pack(value)
+    description = describe(shown)
+    header = {
+        "kind": "result",
+        "frames": [frame.nbytes for frame in frames],
+        "result": description,
+        "npy": _npy(shown, frames),
+        "json": _as_json(shown, description),
+        "arrow": _is_table(shown),
+        "is_tuple": value is not shown,
+    }
+    with incoming.open("wb", buffering=0) as file:
+        _write_all(file.fileno(), memoryview(wire.encode_header(header)))
+        for frame in frames:
+            _write_all(file.fileno(), frame.cast("B"))
+        os.fsync(file.fileno())
+        size_bytes = file.tell()
+    incoming.rename(target)
+    sync_directory(target.parent)
+    return description, size_bytes
+
+
+def _write_all(descriptor: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def read(path: Path) -> tuple[Json, Any]:
+    """Return the header of a result, or of a submission, and what was packed."""
+    with path.open("rb", buffering=0) as file:
+        header = wire.decode_header(_exactly(file.readinto, bytearray, _header_bytes(file)))
+        return header, unpack([_exactly(file.readinto, _memory, size) for size in header["frames"]])
+
+
+def _header_bytes(file: io.FileIO) -> int:
+    return wire.header_bytes(file.read(wire.PREFIX_BYTES) or b"")
+
+
+def _memory(size: int) -> Any:
+    return np.empty(size, np.uint8).data
+
+
+def _exactly(readinto: Callable[[Any], int | None], make: Callable[[int], Any], size: int) -> Any:
+    target = make(size)
+    left = memoryview(target)
+    while left:
+        count = readinto(left)
+        if not count:
+            raise EOFError("the file is shorter than its header says")
+        left = left[count:]
+    return target
+
+
+def _contiguous(value: Any) -> Any:
+    """Return an array that is in one piece: pickles of others have all of their bytes in them, as copies."""
+    if type(value) is np.ndarray and not value.flags.forc and not value.dtype.hasobject:
+        return np.ascontiguousarray(value)
+    return value
+
+
+def _npy(value: Any, frames: Sequence[memoryview]) -> Json | None:
+    """Say how the file of `numpy.save` is put together: its header, and the frame, or all of it."""
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if type(value) is not np.ndarray or value.dtype.hasobject:
+        return None
+    with io.BytesIO() as file:
+        if value.nbytes <= _INLINE_BYTES and len(frames) == 1:
+            np.save(file, value, allow_pickle=False)
+            return {"text": base64.b64encode(file.getvalue()).decode()}
+        if len(frames) != 2 or frames[1].nbytes != value.nbytes:
+            return None
+        np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(value))
+        return {"text": base64.b64encode(file.getvalue()).decode(), "frame": 1}
+
+
+def _as_json(value: Any, description: ValueDescription) -> str | None:
+    """Return a small result as JSON, None if it is not small, or means nothing there."""
+    plain = value
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.size > _JSON_ELEMENTS or value.dtype.kind not in "biufSUM":
+            return None
+        plain = value.astype(str).tolist() if value.dtype.kind in "SM" else value.tolist()
+    elif not isinstance(value, (bool, int, float, str, list, tuple, dict, type(None))):
+        return None
+    try:
+        # Others than Python do not read NaN.
+        text = json.dumps({**description, "value": plain}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text if len(text) <= _JSON_BYTES else None
+
+
+def _is_table(value: Any) -> bool:
+    """Say whether Arrow has a form for it: for frames, series and columns of numbers."""
+    if type(value) is np.ndarray:
+        return value.ndim == 1 and value.dtype.kind in "biufMm"
+    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "index")
+
+
+def write_arrow(source: Path, incoming: Path, target: Path) -> None:
+    """Write a result once more, as a file of Arrow's.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        There is no pyarrow.
+    """
+    import pyarrow  # type: ignore[import-untyped]
+
+    header, value = read(source)
+    if header["is_tuple"]:
+        (value,) = value
+    if type(value) is np.ndarray:
+        table = pyarrow.table({"value": value})
+    else:
+        table = pyarrow.Table.from_pandas(value.to_frame() if not hasattr(value, "columns") else value)
+    with pyarrow.OSFile(str(incoming), "wb") as file, pyarrow.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    incoming.rename(target)
+
+
+__all__ = ["read", "write", "write_arrow"]

@@ -1,0 +1,359 @@
+"""The process that computes for a service. It reads what users have pickled, and never listens.
+
+It is told what to do, and tells what becomes of it, in lines of JSON over a socket that it has inherited; graphs
+and results are files of the service's directory. It ends when the front does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+
+from dask_mars import Runtime
+from dask_mars.backend import Options
+from dask_mars.client.assembling import is_assembly
+from dask_mars.client.backend import EngineBackend, GraphBackend
+from dask_mars.client.records import ChunkCounts, Record, ValueDescription
+from dask_mars.client.summaries import remaining_s
+from dask_mars.errors import Cancelled, GraphRefused
+from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
+from dask_mars.optimize.client_only import stores_chunk
+from dask_mars.protocol.pickling import pack_error
+from dask_mars.web.monitor import Json
+from dask_mars.web.runtime_monitor import RuntimeMonitor
+from dask_mars.web.service import results
+from dask_mars.web.service.lines import Lines
+
+logger = logging.getLogger("dask_mars.web")
+
+#: Pickled exceptions that are larger stay here; what they say is told.
+_ERROR_BYTES = 256 << 10
+#: How often the front is told how far computations are.
+_REPORT_S = 0.25
+#: The longest message and traceback of an exception, in characters.
+_TEXT = 50_000
+
+
+class Run:
+    """A computation in this process, and a thread that computes it.
+
+    Parameters
+    ----------
+    runner : Runner
+        Where.
+    order : dict
+        What the front has said.
+
+    Attributes
+    ----------
+    number : int
+        By which the front knows it.
+    record : Record
+        What others know of it in this process, by an id of its own: the front's may have been here before.
+    """
+
+    def __init__(self, runner: Runner, order: Json) -> None:
+        self.runner = runner
+        self.number: int = order["number"]
+        self.record: Record = runner.records.new(order["name"])
+        self._order = order
+        self._told: ChunkCounts | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name=f"computation-{self.number}", daemon=True).start()
+
+    def say(self, what: str, **facts: Any) -> None:
+        """Tell the front something of this computation."""
+        self.runner.lines.send({"say": what, "number": self.number, **facts})
+
+    def say_progress(self) -> None:
+        """Tell the front how many chunks are computed, if that is news."""
+        counts = self.record.counts()
+        if counts != self._told and not self.record.is_over:
+            self._told = counts
+            left_s = remaining_s(self.record, counts, self.record.layers(), time.time())
+            self.say("progress", progress={"chunks": _counted(counts), "remaining": left_s})
+
+    def _run(self) -> None:
+        told: Json
+        try:
+            with self.record:
+                description, size_bytes = self._compute()
+                self.record.result = description
+            told = {"say": "finished", "result": description, "file_bytes": size_bytes}
+        except Cancelled:
+            told = {"say": "cancelled"}
+        except GraphRefused as error:
+            told = {"say": "refused", "error": _error(error)}
+        # What users pickle may raise anything.
+        except BaseException as error:
+            told = {"say": "failed", "error": _error(error)}
+        told.setdefault("file_bytes", 0)
+        try:
+            told["file_bytes"] += self.runner.keep_details(self)
+        except Exception:
+            # The computation counts, and not what there is to say of it.
+            logger.exception("the details of a computation could not be written")
+        self.runner.forget(self)
+        self.say(told.pop("say"), **told, progress={"chunks": _counted(self.record.counts())})
+
+    def _compute(self) -> tuple[ValueDescription, int]:
+        header, submitted = self._unpickled()
+        is_graph = header["kind"] == "graph"
+        backend = self.runner.backend()
+        run: Callable[..., dict[int, Any]] = backend.run
+
+        def checked(graph: ChunkGraph, *rest: Any) -> dict[int, Any]:
+            self._check(graph)
+            return run(graph, *rest)
+
+        # Whatever computes graphs, they are looked at before.
+        backend.run = checked  # type: ignore[assignment, method-assign]
+        options = Options.known(header.get("options", {}))
+
+        def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
+            backend.record = self.record
+            return backend.compute(dsk, keys, options)
+
+        if is_graph:
+            value = schedule(*submitted)
+        else:
+            (value,) = dask.compute(submitted, scheduler=schedule)
+        # A graph may be large, and so is a result.
+        del submitted
+        self.record.checkpoint()
+        directory = self.runner.directory
+        incoming = directory / "incoming" / f"result-{self.number}-{self._order['attempt']}"
+        try:
+            return results.write(value, is_graph, incoming, directory / "results" / str(self.number))
+        finally:
+            incoming.unlink(missing_ok=True)
+
+    def _unpickled(self) -> tuple[Json, Any]:
+        try:
+            return results.read(Path(self._order["graph"]))
+        except MemoryError:
+            raise
+        except BaseException as error:
+            told = GraphRefused(f"it cannot be unpickled: {type(error).__name__}: {error}")
+            raise told from error
+
+    def _check(self, graph: ChunkGraph) -> None:
+        """Refuse what would not do here what the user wants of it."""
+        for operand in graph.operands:
+            if operand.in_client and stores_chunk(operand.functions):
+                raise GraphRefused(
+                    "it stores into an array or a store in the memory of your process, which a service does not "
+                    "reach; store into files, or into a zarr store on disk"
+                )
+        limit = self.runner.memory_limit
+        if limit is not None:
+            result_bytes = _declared_bytes(graph)
+            if result_bytes > limit:
+                raise GraphRefused(
+                    f"the result has {result_bytes:,} bytes, more than the memory limit of {limit:,} bytes; "
+                    "reduce it, or write it into files"
+                )
+        self.say("taken")
+
+
+class Runner:
+    """All computations of this process.
+
+    Parameters
+    ----------
+    lines : Lines
+        To the front.
+    directory : Path
+        The service's.
+    backend : callable
+        Returns what computes one graph.
+    runtime : Runtime
+        What computes here, if no cluster does; it has the records in any case.
+    memory_limit : int or None
+        The most bytes that a result may have.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        directory: Path,
+        backend: Callable[[], GraphBackend],
+        runtime: Runtime,
+        memory_limit: int | None,
+    ) -> None:
+        self.lines = lines
+        self.directory = directory
+        self.backend = backend
+        self.records = runtime.records
+        self.memory_limit = memory_limit
+        self._monitor = RuntimeMonitor(runtime)
+        self._lock = threading.Lock()
+        self._runs: dict[int, Run] = {}
+        self._ending = threading.Event()
+
+    def serve(self) -> None:
+        """Do what the front says, until it has gone."""
+        self.lines.send({"say": "ready"})
+        reporter = threading.Thread(target=self._report, name="progress", daemon=True)
+        reporter.start()
+        for message in self.lines:
+            getattr(self, f"_do_{message['do']}")(message)
+        # Computations that end because everything does are begun again by the next service.
+        self.lines.mute()
+        self._ending.set()
+
+    def _report(self) -> None:
+        """Tell now and then how far computations are."""
+        while not self._ending.wait(_REPORT_S):
+            for run in self._live():
+                run.say_progress()
+
+    def _live(self) -> list[Run]:
+        with self._lock:
+            return list(self._runs.values())
+
+    def _do_run(self, message: Json) -> None:
+        run = Run(self, message)
+        with self._lock:
+            self._runs[run.number] = run
+        run.start()
+
+    def _do_cancel(self, message: Json) -> None:
+        run = self._runs.get(message["number"])
+        if run is not None:
+            run.record.cancel()
+
+    def _do_ask(self, message: Json) -> None:
+        # What takes longer must not keep others from being cancelled.
+        threading.Thread(target=self._answer, args=(message,), name="answer", daemon=True).start()
+
+    def _answer(self, message: Json) -> None:
+        told = {"say": "answer", "question": message["question"]}
+        try:
+            told["answer"] = self._found(message["what"], message["number"], *message["arguments"])
+        except (KeyError, ModuleNotFoundError) as error:
+            # The front knows what to say of what nobody knows.
+            told["missing"] = str(error)
+        except Exception as error:
+            logger.exception("the question for %s could not be answered", message["what"])
+            told["missing"] = str(error)
+        self.lines.send(told)
+
+    def _found(self, what: str, number: int | None, *arguments: Any) -> Json:
+        if what == "arrow":
+            source = self.directory / "results" / str(number)
+            incoming = self.directory / "incoming" / f"{number}-{threading.get_ident()}.arrow"
+            results.write_arrow(source, incoming, source.with_name(f"{number}.arrow"))
+            return {}
+        method: Callable[..., Json] = getattr(self._monitor, what)
+        if what == "state":
+            return method()
+        return method(None if number is None else self._runs[number].record.id, *arguments)
+
+    def keep_details(self, run: Run) -> int:
+        """Write what there is to say of a computation when it is over, and return how many bytes that are."""
+        monitor, id = self._monitor, run.record.id
+        details = {
+            "computation": {"layers": monitor.computation(id)["layers"]},
+            "log": monitor.log(id),
+            "timeline": monitor.timeline(id),
+            "graph": monitor.graph(id, None),
+            "profile": monitor.profile(id),
+        }
+        text = json.dumps(details, separators=(",", ":")).encode()
+        incoming = self.directory / "incoming" / f"details-{run.number}"
+        incoming.write_bytes(text)
+        incoming.rename(self.directory / "details" / f"{run.number}.json")
+        return len(text)
+
+    def forget(self, run: Run) -> None:
+        """Let a computation go that is over."""
+        with self._lock:
+            self._runs.pop(run.number, None)
+
+
+def _declared_bytes(graph: ChunkGraph) -> int:
+    """Return how many bytes the results of a graph have at least, as far as that is known beforehand."""
+    sizes = DeclaredSizes(graph)
+    found = 0
+    for chunk in graph.outputs:
+        operand = graph.operand_of[chunk]
+        assembled = graph.inputs[chunk] if operand >= 0 and is_assembly(graph.operands[operand]) else [chunk]
+        found += sum([sizes[part] or 0 for part in assembled])
+    return found
+
+
+def _counted(counts: ChunkCounts) -> Json:
+    return {name: int(count) for name, count in counts._asdict().items()}
+
+
+def _error(error: BaseException) -> Json:
+    """Return an exception as the front keeps it."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "<its message cannot be printed>"
+    told = {
+        "type": type(error).__name__,
+        "message": message[:_TEXT],
+        "traceback": "".join(traceback.format_exception(error))[-_TEXT:],
+    }
+    with contextlib.suppress(Exception):
+        payload = pack_error(error).payload
+        if len(payload) <= _ERROR_BYTES:
+            told["pickle"] = base64.b64encode(payload).decode()
+    return told
+
+
+def main(settings: Json) -> None:
+    """Compute for the front that has started this process.
+
+    Parameters
+    ----------
+    settings : dict
+        ``socket``, the descriptor; ``directory``; ``num_workers``, ``memory_limit`` and ``scheduler``, as on the
+        command line of the service.
+    """
+    # Ctrl-C in a terminal is the front's, which ends this process when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lines = Lines(socket.socket(fileno=settings["socket"]))
+    directory = Path(settings["directory"])
+    address = settings["scheduler"]
+    with Runtime(settings["num_workers"], settings["memory_limit"]) as runtime:
+
+        def on_cluster() -> GraphBackend:
+            from dask_mars.cluster import backend as clusters
+
+            return clusters.cluster_of(clusters.connect(address))
+
+        def here() -> GraphBackend:
+            return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
+
+        if address is None:
+            Runner(lines, directory, here, runtime, runtime.settings.memory_limit).serve()
+        else:
+            Runner(lines, directory, on_cluster, runtime, None).serve()
+    # Threads that compute what nobody waits for any more would have Python wait for them.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

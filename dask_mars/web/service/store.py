@@ -1,0 +1,351 @@
+"""What a service remembers: a row of sqlite for each computation, and files for graphs, results and details.
+
+Rows are written before what they say is done. All is in one directory, which only its owner can enter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dask_mars.web.monitor import OVER, Json
+from dask_mars.web.sockets import private_directory
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS computations (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    digest TEXT NOT NULL,
+    name TEXT NOT NULL,
+    options TEXT NOT NULL,
+    state TEXT NOT NULL,
+    created REAL NOT NULL,
+    started REAL,
+    ended REAL,
+    attempt INTEGER NOT NULL DEFAULT 1,
+    losses INTEGER NOT NULL DEFAULT 0,
+    cancelling INTEGER NOT NULL DEFAULT 0,
+    refused INTEGER NOT NULL DEFAULT 0,
+    revision INTEGER NOT NULL DEFAULT 0,
+    progress TEXT NOT NULL DEFAULT '{}',
+    error TEXT,
+    result TEXT,
+    file_bytes INTEGER NOT NULL DEFAULT 0,
+    evicted INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
+"""
+#: The layout of the tables; a directory with another one is of another version.
+_LAYOUT = 1
+_GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
+_NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
+
+
+class DirectoryInUse(RuntimeError):
+    """Another service keeps its records in the directory."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.directory = directory
+
+    def __str__(self) -> str:
+        return f"another service uses {self.directory}; give this one another --directory"
+
+
+class Store:
+    """The records of a service. Threads may share it.
+
+    Parameters
+    ----------
+    directory : Path
+        Where; it is made if it is not there.
+
+    Raises
+    ------
+    DirectoryInUse
+        There is a service that uses it.
+    PermissionError
+        Others could enter it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = private_directory(directory)
+        self._held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in (_GRAPHS, _RESULTS, _DETAILS, _INCOMING):
+                private_directory(directory / name)
+            # What was under way when another service ended is not wanted.
+            for left in (directory / _INCOMING).iterdir():
+                left.unlink()
+            self._lock = threading.RLock()
+            self._database = sqlite3.connect(
+                directory / "history.sqlite3", isolation_level=None, check_same_thread=False
+            )
+            self._database.row_factory = sqlite3.Row
+            self._prepare()
+        except BlockingIOError:
+            os.close(self._held)
+            raise DirectoryInUse(str(directory)) from None
+        except BaseException:
+            os.close(self._held)
+            raise
+
+    def _prepare(self) -> None:
+        database = self._database
+        database.execute("PRAGMA journal_mode=WAL")
+        # A row that says 201 must be there after a loss of power.
+        database.execute("PRAGMA synchronous=FULL")
+        layout = database.execute("PRAGMA user_version").fetchone()[0]
+        if layout not in (0, _LAYOUT):
+            raise RuntimeError(f"{self.directory} was written by another version of dask_mars")
+        database.executescript(_TABLES)
+        database.execute(f"PRAGMA user_version={_LAYOUT}")
+        # A graph whose row was not written was never promised to be computed.
+        numbers = {str(number) for (number,) in database.execute("SELECT number FROM computations")}
+        for name in (_GRAPHS, _RESULTS, _DETAILS):
+            for path in (self.directory / name).iterdir():
+                if path.name.partition(".")[0] not in numbers:
+                    path.unlink()
+        newest = database.execute("SELECT max(revision) FROM computations").fetchone()[0] or 0
+        # Revisions grow over restarts too: those that were never written down were younger than now.
+        self._revision = max(newest, time.time_ns() // 1_000_000)
+
+    def close(self) -> None:
+        """Leave the directory to others."""
+        with self._lock:
+            self._database.close()
+            os.close(self._held)
+
+    # -- revisions ----------------------------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with each change."""
+        return self._revision
+
+    def next_revision(self) -> int:
+        """Return the number of a change."""
+        with self._lock:
+            self._revision += 1
+            return self._revision
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def incoming(self, name: str) -> Path:
+        """Return the path of a file that is being written."""
+        return self.directory / _INCOMING / name
+
+    def graph(self, number: int) -> Path:
+        """Return the path of a submission."""
+        return self.directory / _GRAPHS / str(number)
+
+    def result(self, number: int) -> Path:
+        """Return the path of a result."""
+        return self.directory / _RESULTS / str(number)
+
+    def details(self, number: int) -> Path:
+        """Return the path of what is kept of a computation besides its row."""
+        return self.directory / _DETAILS / f"{number}.json"
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def add(self, id: str, digest: str, name: str, options: Json, graph: Path) -> tuple[sqlite3.Row, bool]:
+        """Record a submission that is whole in a file.
+
+        Parameters
+        ----------
+        id : str
+            The one that the client has chosen.
+        digest : str
+            Of the body.
+        name : str
+            What the user calls it.
+        options : dict
+            How to compute.
+        graph : Path
+            The file, which becomes the store's. It is on disk already.
+
+        Returns
+        -------
+        tuple
+            The row, and whether it is new: one with this id may have been there.
+        """
+        with self._transaction() as database:
+            row = self._row(id)
+            if row is not None:
+                return row, False
+            now, revision = time.time(), self.next_revision()
+            number = database.execute(
+                "INSERT INTO computations (id, digest, name, options, state, created, revision, file_bytes)"
+                " VALUES (?, ?, ?, ?, 'queued', ?, ?, 0)",
+                (id, digest, name, json.dumps(options), now, revision),
+            ).lastrowid
+            assert number is not None
+            # Before the row counts: a row without its graph would be a promise that nobody can keep.
+            graph.rename(self.graph(number))
+            sync_directory(self.directory / _GRAPHS)
+            row = self._row(id)
+            assert row is not None
+            return row, True
+
+    def _row(self, id: str) -> sqlite3.Row | None:
+        found = self._database.execute("SELECT * FROM computations WHERE id = ?", (id,)).fetchone()
+        return found if isinstance(found, sqlite3.Row) else None
+
+    def row(self, id: str) -> sqlite3.Row:
+        """Return a computation's row.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        with self._lock:
+            row = self._row(id)
+        if row is None:
+            raise KeyError(id)
+        return row
+
+    def numbered(self, number: int) -> sqlite3.Row | None:
+        """Return the row with a number, None if it has been removed."""
+        with self._lock:
+            found = self._database.execute("SELECT * FROM computations WHERE number = ?", (number,)).fetchone()
+        return found if isinstance(found, sqlite3.Row) else None
+
+    def update(self, number: int, **values: Any) -> bool:
+        """Change a row that is not over; return whether there is one."""
+        values["revision"] = self.next_revision()
+        columns = ", ".join(f"{name} = ?" for name in values)
+        with self._transaction() as database:
+            changed = database.execute(
+                f"UPDATE computations SET {columns} WHERE number = ? AND {_NOT_OVER}",
+                (*values.values(), number),
+            ).rowcount
+        return bool(changed)
+
+    def end(self, number: int, state: str, file_bytes: int = 0, **values: Any) -> bool:
+        """Record that a computation is over, and remove its graph; return whether it was not over before."""
+        assert state in OVER
+        done = self.update(number, state=state, ended=time.time(), file_bytes=file_bytes, **values)
+        self.graph(number).unlink(missing_ok=True)
+        return done
+
+    def unfinished(self) -> list[sqlite3.Row]:
+        """Return the rows that are not over, the oldest first."""
+        with self._lock:
+            return self._database.execute(
+                f"SELECT * FROM computations WHERE {_NOT_OVER} ORDER BY number"
+            ).fetchall()
+
+    def listed(self, state: str | None, before: int | None, limit: int) -> list[sqlite3.Row]:
+        """Return rows, the newest first."""
+        conditions, values = ["1"], []
+        if state is not None:
+            conditions.append("state = ?")
+            values.append(state)
+        if before is not None:
+            conditions.append("number < ?")
+            values.append(str(before))
+        with self._lock:
+            return self._database.execute(
+                f"SELECT * FROM computations WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?",
+                (*values, limit),
+            ).fetchall()
+
+    def counts(self) -> dict[str, int]:
+        """Return how many computations there are in each state."""
+        with self._lock:
+            rows = self._database.execute("SELECT state, count(*) FROM computations GROUP BY state").fetchall()
+        return dict(map(tuple, rows))
+
+    def remove(self, id: str) -> int:
+        """Forget a computation; return its number.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        with self._transaction() as database:
+            row = self.row(id)
+            database.execute("DELETE FROM computations WHERE id = ?", (id,))
+            self.next_revision()
+        self.remove_files(row["number"])
+        return int(row["number"])
+
+    def remove_files(self, number: int) -> None:
+        """Remove what is on disk of a computation."""
+        for path in (self.graph(number), self.result(number), self.details(number)):
+            path.unlink(missing_ok=True)
+        for path in (self.directory / _RESULTS).glob(f"{number}.*"):
+            path.unlink(missing_ok=True)
+
+    # -- history ------------------------------------------------------------------------------------------------
+
+    def tidy(self, age_s: float | None, limit_bytes: int | None) -> None:
+        """Forget what is too old, and remove the oldest results while they take too many bytes.
+
+        Parameters
+        ----------
+        age_s : float or None
+            For how long computations that are over are remembered; None for ever.
+        limit_bytes : int or None
+            How many bytes the results and details of all may take; None for any.
+        """
+        if age_s is not None:
+            with self._lock:
+                old = self._database.execute(
+                    "SELECT id FROM computations WHERE ended < ? LIMIT 1000", (time.time() - age_s,)
+                ).fetchall()
+            for (id,) in old:
+                with contextlib.suppress(KeyError):
+                    self.remove(id)
+        if limit_bytes is not None:
+            self._evict(limit_bytes)
+
+    def _evict(self, limit_bytes: int) -> None:
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT number, file_bytes FROM computations WHERE file_bytes > 0 ORDER BY ended DESC"
+            ).fetchall()
+        kept_bytes = 0
+        # The newest stays however large it is: somebody waits for it.
+        for place, (number, file_bytes) in enumerate(rows):
+            kept_bytes += file_bytes
+            if not place or kept_bytes <= limit_bytes:
+                continue
+            with self._transaction() as database:
+                database.execute(
+                    "UPDATE computations SET evicted = 1, file_bytes = 0, revision = ? WHERE number = ?",
+                    (self.next_revision(), number),
+                )
+            self.remove_files(number)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory last."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

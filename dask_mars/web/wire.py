@@ -1,0 +1,266 @@
+"""The layout of what is submitted to a service and of the results it keeps: a JSON header, then frames.
+
+Both are the same in files and in bodies of requests: eight bytes (a mark and the header's length), the header, and
+the frames that it gives the sizes of. The frames are a pickle and the buffers that were taken out of it. A header
+says all that the front of a service has to know, which never reads a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: How submissions and results begin; another layout gets another mark.
+MARK = b"DMW1"
+_PREFIX = struct.Struct("<4sI")
+PREFIX_BYTES = _PREFIX.size
+#: Headers are small: names, versions and sizes, and small results as JSON.
+HEADER_LIMIT_BYTES = 1 << 20
+#: The media type of a submission and of a result.
+MEDIA_TYPE = "application/vnd.dask-mars"
+#: The longest name of a computation.
+_NAME_LIMIT = 500
+#: What a submission can be: a collection, or a graph with the keys that are wanted, as Dask calls schedulers.
+KINDS = ("collection", "graph")
+#: What may be said about how to compute.
+_OPTIONS = ("num_workers", "retries")
+
+
+class BadBody(ValueError):
+    """A body that no service takes.
+
+    Attributes
+    ----------
+    status : int
+        The status of the HTTP answer.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The header of what is to be computed.
+
+    Attributes
+    ----------
+    kind : str
+        One of `KINDS`.
+    frames : tuple of int
+        The sizes of the pickle and of its buffers, in bytes.
+    versions : dict
+        Versions of what the pickle was made with, which have to be those of the service.
+    name : str
+        What the user calls it.
+    options : dict
+        ``num_workers`` and ``retries``, as `dask_mars.get` takes them.
+    """
+
+    kind: str
+    frames: tuple[int, ...]
+    versions: dict[str, str]
+    name: str = ""
+    options: dict[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the bytes that come before the frames."""
+        return encode_header(vars(self))
+
+
+def encode_header(header: Mapping[str, Any]) -> bytes:
+    """Return the bytes that come before the frames.
+
+    Raises
+    ------
+    ValueError
+        The header is too long.
+    """
+    text = json.dumps(header).encode()
+    if len(text) > HEADER_LIMIT_BYTES:
+        raise ValueError(f"a header of {len(text):,} bytes is too long")
+    return _PREFIX.pack(MARK, len(text)) + text
+
+
+def header_bytes(prefix: bytes) -> int:
+    """Return the length of the header that follows the first `PREFIX_BYTES`.
+
+    Raises
+    ------
+    BadBody
+        That is no such beginning.
+    """
+    if len(prefix) < PREFIX_BYTES:
+        raise BadBody(400, "the body ends before its header")
+    mark, length = _PREFIX.unpack_from(prefix)
+    if mark != MARK:
+        raise BadBody(400, f"the body begins with {mark!r} rather than {MARK!r}: it is not for this service")
+    if length > HEADER_LIMIT_BYTES:
+        raise BadBody(400, f"a header of {length:,} bytes is too long")
+    return int(length)
+
+
+def decode_header(text: bytes) -> dict[str, Any]:
+    """Return a header, with the sizes of its frames checked.
+
+    Raises
+    ------
+    BadBody
+        It is none.
+    """
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        raise BadBody(400, f"the body's header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise BadBody(400, "the body's header is not a JSON object")
+    frames = header.get("frames")
+    if not isinstance(frames, list) or not frames or not all(type(size) is int and size >= 0 for size in frames):
+        raise BadBody(400, "the body's header gives no sizes of frames")
+    return header
+
+
+def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int) -> Submission:
+    """Return the header of a submission, if this service can compute it.
+
+    Parameters
+    ----------
+    text : bytes
+        The header's.
+    versions : mapping
+        Those of this service.
+    size_bytes : int
+        The size of the whole body.
+
+    Raises
+    ------
+    BadBody
+        It is none, it was made with other versions, or the body has another size than it says.
+    """
+    header = decode_header(text)
+    kind, name, options = header.get("kind"), header.get("name", ""), header.get("options", {})
+    if kind not in KINDS:
+        raise BadBody(400, f"the body is to be of the kind {' or '.join(KINDS)}, not {kind!r}")
+    if not isinstance(name, str) or len(name) > _NAME_LIMIT:
+        raise BadBody(400, f"a name is text of at most {_NAME_LIMIT} characters")
+    if not isinstance(options, dict) or not set(options) <= set(_OPTIONS):
+        raise BadBody(400, f"the options are {' and '.join(_OPTIONS)}, not {options!r}")
+    if not all(type(value) is int and value >= 0 for value in options.values()):
+        raise BadBody(400, f"options are whole numbers, not {options!r}")
+    if size_bytes != (expected := PREFIX_BYTES + len(text) + sum(header["frames"])):
+        raise BadBody(400, f"the body has {size_bytes:,} bytes, and {expected:,} by its header")
+    _check_versions(header.get("versions"), versions)
+    return Submission(kind, tuple(header["frames"]), dict(versions), name, dict(options))
+
+
+def _check_versions(given: Any, versions: Mapping[str, str]) -> None:
+    if not isinstance(given, dict):
+        raise BadBody(400, "the body's header gives no versions")
+    others = [
+        f"{name} {str(given.get(name))[:50]} (here {version})"
+        for name, version in versions.items()
+        if given.get(name) != version
+    ]
+    if others:
+        raise BadBody(409, f"the service has other versions than what was submitted: {', '.join(others)}")
+
+
+def offsets(header_size_bytes: int, frames: Iterable[int]) -> list[int]:
+    """Return where each frame begins.
+
+    Examples
+    --------
+    >>> offsets(100, [10, 20])
+    [108, 118]
+    """
+    found, at = [], PREFIX_BYTES + header_size_bytes
+    for size in frames:
+        found.append(at)
+        at += size
+    return found
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """A part of a body: from `start` up to, and without, `stop`."""
+
+    start: int
+    stop: int
+
+
+def parse_range(text: str | None, size_bytes: int) -> ByteRange | None:
+    """Return the part of a body that a ``Range`` header asks for, None if it is to be sent whole.
+
+    Several ranges, other units and what cannot be read are passed over, as RFC 9110 says.
+
+    Raises
+    ------
+    BadBody
+        The range lies behind the end.
+
+    Examples
+    --------
+    >>> parse_range("bytes=5-", 10)
+    ByteRange(start=5, stop=10)
+    >>> parse_range("bytes=-3", 10)
+    ByteRange(start=7, stop=10)
+    """
+    unit, _, given = (text or "").partition("=")
+    first, dash, last = given.strip().partition("-")
+    digits = first + last
+    if unit.strip() != "bytes" or not dash or not digits.isdecimal() or not digits.isascii() or len(digits) > 40:
+        return None
+    if not first:
+        start, stop = max(size_bytes - int(last), 0), size_bytes
+    else:
+        start, stop = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
+        if last and int(last) < start:
+            return None
+    if start >= size_bytes or start >= stop:
+        raise BadBody(416, f"there is no byte {start:,} in {size_bytes:,}")
+    return ByteRange(start, stop)
+
+
+def accepted(accept: str | None, offered: Sequence[str]) -> str | None:
+    """Return the media type that an ``Accept`` header likes best of those offered, the first if it says nothing.
+
+    Examples
+    --------
+    >>> accepted("application/json;q=0.5, application/x-npy", ["a/b", "application/x-npy", "application/json"])
+    'application/x-npy'
+    """
+    if not accept or not accept.strip():
+        return offered[0] if offered else None
+    best: tuple[float, int] | None = None
+    chosen = None
+    for part in accept.split(","):
+        pattern, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = _quality(parameters)
+        for place, media_type in enumerate(offered):
+            kind = media_type.partition("/")[0]
+            if pattern not in (media_type, f"{kind}/*", "*/*") or quality <= 0:
+                continue
+            # Exact names come before patterns of the same quality.
+            rank = quality + (0 if "*" in pattern else 1e-6), -place
+            if best is None or rank > best:
+                best, chosen = rank, media_type
+    return chosen
+
+
+def _quality(parameters: Iterable[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0

@@ -1,0 +1,90 @@
+"""A service in processes of its own, as its users meet it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_mars.web.client import Service
+from tests.conftest import eventually
+from tests.web.services import RunningService, running
+
+pytest.importorskip("tornado")
+
+
+@pytest.fixture(scope="module")
+def served(private_tmp: Path) -> Iterator[RunningService]:
+    with running(private_tmp / "service") as service:
+        yield service
+
+
+@pytest.fixture
+def service(served: RunningService) -> Iterator[Service]:
+    with served.connect() as service:
+        yield service
+
+
+def test_a_collection_is_computed_as_by_any_scheduler(service: Service) -> None:
+    x = da.arange(100_000, chunks=10_000)
+    found = x.compute(scheduler=service.get)
+    assert np.array_equal(found, np.arange(100_000))
+    assert found.flags.writeable
+    assert x.sum().compute(scheduler=service.get) == 4_999_950_000
+    assert dask.compute(x[:3], [x[3]], scheduler=service.get)[1] == [3]
+
+
+SUBMIT = """
+import dask.array as da, dask_mars, sys, time
+
+x = da.random.default_rng(7).random((1000, 1000), chunks=500)
+print(dask_mars.connect(sys.argv[1]).submit(x, name="noise").id, flush=True)
+time.sleep(60)
+"""
+
+
+def test_who_submits_may_be_killed_and_another_process_gets_the_same_bits(served, service, scripts) -> None:
+    script = scripts.write("submit.py", SUBMIT)
+    with scripts.start(str(script), str(served.directory)) as client:
+        id = client.stdout.readline().strip()
+        client.send_signal(signal.SIGKILL)
+    computation = service.computation(id)
+    expected = da.random.default_rng(7).random((1000, 1000), chunks=500).compute(scheduler="sync")
+    assert computation.result(timeout=20).tobytes() == expected.tobytes()
+    assert (computation.name, computation.state) == ("noise", "finished")
+
+
+def test_history_and_results_outlive_the_service(tmp_path: Path) -> None:
+    with running(tmp_path / "d") as served:
+        with served.connect() as service:
+            id = service.submit(da.arange(10, chunks=5)).id
+            assert service.computation(id).wait(20)
+        served.stop()
+        served.start()
+        with served.connect() as service:
+            assert service.computation(id).result().tolist() == list(range(10))
+            assert [computation.id for computation in service.computations()] == [id]
+            service.computation(id).delete()
+            assert list(service.computations()) == []
+
+
+def test_what_was_promised_is_computed_by_the_next_service(tmp_path: Path) -> None:
+    with running(tmp_path / "d") as served:
+        with served.connect() as service:
+            id = service.submit(dask.delayed(time.sleep)(1)).id
+            assert eventually(lambda: service.computation(id).state == "running", 10)
+        os.kill(served.process.pid, signal.SIGKILL)
+        served.process.communicate()
+        served.start()
+        with served.connect() as service:
+            computation = service.computation(id)
+            assert computation.wait(20)
+            assert computation.summary()["state"] == "finished"
+            assert computation.summary()["attempt"] == 2

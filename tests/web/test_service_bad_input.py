@@ -1,0 +1,245 @@
+"""What a service says to requests that make no sense, and that it goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_mars.errors import ServiceError
+from dask_mars.web import wire
+from dask_mars.web.client import Service
+from tests.conftest import eventually
+from tests.web.services import RunningService, put, raw, running, submission
+
+pytest.importorskip("tornado")
+
+LIMIT = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def served(private_tmp: Path) -> Iterator[RunningService]:
+    with running(private_tmp / "service", DASK_DASK_MARS__WEB__BODY_LIMIT=str(LIMIT)) as service:
+        yield service
+
+
+@pytest.fixture
+def service(served: RunningService) -> Iterator[Service]:
+    with served.connect() as service:
+        yield service
+        # What was refused goes just after the answer.
+        assert eventually(lambda: not os.listdir(served.directory / "incoming"))
+
+
+GOOD = submission(da.arange(4, chunks=2))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "detail"),
+    [
+        (b"", 400, "before its header"),
+        (GOOD[:6], 400, "before its header"),
+        (b"PK" + GOOD, 400, "is not for this service"),
+        (struct.pack("<4sI", b"DMW1", 1 << 30), 400, "too long"),
+        (struct.pack("<4sI", b"DMW1", 2) + b"{]", 400, "not JSON"),
+        (struct.pack("<4sI", b"DMW1", 2) + b"[]", 400, "not a JSON object"),
+        (GOOD[:-1], 400, "by its header"),
+        (GOOD + b"x", 400, "by its header"),
+        (submission(1, frames=[-1]), 400, "no sizes"),
+        (submission(1, frames=[True]), 400, "no sizes"),
+        (submission(1, frames="all"), 400, "no sizes"),
+        (submission(1, kind="program"), 400, "collection or graph"),
+        (submission(1, name=["x"]), 400, "a name is"),
+        (submission(1, name="x" * 501), 400, "a name is"),
+        (submission(1, options={"color": 1}), 400, "the options are"),
+        (submission(1, options={"retries": "many"}), 400, "whole numbers"),
+        (submission(1, versions=None), 400, "no versions"),
+        (submission(1, versions={"dask": "1.0"}), 409, "dask 1.0 (here "),
+    ],
+)
+def test_bodies_that_are_none_are_refused(served, service, body: bytes, status: int, detail: str) -> None:
+    found = put(served, body)
+    assert found[0] == status
+    assert detail in found[1]
+
+
+def test_bodies_above_the_limit_are_refused_before_they_are_read(served, service) -> None:
+    x = da.from_array(np.zeros(LIMIT, np.uint8), chunks=-1)
+    with pytest.raises(ServiceError, match="the body is longer than 4194304 bytes") as caught:
+        service.submit(x)
+    assert caught.value.status == 413
+
+
+def test_a_length_is_asked_for(served, service) -> None:
+    id = uuid.uuid4()
+    status, _, text = raw(served, "PUT", f"computations/{id}", iter([GOOD]))
+    assert status == 411
+    assert b"Content-Length" in text
+
+
+def sent(served: RunningService, head: str, body: bytes = b"", length: int = 0) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(str(served.directory / "socket"))
+    line.sendall(f"{head} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode() + body)
+    return line
+
+
+def test_a_body_that_breaks_off_leaves_nothing(served, service) -> None:
+    id = str(uuid.uuid4())
+    incoming = served.directory / "incoming"
+    with contextlib.closing(sent(served, f"PUT /api/v1/computations/{id}", GOOD[:-5], len(GOOD))):
+        assert eventually(lambda: os.listdir(incoming), 5)
+    assert eventually(lambda: not os.listdir(incoming), 5)
+    with pytest.raises(KeyError):
+        service.computation(id)
+
+
+class Raising:
+    def __init__(self, action: str) -> None:
+        self.action = action
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, (self.action,)
+
+
+@pytest.mark.parametrize(
+    ("action", "detail"),
+    [
+        ("1 / 0", "cannot be unpickled: ZeroDivisionError: division by zero"),
+        ("__import__('sys').exit(3)", "cannot be unpickled: SystemExit: 3"),
+        ("__import__('no_such_module')", "ModuleNotFoundError"),
+    ],
+)
+def test_pickles_that_raise_are_refused(served, service, action: str, detail: str) -> None:
+    id, body = str(uuid.uuid4()), submission(Raising(action))
+    status, told = put(served, body, id)
+    assert (status, detail in told) == (422, True)
+    # It is known, and asked for once more it is no other.
+    assert put(served, body, id) == (status, told)
+    computation = service.computation(id)
+    assert computation.state == "failed"
+    with pytest.raises(Exception, match="cannot be unpickled"):
+        computation.result()
+
+
+def test_pickles_that_are_none_are_refused(served, service) -> None:
+    body = submission(1)
+    assert put(served, body[:-3] + b"abc")[0] == 422
+
+
+def test_graphs_that_write_into_the_users_process_are_refused(served, service) -> None:
+    target = np.zeros(10)
+    with pytest.raises(ServiceError, match="memory of your process") as caught:
+        da.store(da.ones(10, chunks=5), target, scheduler=service.get)
+    assert caught.value.status == 422
+    assert not target.any()
+
+
+def test_results_larger_than_memory_are_refused(served, service) -> None:
+    with pytest.raises(ServiceError, match="more than the memory limit") as caught:
+        service.submit(da.random.default_rng(1).random((1 << 20, 1 << 20), chunks=1 << 14))
+    assert caught.value.status == 422
+
+
+def test_an_id_is_for_one_body(served, service) -> None:
+    id = str(uuid.uuid4())
+    assert put(served, GOOD, id)[0] == 201
+    assert put(served, GOOD, id)[0] == 200
+    assert put(served, GOOD, id.upper())[0] == 200
+    status, detail = put(served, submission(da.arange(5, chunks=5)), id)
+    assert (status, detail) == (409, "there is a computation with this id and another body")
+    assert service.computation(id).result().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+@pytest.mark.parametrize("id", ["7", "..%2f..%2fhistory.sqlite3", "x" * 3000])
+def test_ids_are_uuids(served, service, method: str, id: str) -> None:
+    status, _, text = raw(served, method, f"computations/{id}", GOOD if method == "PUT" else None)
+    assert status == 404
+    assert json.loads(text)["detail"]
+
+
+def test_unknown_computations_are_404(served, service) -> None:
+    id = str(uuid.uuid4())
+    for method, path in [
+        ("GET", ""),
+        ("GET", "/result"),
+        ("DELETE", ""),
+        ("POST", "/cancel"),
+        ("GET", "/timeline"),
+    ]:
+        assert raw(served, method, f"computations/{id}{path}")[0] == 404
+    with pytest.raises(KeyError, match=id):
+        service.computation(id)
+
+
+def test_results_that_are_not_there_are_said_to_be_so(served, service) -> None:
+    slow = service.submit(dask.delayed(time.sleep)(60))
+    status, _, text = raw(served, "GET", f"computations/{slow.id}/result")
+    assert status == 409
+    assert "there is no result yet" in json.loads(text)["detail"]
+    assert slow.cancel()
+    assert slow.wait(20)
+    assert (slow.state, slow.cancel()) == ("cancelled", False)
+    assert raw(served, "POST", f"computations/{slow.id}/cancel")[0] == 409
+    assert (
+        "was not finished: cancelled"
+        in json.loads(raw(served, "GET", f"computations/{slow.id}/result")[2])["detail"]
+    )
+
+
+def test_forms_that_a_result_has_not_are_406(served, service) -> None:
+    computation = service.submit(dask.delayed(object)())
+    assert computation.wait(20)
+    path = f"computations/{computation.id}/result"
+    status, _, text = raw(served, "GET", path, Accept="application/x-npy")
+    assert status == 406
+    assert wire.MEDIA_TYPE in json.loads(text)["detail"]
+    assert raw(served, "GET", f"{path}?format=json")[0] == 406
+    assert raw(served, "GET", f"{path}?format=yaml")[0] == 400
+    assert raw(served, "GET", f"{path}?fromat=json")[0] == 400
+
+
+def test_who_reads_slowly_is_no_burden(served, service) -> None:
+    computation = service.submit(da.zeros(32 << 20, dtype="u1", chunks=8 << 20))
+    assert computation.wait(20)
+    readers = [sent(served, f"GET /api/v1/computations/{computation.id}/result") for _ in range(8)]
+    try:
+        for reader in readers:
+            assert reader.recv(1) == b"H"
+        begun = time.monotonic()
+        service.state()
+        # Of the machine rather than of the service: what it must not do is wait for readers.
+        assert time.monotonic() - begun < 5
+        assert computation.result().nbytes == 32 << 20
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def test_a_pickle_that_ends_the_process_harms_nobody_else(served, service) -> None:
+    runner = served.runner().pid
+    id = str(uuid.uuid4())
+    status, _ = put(served, submission(Raising("__import__('os')._exit(3)")), id)
+    assert status == 201
+    other = service.submit(da.arange(4, chunks=2).sum())
+    assert other.result(timeout=60) == 6
+    computation = service.computation(id)
+    assert computation.wait(60)
+    with pytest.raises(Exception, match="ended with exit code 3, 3 times with this computation"):
+        computation.result()
+    assert computation.summary()["attempt"] == 3
+    assert served.runner().pid != runner
+    assert service.submit(da.arange(4, chunks=2).sum()).result(timeout=60) == 6
