@@ -1,0 +1,53 @@
+// Requests to `api/v1/`, relative to wherever the page is mounted.
+
+/** What the service said when it would not do as asked; `status` is 0 where no answer came at all. */
+export class Problem extends Error {
+  constructor(status, title, detail = "") {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+//: What an answer may take beyond the wait that was asked for.
+const GRACE_MS = 15000;
+
+/** Return the JSON at a path below `api/v1/`. Throws a `Problem`, or an `AbortError` if `signal` said so. */
+export async function ask(path, { signal, method = "GET", waitSeconds = 0 } = {}) {
+  const control = new AbortController();
+  const giveUp = () => control.abort();
+  const timer = setTimeout(giveUp, waitSeconds * 1000 + GRACE_MS);
+  signal?.addEventListener("abort", giveUp);
+  if (signal?.aborted) giveUp();
+  try {
+    return await answer(path, method, control.signal);
+  } catch (error) {
+    if (error instanceof Problem || signal?.aborted) throw error;
+    throw new Problem(0, "No answer", control.signal.aborted ? "The service did not answer in time." : "");
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", giveUp);
+  }
+}
+
+async function answer(path, method, signal) {
+  // A header that forms of other sites cannot set shows that this page asks.
+  const headers = { Accept: "application/json" };
+  if (method !== "GET") headers["X-Dask-Mars"] = "1";
+  const response = await fetch(`api/v1/${path}`, { method, headers, signal, cache: "no-store" });
+  const kind = response.headers.get("Content-Type") ?? "";
+  if (response.ok && response.status !== 204 && !kind.includes("json")) {
+    throw new Problem(401, "Not the service", "Something else answered, such as a page to log in at.");
+  }
+  const body = kind.includes("json") ? await response.json() : null;
+  if (!response.ok) {
+    throw new Problem(response.status, body?.title ?? `Status ${response.status}`, body?.detail);
+  }
+  return body;
+}
+
+/** Return the address of something about a computation. */
+export function about(id, what = "", parameters = {}) {
+  const query = new URLSearchParams(parameters).toString();
+  return `computations/${encodeURIComponent(id)}${what && `/${what}`}${query && `?${query}`}`;
+}

@@ -1,0 +1,114 @@
+// The page: what is near its limit above, computations on the left, and one of them, or the workers.
+
+import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { Computation } from "./computation.js";
+import { Computations } from "./computations.js";
+import { percent, plural, title } from "./format.js";
+import { follow } from "./live.js";
+import { Strip } from "./strip.js";
+import { Unauthorised } from "./unauthorised.js";
+import { Workers } from "./workers.js";
+
+//: How many states the little picture of memory remembers.
+const REMEMBERED = 180;
+
+/** Return what the address asks for: `#/c/<id>/<view>?key=…`, or `#/?state=…`. */
+function route() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [kind, id, view] = path.split("/").map(decodeURIComponent);
+  return { id: kind === "c" && id ? id : null, view: view || null, query: new URLSearchParams(query) };
+}
+
+function useRoute() {
+  const [current, setCurrent] = useState(route);
+  useEffect(() => {
+    const change = () => setCurrent(route());
+    addEventListener("hashchange", change);
+    return () => removeEventListener("hashchange", change);
+  }, []);
+  return current;
+}
+
+/** Follow the service; return its last state, the problem if there is one, and what memory has been. */
+function useService() {
+  const [service, setService] = useState({ state: null, problem: null, memory: [] });
+  const following = useRef(null);
+  useEffect(() => {
+    following.current = follow(
+      (state) =>
+        setService(({ memory }) => ({
+          state,
+          problem: null,
+          memory: [...memory.slice(1 - REMEMBERED), [Date.now() / 1000, state.memory]],
+        })),
+      (problem, pause) => setService((last) => ({ ...last, problem, again: Date.now() + pause })),
+    );
+    return () => following.current.stop();
+  }, []);
+  return { ...service, askNow: () => following.current?.now() };
+}
+
+function Connection({ problem, askNow }) {
+  if (!problem) return null;
+  return html`<div class="banner" role="alert">
+    <p>
+      <strong>${problem.status ? problem.title : "No connection"}</strong>
+      ${" "}${problem.status ? problem.message : "The service does not answer."} What is shown is what was last
+      known; this page keeps trying.
+    </p>
+    <button type="button" onClick=${askNow}>Try now</button>
+  </div>`;
+}
+
+function App() {
+  const { id, view, query } = useRoute();
+  const { state, problem, memory, askNow } = useService();
+  const [shown, setShown] = useState(null);
+  const main = useRef(null);
+  const first = useRef(true);
+
+  useEffect(() => {
+    // Whoever chose a computation goes on reading there; whoever opens the page begins at the top.
+    if (!first.current) main.current?.focus({ preventScroll: matchMedia("(min-width: 900px)").matches });
+    first.current = false;
+  }, [id]);
+
+  useEffect(() => {
+    const { chunks, state: now } = shown ?? {};
+    const progress = now === "running" ? `${percent(chunks.finished, chunks.total)} · ` : now ? `${now} · ` : "";
+    document.title = id && shown ? `${progress}${title(shown)}` : "dask_mars";
+  }, [id, shown]);
+
+  if (problem?.status === 401) return html`<${Unauthorised} problem=${problem} askNow=${askNow} />`;
+  const version = state?.revision ?? null;
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>
+      Skip to what is shown
+    </a>
+    <header class="top">
+      <a class="brand" href="#/"><img src="icon.svg" alt="" width="22" height="22" />dask_mars</a>
+      <${Strip} state=${state} memory=${memory} lost=${problem !== null} />
+    </header>
+    <${Connection} problem=${problem} askNow=${askNow} />
+    <div class=${id ? "panes one" : "panes"}>
+      <${Computations} version=${version} counts=${state?.counts} selected=${id} query=${query} can=${state?.can} />
+      <main id="main" tabindex="-1" ref=${main}>
+        ${id
+          ? html`<${Computation}
+              key=${id}
+              id=${id}
+              view=${view}
+              query=${query}
+              version=${version}
+              state=${state}
+              onShown=${setShown}
+              askNow=${askNow}
+            />`
+          : html`<${Workers} state=${state} />`}
+      </main>
+    </div>
+    <footer>${state && html`dask_mars ${state.version} · ${plural(state.workers.length, "worker")}`}</footer>
+  `;
+}
+
+render(html`<${App} />`, document.getElementById("page"));

@@ -1,0 +1,90 @@
+// The layers in a table: how far each is, and what it took.
+
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
+import { bytes, count, duration } from "./format.js";
+import { Bar, Nothing, Swatch } from "./parts.js";
+
+const COLUMNS = [
+  ["label", "Layer", ""],
+  ["finished", "Done", "n"],
+  ["running", "Running", "n"],
+  ["failed", "Failed", "n"],
+  ["seconds", "Time", "n"],
+  ["mean", "Mean", "n"],
+  ["bytes", "Bytes", "n"],
+];
+
+//: Beyond this many, only those that take most are listed.
+const LISTED = 500;
+
+/** A number, and below it a line as long as its share. */
+function Share({ words, part, whole }) {
+  return html`<td class="n share">${words}<i style=${{ width: `${whole ? (100 * part) / whole : 0}%` }} aria-hidden="true" /></td>`;
+}
+
+export function Layers({ computation, colours }) {
+  const [order, setOrder] = useState({ by: null, down: true });
+  const layers = computation.layers.map((layer) => ({
+    ...layer,
+    mean: layer.finished ? layer.seconds / layer.finished : 0,
+  }));
+  if (!layers.length) {
+    return html`<${Nothing}>
+      <p>${computation.state === "queued" || computation.state === "preparing"
+        ? "The layers are known once the graph has been prepared."
+        : "It has no layers."}</p>
+    </${Nothing}>`;
+  }
+  const sum = (name) => layers.reduce((total, layer) => total + layer[name], 0);
+  const most = (name) => Math.max(...layers.map((layer) => layer[name]));
+  if (order.by) {
+    const sign = order.down ? -1 : 1;
+    layers.sort((a, b) => sign * (order.by === "label" ? -a.label.localeCompare(b.label) : a[order.by] - b[order.by]));
+  }
+  const sort = (by) => setOrder((last) => ({ by, down: last.by === by ? !last.down : true }));
+  const [seconds, size] = [most("seconds"), most("bytes")];
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Layers">
+    <table class="layers">
+      <thead>
+        <tr>
+          ${COLUMNS.map(
+            ([name, words, kind]) => html`<th
+              scope="col"
+              class=${kind}
+              aria-sort=${order.by === name ? (order.down ? "descending" : "ascending") : undefined}
+            >
+              <button type="button" class="sort" onClick=${() => sort(name)}>${words}</button>
+            </th>`,
+          )}
+        </tr>
+      </thead>
+      <tbody>
+        ${layers.slice(0, LISTED).map(
+          (layer) => html`<tr key=${layer.name}>
+            <th scope="row">
+              <span class="label"><${Swatch} name=${colours.get(layer.label)} /><span title=${layer.name}>${layer.label}</span></span>
+              <${Bar} chunks=${layer} label=${layer.label} />
+            </th>
+            <td class="n">${count(layer.finished)}<span class="faint"> / ${count(layer.total)}</span></td>
+            <td class=${layer.running ? "n key-running" : "n zero"}>${count(layer.running)}</td>
+            <td class=${layer.failed ? "n key-failed" : "n zero"}>${count(layer.failed)}</td>
+            <${Share} words=${layer.seconds ? duration(layer.seconds) : "–"} part=${layer.seconds} whole=${seconds} />
+            <td class="n">${layer.mean ? duration(layer.mean) : "–"}</td>
+            <${Share} words=${layer.bytes ? bytes(layer.bytes) : "–"} part=${layer.bytes} whole=${size} />
+          </tr>`,
+        )}
+      </tbody>
+      <tfoot>
+        <tr>
+          <th scope="row">${count(layers.length)} layers${layers.length > LISTED ? `, ${LISTED} of them shown` : ""}</th>
+          <td class="n">${count(sum("finished"))}<span class="faint"> / ${count(sum("total"))}</span></td>
+          <td class="n">${count(sum("running"))}</td>
+          <td class="n">${count(sum("failed"))}</td>
+          <td class="n">${duration(sum("seconds"))}</td>
+          <td class="n"></td>
+          <td class="n">${bytes(sum("bytes"))}</td>
+        </tr>
+      </tfoot>
+    </table>
+  </div>`;
+}

@@ -1,0 +1,30 @@
+// What is seen without a token, or with one that holds no longer.
+
+import { html } from "./vendor/htm-preact-3.1.1.js";
+
+export function Unauthorised({ problem, askNow }) {
+  const open = (event) => {
+    event.preventDefault();
+    // The service takes the token from the address, puts it into a cookie and leads back here.
+    location.assign(`./?${new URLSearchParams({ token: event.target.elements.token.value.trim() })}`);
+  };
+  return html`<main class="alone" id="main">
+    <img src="icon.svg" alt="" width="48" height="48" />
+    <h1>This service wants its token</h1>
+    <p>
+      It printed an address with <code>?token=</code> when it started, and keeps the token in its connection file.
+      A token that worked before holds no longer once the service was started anew.
+    </p>
+    <form onSubmit=${open} autocomplete="off">
+      <label for="token">Token</label>
+      <div class="field">
+        <input id="token" name="token" type="password" required spellcheck="false" autocomplete="off" />
+        <button class="primary">Open</button>
+      </div>
+    </form>
+    <p class="faint">
+      ${problem.message} ${" "}
+      <button type="button" class="link" onClick=${askNow}>Try again without</button>
+    </p>
+  </main>`;
+}

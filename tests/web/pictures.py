@@ -1,0 +1,51 @@
+"""Takes the pictures of the page in the docs: ``python -m tests.web.pictures [directory]``."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import tempfile
+from pathlib import Path
+
+from selenium.webdriver.support.ui import WebDriverWait
+
+from .browser import ROOT, browsing, look, serving
+from .scenes import identifier
+
+ONE = identifier(1)
+#: File, scene, address behind ``#``, what has to be there, width, height, whether dark.
+PICTURES = (
+    ("computations", "busy", "/", "main td", 1280, 760, False),
+    ("layers", "busy", f"/c/{ONE}/layers", ".layers", 1280, 760, False),
+    ("layers-dark", "busy", f"/c/{ONE}/layers", ".layers", 1280, 760, True),
+    ("waiting", "busy", f"/c/{ONE}/waiting", ".rows", 1280, 760, False),
+    ("timeline", "busy", f"/c/{ONE}/timeline", ".u-over", 1280, 1000, False),
+    ("timeline-dark", "busy", f"/c/{ONE}/timeline", ".u-over", 1280, 1000, True),
+    ("graph", "busy", f"/c/{ONE}/graph?layer=mean_chunk-2f1c04", ".blocks canvas", 1280, 1240, False),
+    ("log", "failed", f"/c/{ONE}/log", ".traceback", 1280, 860, False),
+    ("result", "finished", f"/c/{ONE}/result", ".code", 1280, 760, False),
+    ("empty", "empty", "/", ".computations pre", 1280, 560, False),
+    ("narrow", "busy", f"/c/{ONE}/layers", ".layers", 400, 800, False),
+    ("narrow-timeline-dark", "busy", f"/c/{ONE}/timeline", ".u-over", 400, 1000, True),
+)
+
+
+def main(directory: Path) -> None:
+    """Take all of them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as files, serving() as server, browsing(Path(files)) as driver:
+        for name, scene, address, wanted, width, height, dark in PICTURES:
+            driver.get("about:blank")
+            look(driver, width, height, dark)
+            driver.get(f"{server.url}/{scene}/#{address}")
+            WebDriverWait(driver, 10).until(lambda d, wanted=wanted: d.find_elements("css selector", wanted))
+            # What is drawn is drawn in the frame after.
+            driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+            picture = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
+            (directory / f"page-{name}.png").write_bytes(base64.b64decode(picture))
+            for line in driver.get_log("browser"):
+                print(name, line["level"], line["message"], file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")
