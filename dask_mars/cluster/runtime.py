@@ -8,9 +8,9 @@ from distributed import Client
 
 from dask_mars.client.records import RUNNING, Records
 from dask_mars.client.summaries import profiles_of, summary
+from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import STORE_LIMIT, STORED
-from dask_mars.cluster.planning import workers_of
 from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.engine.profile import LayerProfile
 
@@ -41,9 +41,9 @@ class ClusterRuntime:
         Returns
         -------
         dict
-            ``workers``: of each agent its ``address``, ``name``, the ``threads`` that compute subtasks, how many it
-            has in hand as ``in_hand``, and ``memory_bytes``. ``store``: ``stored_bytes`` and ``limit_bytes`` of all
-            together.
+            ``workers``: of each agent its ``address``, ``name``, the ``threads`` that compute subtasks, how many
+            subtasks it has in hand as ``in_hand``, and ``memory_bytes``. ``store``: ``stored_bytes`` and
+            ``limit_bytes`` of all together.
         """
         workers = []
         stored_bytes = limit_bytes = 0

@@ -104,7 +104,7 @@ class ClusterSource:
                 f"{where} computes it: {counts.finished} of {counts.total} chunks are computed, "
                 f"{counts.running} are in the hands of agents"
             )
-        chunk = self._graph.ids.get(key)  # type: ignore[call-overload]
+        chunk = self._graph.ids.get(key)
         if chunk is None:
             raise KeyError(key)
         if self._durations_s[chunk] >= 0 or self._graph.operand_of[chunk] < 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dask.utils import format_bytes, key_split
 
 from dask_mars.client.layer_index import LayerIndex
-from dask_mars.client.records import Record
+from dask_mars.client.records import CANCELLED, Record
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -150,6 +150,8 @@ class Recorder(Listener):
 
     def timeline(self, record: Record) -> Json:
         """Return when which worker computed chunks of which layer."""
+        # What has failed is cancelled too, but nobody wants to be told.
+        unsaid = None if record.state == CANCELLED else "cancel"
         start = record.started_s or record.created_s
         end = record.ended_s or time.time()
         rows: list[Row] = []
@@ -171,7 +173,7 @@ class Recorder(Listener):
             "events": [
                 [round(at - start, 6), kind, text]
                 for at, graph, kind, text in list(self._events)
-                if start <= at <= end and (graph is None or graph == record.graph)
+                if kind != unsaid and start <= at <= end and (graph is None or graph == record.graph)
             ],
         }
 

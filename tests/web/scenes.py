@@ -16,14 +16,14 @@ LABELS = ("from_zarr", "clip", "mean_chunk", "mean_combine", "subtract", "square
 SIZES = (256, 256, 256, 64, 256, 256, 256, 1)
 EDGES = ((0, 1), (1, 2), (2, 3), (1, 4), (3, 4), (4, 5), (5, 6), (6, 7))
 WORKERS = 8
-TRACEBACK = '''Traceback (most recent call last):
+TRACEBACK = """Traceback (most recent call last):
   File "/home/ada/climate/anomalies.py", line 41, in clip
     return np.clip(block, *limits[place])
                            ~~~~~~^^^^^^^
 KeyError: (3, 11)
 
 the chunk was ('clip-9f1c04', 3, 11), attempt 1, on worker 5
-'''
+"""
 
 
 def identifier(number: int) -> str:
@@ -61,7 +61,7 @@ class Scene:
         first = {"busy": "running", "failed": "failed", "finished": "finished", "large": "running"}[self.name]
         found.append(self._summary(1, first, "climatology", 0))
         if self.name == "busy":
-            found.append(self._summary(2, "preparing", "wind speed, 1979–2024", 4))
+            found.append(self._summary(2, "preparing", "wind speed, 1979 to 2024", 4))
             found.append(self._summary(3, "queued", "regrid to 0.25°", 2))
         past = 9_990 if self.name == "large" else 9
         states = ("finished", "finished", "failed", "finished", "cancelled", "finished")
@@ -129,7 +129,8 @@ class Scene:
                     "running": running,
                     "failed": failed,
                     "seconds": finished * (0.31, 0.06, 0.12, 0.02, 0.11, 0.08, 0.05, 1.2)[number],
-                    "bytes": finished * (8.2 * MIB, 8.2 * MIB, 0.4 * MIB, 0.4 * MIB, 8.2 * MIB, 8.2 * MIB, 1024, 0)[number],
+                    "bytes": finished
+                    * (8.2 * MIB, 8.2 * MIB, 0.4 * MIB, 0.4 * MIB, 8.2 * MIB, 8.2 * MIB, 1024, 0)[number],
                 }
             )
         return found
@@ -150,8 +151,12 @@ class Scene:
             {
                 "worker": worker,
                 "pid": 41_200 + worker,
-                "running": f"('{label}-9f1c04', {worker % 4}, {(worker * 5) % 16})" if busy and worker != 6 else None,
-                "step": ("compute", "compute", "read operands", "seal")[worker % 4] if busy and worker != 6 else None,
+                "running": f"('{label}-9f1c04', {worker % 4}, {(worker * 5) % 16})"
+                if busy and worker != 6
+                else None,
+                "step": ("compute", "compute", "read operands", "seal")[worker % 4]
+                if busy and worker != 6
+                else None,
                 "in_hand": 2 + worker % 3 if busy and worker != 6 else 0,
             }
             for worker, label in enumerate(chunks)
@@ -238,7 +243,14 @@ class Scene:
         summary = self._summaries[id]
         start = summary["started"]
         if start is None:
-            return {"start": summary["created"], "workers": [], "layers": [], "tasks": [], "memory": [], "events": []}
+            return {
+                "start": summary["created"],
+                "workers": [],
+                "layers": [],
+                "tasks": [],
+                "memory": [],
+                "events": [],
+            }
         random = np.random.default_rng(3)
         end = 73.0 if summary["state"] == "running" else 41.0
         tasks: list[list[Any]] = []
@@ -251,7 +263,9 @@ class Scene:
                 reach = at / end * 7.5
                 layer = int(np.clip(random.normal(reach * 0.75, 1.1), 0, 6))
                 taken = random.gamma(3, (0.12, 0.03, 0.06, 0.02, 0.06, 0.05, 0.04)[layer] * 2)
-                tasks.append([worker, round(at, 4), round(min(at + taken, end), 4), layer, 1 + int(layer == 3) * 6])
+                tasks.append(
+                    [worker, round(at, 4), round(min(at + taken, end), 4), layer, 1 + int(layer == 3) * 6]
+                )
                 at += taken + random.exponential(0.03 if not 55 < at < 58 else 0.5)
         memory = []
         for at in np.arange(0, end, 0.25):
@@ -260,7 +274,9 @@ class Scene:
             on_disk = max(0.0, (at - 48) / 12) * GIB
             memory.append([start + float(at), int(in_use), int(store), int(on_disk)])
         events = [
-            [start + at, "spill", "128 MiB of 16 chunks written to disk"] for at in (49, 51.5, 54, 60, 66) if at < end
+            [start + at, "spill", "128 MiB of 16 chunks written to disk"]
+            for at in (49, 51.5, 54, 60, 66)
+            if at < end
         ]
         events.append([start + 30.2, "death", "worker 3 was killed by signal 9"])
         events.append([start + 34.2, "retry", "('subtract-4f1c04', 2, 7) is tried again, attempt 2"])

@@ -81,9 +81,10 @@ def test_it_ends_with_its_runtime():
     assert "closed" in repr(server)
     with pytest.raises(EngineStopped):
         runtime.serve()
-    with pytest.raises(EngineStopped), Runtime(1) as runtime:
+    with Runtime(1) as runtime:
         runtime.close()
-        runtime.serve()
+        with pytest.raises(EngineStopped):
+            runtime.serve()
 
 
 def test_a_runtime_that_has_not_begun_is_shown():
