@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -77,6 +78,24 @@ def test_arrays_without_xarray_know_it_when_it_comes(scripts: Any) -> None:
     pytest.importorskip("xarray")
     lines = printed(scripts, WITHOUT_XARRAY)
     assert lines == ["['dask.array']", "((2, 2),)", "xarray ((2, 2),) ((2, 2),)", "True"]
+
+
+WITHOUT_NUMBAGG = """
+from dask_mars.worker.preload import load_dask_array
+
+load_dask_array()
+import numpy as np, dask.array as da
+
+print("numba" in sys.modules, "numbagg" in sys.modules, da.reductions.HAS_NUMBAGG)
+print(da.nanmedian(da.from_array(np.array([1.0, np.nan, 3.0]), chunks=3), axis=0).compute(scheduler="sync"))
+print("numbagg" in sys.modules)
+"""
+
+
+def test_arrays_without_numbagg_call_it_when_it_is_wanted(scripts: Any) -> None:
+    numbagg = pytest.importorskip("numbagg")
+    assert importlib.import_module("dask.array.reductions").numbagg is numbagg
+    assert printed(scripts, WITHOUT_NUMBAGG) == ["False False True", "2.0", "True"]
 
 
 def test_xarray_that_is_there_stays(scripts: Any) -> None:

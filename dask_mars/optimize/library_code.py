@@ -15,7 +15,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
-from dask.utils import methodcaller
+from dask.utils import Dispatch, methodcaller
 
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
@@ -90,6 +90,9 @@ class _Look:
             return all(self.is_plain(item, depth - 1) for item in function.__reduce__()[1])
         if kind is Constant:
             return self.is_plain(function.value, depth - 1)
+        if kind is Dispatch:
+            # What it calls goes by the classes of data, which come from libraries too.
+            return True
         if kind.__name__ == "Compose" and _is_library(kind.__module__):
             return all(self.is_known(inner, depth - 1) for inner in (function.first, *function.funcs))
         try:

@@ -48,6 +48,7 @@ LIBRARY = {
     "an item": lambda: dask.delayed(operator.itemgetter(1))([1, 2]),
     "a builtin": lambda: dask.delayed(sum)([1, 2]),
     "an operator": lambda: dask.delayed(operator.add)(1, 2),
+    "a function that goes by classes": lambda: da.percentile(ones.ravel(), [5, 95]),
 }
 USERS = {
     "a function": lambda: ones.map_blocks(own),
