@@ -104,9 +104,9 @@ Answer = TypeVar("Answer")
 #: Start failures in a row, over all workers, after which the engine gives up.
 _START_ATTEMPTS = 3
 #: How often limits follow what the processes really use, and from which share of the limit on free memory is given
-#: back to the system.
+#: back to the system. Before that the next chunks take it: fresh pages cost more than computing on them.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
-_PRESSURE = 0.8
+_PRESSURE = 0.875
 #: Of its limits: what the store may hold at least, however much the processes use for themselves.
 _LEAST_STORE = 0.25
 _LEAST_STORE_BYTES = 1 << 25

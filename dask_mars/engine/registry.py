@@ -101,8 +101,6 @@ class Registry:
         self.in_use_bytes = self.peak_bytes = 0
         #: Whether the pages of blocks are to go back to the system as soon as nobody needs them.
         self.is_short = False
-        #: Whether that is so of what is released now, because it was written to disk for want of memory.
-        self.is_spilling = False
         self.spill_writer = SpillWriter(store, spill_directory)
         self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
@@ -266,7 +264,7 @@ class Registry:
 
     def _release_block(self, arena: int, offset: int, size_bytes: int) -> None:
         """Give a block that nobody refers to any more back to its allocator."""
-        if arena != self.store.own and (self.is_short or self.is_spilling or arena not in self.workers):
+        if arena != self.store.own and (self.is_short or arena not in self.workers):
             # Its worker may be busy for long, or wait for this very memory, or have ended for want of work.
             self.store.arenas[arena].give_back(offset, size_bytes)
         if arena == self.store.own:
