@@ -209,8 +209,10 @@ class Runtime:
 
         Raises
         ------
-        ValueError
-            `id` is no UUID, or there is a computation that has it.
+        EngineStopped
+            The runtime is closed.
+        TypeError, ValueError
+            `id` is no UUID, or there is a computation that has it; or another argument makes no sense.
 
         Examples
         --------
@@ -221,6 +223,7 @@ class Runtime:
         ...     int(computation.result())
         45
         """
+        self._refuse_if_closed()
         # Most programs wait for what they compute.
         from dask_mars.client import handles
 
@@ -245,10 +248,20 @@ class Runtime:
         -------
         Computation
             Its result is what `get` returns.
+
+        Raises
+        ------
+        EngineStopped, TypeError, ValueError
+            As for `submit`.
         """
+        self._refuse_if_closed()
         from dask_mars.client import handles
 
         return handles.submit_graph(self._backend(), dsk, keys, name, id, _with_callbacks(options))
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise EngineStopped
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
         """Compute collections and keep their chunks in the store: what `dask.persist` calls.
@@ -340,7 +353,7 @@ class Runtime:
 
         return [summary(record) for record in self.records]
 
-    def cancel(self, computation: int | str) -> bool:
+    def cancel(self, computation: int | str | Computation) -> bool:
         """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
 
         What is queued is dropped at once. In a running task `errors.ExecutionInterrupted` is raised, which is a
@@ -353,8 +366,8 @@ class Runtime:
 
         Parameters
         ----------
-        computation : int or str
-            Its number, as `state` gives it, or its id, as `computations` and `Computation` do.
+        computation : int, str or Computation
+            Its number, as `state` gives it, its id, as `computations` and `Computation` do, or its handle.
 
         Returns
         -------
@@ -364,14 +377,21 @@ class Runtime:
         Raises
         ------
         TypeError
-            It is neither a number nor text.
+            It is none of these.
         """
-        if isinstance(computation, str):
+        # A handle knows its id.
+        told: Any = getattr(computation, "id", computation)
+        if isinstance(told, str):
             try:
-                return self.records.find(computation).cancel()
+                return self.records.find(told).cancel()
             except KeyError:
                 return False
-        graph = operator.index(computation)
+        try:
+            graph = operator.index(told)
+        except TypeError:
+            raise TypeError(
+                f"a computation is told by its id, its number or its handle, not by {told!r}"
+            ) from None
         engine = self.running_engine()
         return engine is not None and engine.cancel_graph(graph)
 
@@ -717,8 +737,8 @@ def submit(
 
     Raises
     ------
-    ValueError
-        `id` is no UUID, or there is a computation that has it.
+    TypeError, ValueError
+        `id` is no UUID, or there is a computation that has it; or another argument makes no sense.
 
     Examples
     --------
