@@ -414,9 +414,10 @@ class Runtime:
         if key is not None:
             refuse_unhashable(key)
         engine = self.running_engine()
-        if engine is None:
-            return "no workers are running"
-        return engine.explain(key)
+        # Most programs never ask.
+        from dask_mars.client.showing import Explanation
+
+        return Explanation("no workers are running" if engine is None else engine.explain(key))
 
     def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
         """Show in browsers what this runtime does, and let them cancel; nothing can be submitted there.
@@ -480,8 +481,27 @@ class Runtime:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "running" if self._engine else "not started"
-        return f"<Runtime {state} num_workers={self.settings.num_workers}>"
+        return f"<Runtime {self._state_in_words()} num_workers={self.settings.num_workers}>"
+
+    def _state_in_words(self) -> str:
+        return "closed" if self._closed else "running" if self.running_engine() else "not started"
+
+    def _repr_html_(self) -> str:
+        from dask_mars.client import units
+        from dask_mars.client.showing import runtime_as_html
+
+        try:
+            memory = self.memory()
+        except EngineStopped:
+            memory = None
+        facts = [units.plural(self.settings.num_workers, "worker")]
+        if memory is None or not memory.in_use_bytes:
+            facts.append(f"memory limit {units.size(self.settings.memory_limit)}")
+        else:
+            used = f"{units.size(memory.in_use_bytes)} of {units.size(memory.limit_bytes)} of memory in use"
+            stored = f"{units.size(memory.store_bytes)}, {units.size(memory.on_disk_bytes)} on disk"
+            facts.append(f"{used}; the store has {stored}")
+        return runtime_as_html(f"dask_mars.Runtime, {self._state_in_words()}", facts, self.records)
 
 
 def _new_engine(settings: config.Settings) -> Engine:

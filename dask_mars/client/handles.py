@@ -18,7 +18,7 @@ from dask_mars.backend import Backend, InlineBackend, Options
 from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
 from dask_mars.client.records import RUNNING, ChunkCounts, LayerCounts, Record, Records, ValueDescription
-from dask_mars.client.showing import as_html, as_text
+from dask_mars.client.showing import Explanation, as_html, as_text
 from dask_mars.client.summaries import profiles_of
 from dask_mars.engine.profile import LayerProfile
 from dask_mars.errors import EngineStopped, refuse_unhashable
@@ -233,10 +233,10 @@ class Computation:
             It cannot be a key: a list of keys, say.
         """
         if key is None:
-            return self._record.explain()
+            return Explanation(self._record.explain())
         refuse_unhashable(key)
         try:
-            return self._record.explain(key)
+            return Explanation(self._record.explain(key))
         except KeyError:
             why = (
                 "has no such key: chunks of a chain have that of its last" if self.state == RUNNING else self.state
