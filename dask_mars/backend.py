@@ -37,8 +37,34 @@ class Options(NamedTuple):
 
     @classmethod
     def known(cls, options: Mapping[str, Any]) -> Options:
-        """Take the options that are ours; as Dask's own schedulers do, pass over those of others."""
-        return cls(**{name: options[name] for name in cls._fields if name in options})
+        """Take the options that are ours; as Dask's own schedulers do, pass over those of others.
+
+        Raises
+        ------
+        TypeError, ValueError
+            One of ours makes no sense.
+        """
+        found = cls(**{name: options[name] for name in cls._fields if name in options})
+        for name in ("num_workers", "retries"):
+            _refuse_all_but_counts(name, getattr(found, name))
+        if found.cache is not None and not isinstance(found.cache, Mapping):
+            raise TypeError(f"'cache' is a mapping of keys to values, and not {found.cache!r}")
+        if found.callbacks is not None and not isinstance(found.callbacks, Iterable):
+            raise TypeError(
+                f"'callbacks' are tuples of functions, or instances of Callback, and not {found.callbacks!r}"
+            )
+        return found
+
+
+def _refuse_all_but_counts(name: str, value: Any) -> None:
+    if value is None:
+        return
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name!r} is a number, and not {value!r}") from None
+    if count < 0:
+        raise ValueError(f"{name!r} is at least 0, and not {value!r}")
 
 
 class Backend(Protocol):

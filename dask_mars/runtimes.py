@@ -209,8 +209,10 @@ class Runtime:
 
         Raises
         ------
-        ValueError
-            `id` is no UUID, or there is a computation that has it.
+        EngineStopped
+            The runtime is closed.
+        TypeError, ValueError
+            `id` is no UUID, or there is a computation that has it; or another argument makes no sense.
 
         Examples
         --------
@@ -221,6 +223,7 @@ class Runtime:
         ...     int(computation.result())
         45
         """
+        self._refuse_if_closed()
         # Most programs wait for what they compute.
         from dask_mars.client import handles
 
@@ -245,10 +248,20 @@ class Runtime:
         -------
         Computation
             Its result is what `get` returns.
+
+        Raises
+        ------
+        EngineStopped, TypeError, ValueError
+            As for `submit`.
         """
+        self._refuse_if_closed()
         from dask_mars.client import handles
 
         return handles.submit_graph(self._backend(), dsk, keys, name, id, _with_callbacks(options))
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise EngineStopped
 
     def persist(self, collections: Iterable[Any], optimize_graph: bool = True, **options: Any) -> tuple[Any, ...]:
         """Compute collections and keep their chunks in the store: what `dask.persist` calls.
@@ -340,7 +353,7 @@ class Runtime:
 
         return [summary(record) for record in self.records]
 
-    def cancel(self, computation: int | str) -> bool:
+    def cancel(self, computation: int | str | Computation) -> bool:
         """Cancel a computation, from any thread. The call that has started it raises `errors.Cancelled`.
 
         What is queued is dropped at once. In a running task `errors.ExecutionInterrupted` is raised, which is a
@@ -353,8 +366,8 @@ class Runtime:
 
         Parameters
         ----------
-        computation : int or str
-            Its number, as `state` gives it, or its id, as `computations` and `Computation` do.
+        computation : int, str or Computation
+            Its number, as `state` gives it, its id, as `computations` and `Computation` do, or its handle.
 
         Returns
         -------
@@ -364,14 +377,21 @@ class Runtime:
         Raises
         ------
         TypeError
-            It is neither a number nor text.
+            It is none of these.
         """
-        if isinstance(computation, str):
+        # A handle knows its id.
+        told: Any = getattr(computation, "id", computation)
+        if isinstance(told, str):
             try:
-                return self.records.find(computation).cancel()
+                return self.records.find(told).cancel()
             except KeyError:
                 return False
-        graph = operator.index(computation)
+        try:
+            graph = operator.index(told)
+        except TypeError:
+            raise TypeError(
+                f"a computation is told by its id, its number or its handle, not by {told!r}"
+            ) from None
         engine = self.running_engine()
         return engine is not None and engine.cancel_graph(graph)
 
@@ -394,9 +414,10 @@ class Runtime:
         if key is not None:
             refuse_unhashable(key)
         engine = self.running_engine()
-        if engine is None:
-            return "no workers are running"
-        return engine.explain(key)
+        # Most programs never ask.
+        from dask_mars.client.showing import Explanation
+
+        return Explanation("no workers are running" if engine is None else engine.explain(key))
 
     def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
         """Show in browsers what this runtime does, and let them cancel; nothing can be submitted there.
@@ -460,8 +481,27 @@ class Runtime:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "running" if self._engine else "not started"
-        return f"<Runtime {state} num_workers={self.settings.num_workers}>"
+        return f"<Runtime {self._state_in_words()} num_workers={self.settings.num_workers}>"
+
+    def _state_in_words(self) -> str:
+        return "closed" if self._closed else "running" if self.running_engine() else "not started"
+
+    def _repr_html_(self) -> str:
+        from dask_mars.client import units
+        from dask_mars.client.showing import runtime_as_html
+
+        try:
+            memory = self.memory()
+        except EngineStopped:
+            memory = None
+        facts = [units.plural(self.settings.num_workers, "worker")]
+        if memory is None or not memory.in_use_bytes:
+            facts.append(f"memory limit {units.size(self.settings.memory_limit)}")
+        else:
+            used = f"{units.size(memory.in_use_bytes)} of {units.size(memory.limit_bytes)} of memory in use"
+            stored = f"{units.size(memory.store_bytes)}, {units.size(memory.on_disk_bytes)} on disk"
+            facts.append(f"{used}; the store has {stored}")
+        return runtime_as_html(f"dask_mars.Runtime, {self._state_in_words()}", facts, self.records)
 
 
 def _new_engine(settings: config.Settings) -> Engine:
@@ -717,8 +757,8 @@ def submit(
 
     Raises
     ------
-    ValueError
-        `id` is no UUID, or there is a computation that has it.
+    TypeError, ValueError
+        `id` is no UUID, or there is a computation that has it; or another argument makes no sense.
 
     Examples
     --------

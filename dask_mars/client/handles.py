@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, NoReturn, Self
 
 import dask
+from dask.utils import parse_timedelta
 
 from dask_mars.backend import Backend, InlineBackend, Options
 from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
-from dask_mars.client.records import ChunkCounts, LayerCounts, Record, Records, ValueDescription
-from dask_mars.client.showing import as_html, as_text
+from dask_mars.client.records import RUNNING, ChunkCounts, LayerCounts, Record, Records, ValueDescription
+from dask_mars.client.showing import Explanation, as_html, as_text
 from dask_mars.client.summaries import profiles_of
 from dask_mars.engine.profile import LayerProfile
-from dask_mars.errors import EngineStopped
+from dask_mars.errors import EngineStopped, refuse_unhashable
 
 #: How often a waiting thread wakes, so that Ctrl-C is seen wherever the system's waits are deaf to it.
 _AWAKE_S = 2.0
+#: The longest name: it stands in lists.
+_NAME_CHARACTERS = 200
+_IS_NO_VALUE = (
+    "a Computation is no value, and stays in the process that has submitted it: take what its result() returns, "
+    "as in dask.delayed(f)(computation.result())"
+)
+
+Timeout = float | str | timedelta | None
 
 
 class Outcome:
@@ -42,12 +53,19 @@ class Outcome:
         self.value: Any = None
         self.error: BaseException | None = None
 
+    def set(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Say what has come of it; whoever says so first is right."""
+        if not self.done.is_set():
+            self.value, self.error = value, error
+            self.done.set()
+
 
 class Computation:
     """A computation that goes on in the background; `dask_mars.submit` makes it.
 
     It goes on when nobody holds it, and its result is kept as long as somebody does. It ends with the interpreter,
-    and when its runtime is closed.
+    and when its runtime is closed. It belongs to the process that has submitted it, and is no Dask collection:
+    pass its `result` on, or its `id`.
 
     Attributes
     ----------
@@ -107,21 +125,26 @@ class Computation:
         """Say whether it is over, and `result` returns or raises at once."""
         return self._outcome.done.is_set()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: Timeout = None) -> bool:
         """Wait until it is over.
 
         Parameters
         ----------
-        timeout : float, optional
-            For how many seconds at most. Default: as long as it takes.
+        timeout : float, str or timedelta, optional
+            For how many seconds at most, or for how long, as in ``"5 minutes"``. Default: as long as it takes.
 
         Returns
         -------
         bool
             Whether it is over.
+
+        Raises
+        ------
+        ValueError
+            The time is none.
         """
         done = self._outcome.done
-        end_s = None if timeout is None else time.monotonic() + timeout
+        end_s = None if timeout is None else time.monotonic() + _seconds(timeout)
         while not done.is_set():
             left_s = _AWAKE_S if end_s is None else min(end_s - time.monotonic(), _AWAKE_S)
             if left_s <= 0:
@@ -129,15 +152,15 @@ class Computation:
             done.wait(left_s)
         return True
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: Timeout = None) -> Any:
         """Wait for the result, and return it.
 
         Ctrl-C ends the waiting and not the computation.
 
         Parameters
         ----------
-        timeout : float, optional
-            For how many seconds to wait at most. Default: as long as it takes.
+        timeout : float, str or timedelta, optional
+            How long to wait at most, as `wait` takes it. Default: as long as it takes.
 
         Returns
         -------
@@ -156,18 +179,18 @@ class Computation:
             Whatever a task has raised.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"the computation is {self.state} after {timeout} s of waiting")
+            raise self._too_early(timeout)
         if self._outcome.error is not None:
             raise self._outcome.error
         return self._outcome.value
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: Timeout = None) -> BaseException | None:
         """Wait until it is over, and return what `result` would raise; None if there is a result.
 
         Parameters
         ----------
-        timeout : float, optional
-            For how many seconds to wait at most. Default: as long as it takes.
+        timeout : float, str or timedelta, optional
+            How long to wait at most, as `wait` takes it. Default: as long as it takes.
 
         Raises
         ------
@@ -175,13 +198,17 @@ class Computation:
             It is not over yet.
         """
         if not self.wait(timeout):
-            raise TimeoutError(f"the computation is {self.state} after {timeout} s of waiting")
+            raise self._too_early(timeout)
         return self._outcome.error
+
+    def _too_early(self, timeout: Timeout) -> TimeoutError:
+        waited = f"{timeout} s" if isinstance(timeout, (int, float)) else str(timeout)
+        return TimeoutError(f"the computation is {self.state} after {waited} of waiting; it goes on")
 
     def cancel(self) -> bool:
         """Cancel it: `result` raises `errors.Cancelled`. What runs is ended as `Runtime.cancel` says.
 
-        While its graph is being prepared it ends at the next step of that.
+        While its graph is being prepared it is over at once, and its thread ends at the next step of that.
 
         Returns
         -------
@@ -202,8 +229,19 @@ class Computation:
         ------
         KeyError
             It has no such key, or no chunks are being computed.
+        TypeError
+            It cannot be a key: a list of keys, say.
         """
-        return self._record.explain(key)
+        if key is None:
+            return Explanation(self._record.explain())
+        refuse_unhashable(key)
+        try:
+            return Explanation(self._record.explain(key))
+        except KeyError:
+            why = (
+                "has no such key: chunks of a chain have that of its last" if self.state == RUNNING else self.state
+            )
+            raise KeyError(f"nothing is to be said of {key!r}: the computation {why}") from None
 
     def profile(self) -> dict[str, LayerProfile]:
         """Return what each layer has taken so far, or did take.
@@ -215,6 +253,20 @@ class Computation:
             has them.
         """
         return profiles_of(self._record.layers())
+
+    def __copy__(self) -> Self:
+        # All of them are of the same computation.
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_IS_NO_VALUE)
+
+    def __dask_graph__(self) -> NoReturn:
+        # A task would get the handle, which is nothing to compute with.
+        raise TypeError(_IS_NO_VALUE)
 
     def __repr__(self) -> str:
         return as_text(self._record)
@@ -231,8 +283,8 @@ def _after_fork() -> None:
     for computation in list(_computations):
         if not computation._outcome.done.is_set():
             outcome = computation._outcome = Outcome()
-            outcome.error = error = EngineStopped()
-            outcome.done.set()
+            error = EngineStopped()
+            outcome.set(error=error)
             computation._record.abandon(error)
 
 
@@ -262,8 +314,19 @@ def submit(
         As Dask's schedulers take them.
     optimize_graph, traverse
         As `dask.compute` takes them.
+
+    Raises
+    ------
+    TypeError
+        The first of them is a function.
     """
     chosen = Options.known(options)
+    if collections and callable(collections[0]) and not dask.is_dask_collection(collections[0]):
+        # As a Client of distributed takes it: Dask would return both as they are.
+        raise TypeError(
+            f"submit takes what dask.compute takes, and no function like {collections[0]!r}: submit "
+            f"dask.delayed(function)(...) instead"
+        )
 
     # A function: what has `persist`, or belongs to what has it, Dask takes for something else.
     def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
@@ -286,6 +349,10 @@ def submit_graph(
 
 def _start(backend: Backend, name: str | None, id: str | None, compute: Callable[[], Any]) -> Computation:
     """Call a function in the background, and return the handle of what it computes."""
+    if not isinstance(name, str | None):
+        raise TypeError(f"the name of a computation is text, and not {name!r}")
+    if name is not None and len(name) > _NAME_CHARACTERS:
+        raise ValueError(f"the name of a computation has at most {_NAME_CHARACTERS} characters, not {len(name)}")
     outcome = Outcome()
     if isinstance(backend, GraphBackend) and backend.records is not None:
         record = backend.record = backend.records.new(name or "", id, is_submitted=True)
@@ -299,25 +366,21 @@ def _start(backend: Backend, name: str | None, id: str | None, compute: Callable
                 # What it holds is to go when it has returned.
                 value = works.pop()()
                 record.result = describe(value)
-                outcome.value = value
+            outcome.set(value)
         except BaseException as error:
             record.end(error)
-            outcome.error = error
-        finally:
-            outcome.done.set()
+            outcome.set(error=error)
 
-    def leave_queue() -> bool:
-        if background.remove(record):
-            # It raises where it begins, before it has computed anything.
-            work()
-        return True
+    def leave(reason: Exception) -> None:
+        background.remove(record)
+        outcome.set(error=reason)
 
     computation = Computation(record, outcome)
     if isinstance(backend, InlineBackend):
         # A task that goes on in the background would outlive the one that this is.
         work()
         return computation
-    record.wait_for_turn(leave_queue)
+    record.may_be_left(leave)
     try:
         background.start(record, work)
     except BaseException as error:
@@ -325,6 +388,16 @@ def _start(backend: Backend, name: str | None, id: str | None, compute: Callable
         record.end(error)
         raise
     return computation
+
+
+def _seconds(timeout: float | str | timedelta) -> float:
+    try:
+        seconds = float(parse_timedelta(timeout) if isinstance(timeout, (str, timedelta)) else timeout)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ValueError(f"a timeout is a number of seconds, or text like '5 minutes', and not {timeout!r}")
+    return seconds
 
 
 def describe(value: Any) -> ValueDescription:

@@ -22,6 +22,16 @@ _STEP = 10_000
 NO_LAYER = -1
 
 
+def label_of(name: str) -> str:
+    """Return what to call a layer: its name without what tells it from others of its kind.
+
+    >>> label_of("sum-b89ad269cb258249afb99235e331261b"), label_of("finalize-hlgfinalizecompute")
+    ('sum', 'finalize')
+    """
+    # Dask names the last step of all after two of its own classes.
+    return str(key_split(name)).removesuffix("-hlgfinalizecompute")
+
+
 class LayerIndex:
     """Which layer each chunk of a graph belongs to, found out as far as there is time.
 
@@ -116,7 +126,7 @@ class LayerIndex:
             np.bincount(of_done, weights=np.asarray(stored_bytes)[:known][done], minlength=layers),
         )
         return [
-            LayerCounts(name, str(key_split(name)), total, finished, active, bad, seconds, int(stored))
+            LayerCounts(name, label_of(name), total, finished, active, bad, seconds, int(stored))
             for name, total, finished, active, bad, seconds, stored in zip(
                 self.names, *[column.tolist() for column in columns], strict=False
             )
@@ -127,4 +137,4 @@ class LayerIndex:
         return np.bincount([number for number in found if number >= 0] or [0], minlength=layers) * bool(found)
 
 
-__all__ = ["NO_LAYER", "LayerIndex"]
+__all__ = ["NO_LAYER", "LayerIndex", "label_of"]

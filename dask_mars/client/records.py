@@ -7,6 +7,7 @@ can be found out later is found out by those who ask.
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import traceback
 import uuid
@@ -219,6 +220,9 @@ class Record:
         self._is_log_cut = False
         self._reason: Exception | None = None
         self._stop: Callable[[], bool] | None = None
+        #: Makes beginning to run and being cancelled before that one thing each; held for a few assignments alone.
+        self._lock = threading.Lock()
+        self._leave: Callable[[Exception], None] | None = None
         self._on_end: Callable[[Record], None] | None = None
 
     @property
@@ -240,9 +244,9 @@ class Record:
     def __enter__(self) -> Record:
         self._depth += 1
         if self._depth == 1:
-            self._stop = None
-            self.checkpoint()
-            self.state = PREPARING
+            with self._lock:
+                self.checkpoint()
+                self.state = PREPARING
         return self
 
     def __exit__(
@@ -256,7 +260,9 @@ class Record:
             # What came of it elsewhere, that futures were cancelled, say, is nothing to the user.
             self.end(reason)
             raise reason from None
-        self.end(error)
+        if not self.end(error) and error is None and reason is not None:
+            # Others have been told so already.
+            raise reason
 
     def checkpoint(self) -> None:
         """Raise if the computation is to end here."""
@@ -275,19 +281,24 @@ class Record:
         graph : int, optional
             The engine's number of it.
         """
-        self._source, self.graph, self.started_s = source, graph, time.time()
-        self.state = RUNNING
-        self._stop = stop
-        # Whoever has cancelled it before may have found nothing to stop.
-        self.checkpoint()
+        with self._lock:
+            # Whoever has cancelled it before has found nothing to stop.
+            self.checkpoint()
+            self._source, self.graph, self.started_s = source, graph, time.time()
+            self._stop, self._leave = stop, None
+            self.state = RUNNING
 
-    def wait_for_turn(self, stop: Callable[[], bool]) -> None:
-        """Note that it stands in a queue, and what takes it from there."""
-        self._stop = stop
+    def may_be_left(self, leave: Callable[[Exception], None]) -> None:
+        """Note what is to be told if it is cancelled before it runs, and so that it is over then.
+
+        Its calling thread, if there is one by then, goes on to its next checkpoint, and nobody waits for it.
+        """
+        self._leave = leave
 
     def abandon(self, error: Exception) -> None:
         """In a forked process: note that nobody goes on with it here, whatever other threads were doing to it."""
-        self._source = self._stop = self._on_end = None
+        self._lock = threading.Lock()
+        self._source = self._stop = self._leave = self._on_end = None
         self.state, self.ended_s, self.failure = FAILED, time.time(), Failure(error)
 
     def note(self, stream: str, text: str) -> None:
@@ -306,13 +317,19 @@ class Record:
         if rest:
             self._begun_lines[stream] = rest[:_LINE_CHARACTERS]
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Note that it is over."""
+    def end(self, error: BaseException | None = None) -> bool:
+        """Note that it is over. Return False if it was before."""
         if self.state in OVER:
-            return
+            return False
         if self._source is not None:
             self._source = self._source.final(error is None)
-        self._stop = None
+        with self._lock:
+            return self._end(error)
+
+    def _end(self, error: BaseException | None) -> bool:
+        if self.state in OVER:
+            return False
+        self._stop = self._leave = None
         self.ended_s = time.time()
         if error is None:
             self.state = FINISHED
@@ -324,15 +341,23 @@ class Record:
         if self._on_end is not None:
             self._on_end(self)
             self._on_end = None
+        return True
 
     # -- in any thread ----------------------------------------------------------------------------------------
 
     def cancel(self, reason: Exception | None = None) -> bool:
         """End it: its calling thread raises the reason, or `Cancelled`. Return False if it is over already."""
-        if self.state in OVER:
-            return False
-        before, self._reason = self._reason, reason or Cancelled(self.id)
-        stop = self._stop
+        reason = reason or Cancelled(self.id)
+        with self._lock:
+            if self.state in OVER:
+                return False
+            before, self._reason = self._reason, reason
+            stop, leave = self._stop, self._leave
+            if leave is not None:
+                self._end(reason)
+        if leave is not None:
+            leave(reason)
+            return True
         if stop is None or stop():
             return True
         self._reason = before
@@ -383,6 +408,13 @@ class Record:
         return text if self.failure is None else f"{text}: {self.failure.type}: {self.failure.message}"
 
 
+def _as_uuid(id: object) -> str:
+    try:
+        return str(uuid.UUID(str(id)))
+    except ValueError:
+        raise ValueError(f"the id of a computation is a UUID, as uuid.uuid4() makes it, and not {id!r}") from None
+
+
 class Records:
     """The computations of one runtime: all that are not over, and the last of the others."""
 
@@ -401,7 +433,7 @@ class Records:
             The id is no UUID, or that of another computation.
         """
         if id is not None:
-            id = str(uuid.UUID(id))
+            id = _as_uuid(id)
             if any(record.id == id for record in self):
                 raise ValueError(f"there is a computation with the id {id} already")
         record = Record(name, id, is_submitted)

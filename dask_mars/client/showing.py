@@ -1,17 +1,48 @@
-"""Computations as text and HTML, for terminals and notebooks."""
+"""Computations and what runs them as text and HTML, for terminals and notebooks.
+
+What is shown has styles of its own, as notebooks are sent about without the sheets of styles of where they were
+made, and takes the colours of text from where it stands, which may be light or dark.
+"""
 
 from __future__ import annotations
 
 import html
+import re
+import textwrap
+import time
+from collections.abc import Iterable, Sequence
 
-from dask.utils import format_bytes, format_time
+from dask_mars.client import units
+from dask_mars.client.records import CANCELLED, FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
+from dask_mars.client.summaries import remaining_s
 
-from dask_mars.client.records import Record
+#: Rows of layers, and of computations, that a notebook shows.
+_MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
+#: Characters of an error's message.
+_MESSAGE_CHARACTERS = 200
+#: Of bars and dots, which can be told from light and from dark ground.
+_COLOURS = {RUNNING: "#3b82f6", FINISHED: "#2e9e4f", FAILED: "#dc3545", CANCELLED: "#c98500"}
+_OTHER_COLOUR = "#8a8a8a"
+#: Behind keys, for those who read logs.
+_ID = re.compile(r" \[\d{16,}\]")
+_MUTED = "opacity: 0.7"
+_CELL = "text-align: {}; padding: 0.15em 0.6em; white-space: nowrap"
 
-#: Rows of layers that a notebook shows.
-_MOST_ROWS = 20
-#: Colours that can be read on light and on dark ground.
-_COLOURS = {"finished": "#2e8540", "failed": "#c5303a", "cancelled": "#a06a00"}
+
+class Explanation(str):
+    """Text of several lines, which notebooks show as a list."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        rows = [f"<li>{html.escape(_ID.sub('', line))}</li>" for line in self.splitlines()]
+        return f'<ul style="margin: 0; padding-left: 1.4em">{"".join(rows)}</ul>'
+
+
+# -- computations ---------------------------------------------------------------------------------------------
 
 
 def as_text(record: Record) -> str:
@@ -20,50 +51,171 @@ def as_text(record: Record) -> str:
     counts = record.counts()
     text = f"<Computation {name} {record.state}"
     if counts.total:
-        text += f": {counts.finished:,} of {counts.total:,} chunks"
+        text += f": {counts.finished:,} of {units.plural(counts.total, 'chunk')}"
     if record.failure is not None:
-        text += f"; {record.failure.type}: {record.failure.message}"
+        text += f"; {record.failure.type}: {_shortened(record.failure.message)}"
     return f"{text}>"
 
 
 def as_html(record: Record) -> str:
     """Return a computation as a bar and a table of its layers."""
     counts, layers = record.counts(), record.layers()
-    colour = _COLOURS.get(record.state, "inherit")
-    title = f"<b>{html.escape(record.name or record.id)}</b>"
     parts = [
-        f'<div>{title} <span style="color: {colour}">{record.state}</span>',
-        f'<br><progress max="{max(counts.total, 1)}" value="{counts.finished}" style="width: 20em"></progress>',
-        f" {counts.finished:,} of {counts.total:,} chunks",
+        "<div>",
+        f"<div><b>{html.escape(_title(record))}</b> &nbsp;{_state(record.state)}{_times(record, counts)}</div>",
+        _bar(counts, record.state, "24em"),
+        f'<div style="{_MUTED}">{_counted(counts)}</div>',
     ]
     if record.failure is not None:
-        parts.append(f"<br>{html.escape(record.failure.type)}: {html.escape(record.failure.message)}")
+        text = f"{record.failure.type}: {_shortened(record.failure.message)}"
+        parts.append(f'<div style="color: {_COLOURS[FAILED]}; margin: 0.3em 0">{html.escape(text)}</div>')
     if layers:
-        parts.append(
-            "<table><thead><tr><th>layer</th><th>computed</th><th>of</th><th>running</th><th>failed</th>"
-            "<th>time</th><th>stored</th></tr></thead><tbody>"
-        )
-        largest = sorted(layers, key=lambda layer: -layer.total)[:_MOST_ROWS]
-        for layer in [layer for layer in layers if layer in largest]:
-            cells = (
-                html.escape(layer.label),
-                f"{layer.finished:,}",
-                f"{layer.total:,}",
-                f"{layer.running:,}",
-                f"{layer.failed:,}",
-                format_time(layer.seconds),
-                format_bytes(layer.bytes),
-            )
-            parts.append(f'<tr title="{html.escape(layer.name)}"><td>' + "</td><td>".join(cells) + "</td></tr>")
-        parts.append("</tbody></table>")
+        largest = {layer.name for layer in sorted(layers, key=lambda layer: -layer.total)[:_MOST_ROWS]}
+        rows = []
+        for layer in layers:
+            if layer.name in largest:
+                waiting = max(layer.total - layer.finished - layer.running - layer.failed, 0)
+                of_layer = ChunkCounts(layer.total, waiting, layer.running, layer.finished, layer.failed)
+                state = FINISHED if layer.finished == layer.total else record.state
+                label = f'<span title="{html.escape(layer.name)}">{html.escape(_cut(layer.label, 60))}</span>'
+                rows.append(
+                    (
+                        label,
+                        _bar(of_layer, state, "8em"),
+                        f"{layer.finished:,} of {layer.total:,}",
+                        f"{layer.running:,}" if layer.running else "",
+                        f"{layer.failed:,}" if layer.failed else "",
+                        units.duration(layer.seconds),
+                        units.size(layer.bytes),
+                    )
+                )
+        parts.append(_table(("layer", "", "computed", "running", "failed", "time", "stored"), rows))
         if len(layers) > _MOST_ROWS:
-            parts.append(f"and {len(layers) - _MOST_ROWS} smaller layers")
+            rest = units.plural(len(layers) - _MOST_ROWS, "smaller layer")
+            parts.append(f'<div style="{_MUTED}">and {rest}</div>')
     return "".join(parts) + "</div>"
 
 
-def rows_as_html(rows: str) -> str:
-    """Return lines of text as a list."""
-    return "<ul>" + "".join([f"<li>{html.escape(line)}</li>" for line in rows.splitlines()]) + "</ul>"
+def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record]) -> str:
+    """Return what is known of a runtime, and a table of its latest computations.
+
+    Parameters
+    ----------
+    title : str
+        What it is.
+    facts : iterable of str
+        Lines.
+    records : iterable of Record
+        The newest first.
+    """
+    known = list(records)
+    parts = [f"<div><div><b>{html.escape(title)}</b></div>"]
+    parts += [f"<div>{html.escape(fact)}</div>" for fact in facts]
+    rows = []
+    for record in known[:_MOST_COMPUTATIONS]:
+        counts = record.counts()
+        rows.append(
+            (
+                f'<span title="{record.id}">{html.escape(_cut(_title(record), 60))}</span>',
+                _state(record.state),
+                _bar(counts, record.state, "8em"),
+                f"{counts.finished:,} of {units.plural(counts.total, 'chunk')}" if counts.total else "",
+                units.duration(_elapsed_s(record)),
+            )
+        )
+    if rows:
+        parts.append(_table(("computation", "state", "", "computed", "time"), rows, texts=2))
+    if len(known) > _MOST_COMPUTATIONS:
+        rest = units.plural(len(known) - _MOST_COMPUTATIONS, "older computation")
+        parts.append(f'<div style="{_MUTED}">and {rest}</div>')
+    return "".join(parts) + "</div>"
 
 
-__all__ = ["as_html", "as_text", "rows_as_html"]
+# -- parts ----------------------------------------------------------------------------------------------------
+
+
+def _title(record: Record) -> str:
+    return record.name or f"computation {record.id[:8]}"
+
+
+def _state(state: str) -> str:
+    colour = _COLOURS.get(state, _OTHER_COLOUR)
+    return f'<span style="white-space: nowrap"><span style="color: {colour}">&#9679;</span> {state}</span>'
+
+
+def _elapsed_s(record: Record) -> float:
+    return (record.ended_s or time.time()) - (record.started_s or record.created_s)
+
+
+def _times(record: Record, counts: ChunkCounts) -> str:
+    elapsed = units.duration(_elapsed_s(record))
+    if record.state in OVER:
+        text = f"after {elapsed}" if record.started_s is not None else ""
+    else:
+        text = f"for {elapsed}"
+        left_s = remaining_s(record, counts, record.layers(), time.time())
+        if left_s is not None:
+            text += f", about {units.remaining(left_s)} left"
+    return f' <span style="{_MUTED}">{text}</span>' if text else ""
+
+
+def _counted(counts: ChunkCounts) -> str:
+    if not counts.total:
+        return "no chunks yet"
+    share = units.percent(counts.finished, counts.total)
+    text = f"{counts.finished:,} of {units.plural(counts.total, 'chunk')} ({share})"
+    others = [(counts.running, "running"), (counts.failed, "failed")]
+    return ", ".join([text, *[f"{number:,} {word}" for number, word in others if number]])
+
+
+def _bar(counts: ChunkCounts, state: str, width: str) -> str:
+    """Return how much is computed, fails and runs as lengths."""
+    total = max(counts.total, 1)
+    lengths = (
+        # What has failed has some of its chunks computed, which is nothing bad.
+        (counts.finished, _COLOURS.get(FINISHED if state == FAILED else state, _OTHER_COLOUR), 1.0),
+        (counts.failed, _COLOURS[FAILED], 1.0),
+        (counts.running, _COLOURS[RUNNING], 0.45),
+    )
+    drawn = "".join(
+        [
+            f'<div style="width: {100 * number / total:.2f}%; background: {colour}; opacity: {opacity}"></div>'
+            for number, colour, opacity in lengths
+            if number
+        ]
+    )
+    label = units.percent(counts.finished, counts.total)
+    return (
+        f'<div role="img" aria-label="{label} computed" style="display: flex; width: {width}; max-width: 100%; '
+        "height: 0.6em; margin: 0.25em 0; border-radius: 0.3em; overflow: hidden; "
+        f'background: rgba(128, 128, 128, 0.25)">{drawn}</div>'
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """Return a table whose first columns are text, and the others numbers."""
+
+    def cells(kind: str, values: Sequence[str]) -> str:
+        return "".join(
+            [
+                f'<{kind} style="{_CELL.format("left" if place < texts else "right")}">{value}</{kind}>'
+                for place, value in enumerate(values)
+            ]
+        )
+
+    body = "".join([f"<tr>{cells('td', row)}</tr>" for row in rows])
+    return (
+        '<table style="margin: 0.4em 0; border-collapse: collapse">'
+        f"<thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _shortened(message: str) -> str:
+    return textwrap.shorten(_cut(message, 10 * _MESSAGE_CHARACTERS), _MESSAGE_CHARACTERS, placeholder=" …")
+
+
+__all__ = ["Explanation", "as_html", "as_text", "runtime_as_html"]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import Client
 
+from dask_mars.client import units
 from dask_mars.client.records import RUNNING, Records
+from dask_mars.client.showing import Explanation, runtime_as_html
 from dask_mars.client.summaries import profiles_of, summary
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.engine.profile import LayerProfile
+from dask_mars.errors import refuse_unhashable
+
+if TYPE_CHECKING:
+    from dask_mars.client.handles import Computation
 
 
 class ClusterRuntime:
@@ -82,10 +88,19 @@ class ClusterRuntime:
         """Return what is known of this process's computations, the newest first; see `Runtime.computations`."""
         return [summary(record) for record in self.records]
 
-    def cancel(self, computation: str) -> bool:
-        """Cancel a computation of this process by its id; False if it is over or unknown."""
+    def cancel(self, computation: str | Computation) -> bool:
+        """Cancel a computation of this process, told by its id or its handle; False if it is over or unknown.
+
+        Raises
+        ------
+        TypeError
+            It is none of these.
+        """
+        id: Any = getattr(computation, "id", computation)
+        if not isinstance(id, str):
+            raise TypeError(f"a computation on a cluster is told by its id or its handle, not by {computation!r}")
         try:
-            return self.records.find(computation).cancel()
+            return self.records.find(id).cancel()
         except KeyError:
             return False
 
@@ -101,27 +116,39 @@ class ClusterRuntime:
         ------
         KeyError
             No computation that runs has the key, as far as this process knows.
+        TypeError
+            It cannot be a key: a list of keys, say.
         """
         running = [record for record in self.records if record.state == RUNNING]
         if key is not None:
+            refuse_unhashable(key)
             for record in running:
                 try:
-                    return record.explain(key)
+                    return Explanation(record.explain(key))
                 except KeyError:
                     continue
             raise KeyError(key)
         lines = [f"{record.name or record.id}: {record.explain()}" for record in running]
-        lines += [
-            f"agent {worker['name']} at {worker['address']} has {worker['in_hand']} subtasks in hand"
+        agents = [
+            f"agent {worker['name']} at {worker['address']} has "
+            f"{units.plural(worker['in_hand'], 'subtask')} in hand"
             for worker in self.state()["workers"]
         ]
-        return "\n".join(lines or ["the cluster has no agents"])
+        return Explanation("\n".join([*lines, *(agents or ["the cluster has no agents"])]))
 
     def _agents(self) -> dict[str, Any]:
         return {address: told for address, told in sorted(workers_of(self._client).items()) if MARK in told}
 
     def __repr__(self) -> str:
         return f"<ClusterRuntime {self._client.scheduler.address} agents={len(self._agents())}>"
+
+    def _repr_html_(self) -> str:
+        memory = self.memory()
+        used = f"{units.size(memory.in_use_bytes)} of {units.size(memory.limit_bytes)} of memory in use"
+        stored = f"{units.size(memory.store_bytes)}, {units.size(memory.on_disk_bytes)} on disk"
+        agents = units.plural(len(self._agents()), "agent")
+        facts = [f"{agents} at {self._client.scheduler.address}", f"{used}; the stores have {stored}"]
+        return runtime_as_html("dask_mars on a cluster", facts, self.records)
 
 
 __all__ = ["ClusterRuntime"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import dask
 import numpy as np
-from dask._expr import Expr, HLGExpr, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
+from dask._expr import Expr, HLGExpr, HLGFinalizeCompute, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
 from dask._task_spec import Alias, DataNode, Task
 from dask.array.optimization import optimize as optimize_arrays
 from dask.array.wrap import _broadcast_trick_inner
@@ -141,6 +141,8 @@ def _graph_of_layers(
     residents = None if resident_bytes is None else Residents(resident_bytes)
     for operand in sequence.operands:
         graph = operand.hlg
+        if isinstance(operand, HLGFinalizeCompute):
+            graph = _with_all_that_is_wanted(graph, operand)
         # Dask would lose layers that go in circles. Left as they are, they show which keys do.
         if fuse_layers and not in_circles(graph):
             keys = flatten(operand.__dask_keys__())
@@ -151,6 +153,28 @@ def _graph_of_layers(
         tasks = {**tasks, **own} if tasks else own
         layers += lazy
     return tasks, layers
+
+
+def _with_all_that_is_wanted(graph: HighLevelGraph, operand: HLGFinalizeCompute) -> HighLevelGraph:
+    """Have what puts results together depend on all layers that it reads.
+
+    Dask says that these are the ones that nothing else reads, and so loses those variables of an xarray.Dataset
+    that others of its variables are made of.
+    """
+    keys = operand.operand("dsk").__dask_keys__()
+    wanted = {_layer_name(_first(part)) for part in keys if isinstance(part, list) and part}
+    wanted &= graph.layers.keys()
+    last = _layer_name(operand._name)
+    if wanted <= graph.dependencies[last]:
+        return graph
+    return HighLevelGraph(graph.layers, {**graph.dependencies, last: graph.dependencies[last] | wanted})
+
+
+def _first(keys: Any) -> Key:
+    while isinstance(keys, list) and keys:
+        keys = keys[0]
+    found: Key = keys
+    return found
 
 
 def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:

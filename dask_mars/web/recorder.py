@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
-from dask.utils import format_bytes, key_split
+from dask.utils import format_bytes
 
-from dask_mars.client.layer_index import LayerIndex
+from dask_mars.client.layer_index import LayerIndex, label_of
 from dask_mars.client.records import CANCELLED, Record
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.scheduler.events import (
@@ -164,7 +164,7 @@ class Recorder(Listener):
         return {
             "start": start,
             "workers": sorted({row[0] for row in rows}),
-            "layers": [str(key_split(name)) for name in names],
+            "layers": [label_of(name) for name in names],
             "tasks": [
                 [worker, round(began - start, 6), round(ended - start, 6), layer, chunks]
                 for worker, began, ended, layer, chunks in rows

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import asyncio
+import copy
 import gc
 import os
+import pickle
 import sys
 import threading
 import uuid
 import warnings
 import weakref
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
+import dask.bag
 import numpy as np
 import pytest
 from dask.callbacks import Callback
@@ -137,6 +142,140 @@ def test_options_are_those_of_get(runtime: Runtime):
     assert runtime.submit_graph({"x": (fail_with, "no"), "y": (abs, "x")}, "y", cache={"x": -3}).result(20) == 3
 
 
+def test_collections_of_all_kinds(runtime: Runtime):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    bag = dask.bag.from_sequence(range(4), npartitions=2).map(abs)
+    frame = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=2)
+    values = runtime.submit(
+        dask.delayed(abs)(-1), bag, frame, frame.a.sum(), {"in": [da.ones(2, chunks=1)]}
+    ).result(20)
+    assert values[0] == 1
+    assert values[1] == [0, 1, 2, 3]
+    pd.testing.assert_frame_equal(values[2], pd.DataFrame({"a": range(6)}))
+    assert values[3] == 15
+    assert values[4]["in"][0].tolist() == [1, 1]
+    assert runtime.submit([da.ones(2)], traverse=False).result(20)[0].name.startswith("ones")
+
+
+def test_datasets_whose_variables_are_made_of_each_other(runtime: Runtime):
+    xr = pytest.importorskip("xarray")
+    x = da.arange(6, chunks=3)
+    data = xr.Dataset({"a": ("x", x), "b": ("x", x + 1)})
+    assert runtime.submit(data).result(20).identical(data.compute(scheduler="sync"))
+    (found,) = dask.compute(data, scheduler=runtime.get)
+    assert found.b.values.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+# -- bad calls ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"name": 5}, TypeError, "name of a computation is text"),
+        ({"name": "n" * 201}, ValueError, "at most 200 characters, not 201"),
+        ({"id": 5}, ValueError, "UUID.*and not 5"),
+        ({"id": "mine"}, ValueError, "UUID.*and not 'mine'"),
+        ({"num_workers": "many"}, TypeError, "'num_workers' is a number, and not 'many'"),
+        ({"num_workers": -1}, ValueError, "'num_workers' is at least 0"),
+        ({"retries": "often"}, TypeError, "'retries' is a number"),
+        ({"retries": -1}, ValueError, "'retries' is at least 0"),
+        ({"cache": 3}, TypeError, "'cache' is a mapping"),
+        ({"callbacks": 3}, TypeError, "'callbacks' are"),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_once(runtime: Runtime, arguments: Any, error: Any, says: str):
+    before = len(runtime.records.live())
+    with pytest.raises(error, match=says):
+        runtime.submit(dask.delayed(abs)(-1), **arguments)
+    with pytest.raises(error, match=says):
+        runtime.submit_graph({"x": (abs, -1)}, "x", **arguments)
+    assert len(runtime.records.live()) == before
+    assert runtime.submit(dask.delayed(abs)(-1)).result(20) == 1
+
+
+def test_functions_are_not_submitted(runtime: Runtime):
+    with pytest.raises(TypeError, match=r"submit dask\.delayed"):
+        runtime.submit(pow, 2, 3)
+
+
+def test_an_id_may_be_a_uuid(runtime: Runtime):
+    chosen = uuid.uuid4()
+    assert runtime.submit(dask.delayed(abs)(-1), id=chosen).id == str(chosen)  # type: ignore[arg-type]
+
+
+def test_a_handle_is_no_value(runtime: Runtime):
+    computation = runtime.submit(dask.delayed(abs)(-1))
+    assert computation.result(20) == 1
+    assert copy.copy(computation) is copy.deepcopy(computation) is computation
+    uses = [
+        lambda: pickle.dumps(computation),
+        lambda: dask.delayed(abs)(computation),
+        lambda: dask.compute([computation], scheduler=runtime.get),
+        lambda: runtime.submit(computation).result(20),
+        lambda: runtime.submit_graph({"x": (abs, computation)}, "x").result(20),
+    ]
+    for use in uses:
+        with pytest.raises(TypeError, match=r"(what its result\(\) returns|bad operand)"):
+            use()
+    assert dask.delayed(abs)(computation.result()).compute(scheduler=runtime.get) == 1
+
+
+@pytest.mark.parametrize("timeout", ["soon", float("nan"), [1], object()])
+def test_timeouts_that_are_none(runtime: Runtime, tmp_path: Path, timeout: Any):
+    computation = runtime.submit(waiting(tmp_path / "never"))
+    for ask in (computation.result, computation.wait, computation.exception):
+        with pytest.raises(ValueError, match="a timeout is a number of seconds"):
+            ask(timeout)
+    computation.cancel()
+    assert computation.wait(20)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "1ms", timedelta(milliseconds=1)])
+def test_times_may_be_text(runtime: Runtime, tmp_path: Path, timeout: Any):
+    computation = runtime.submit(waiting(tmp_path / "never"))
+    with pytest.raises(TimeoutError, match="of waiting; it goes on"):
+        computation.result(timeout)
+    computation.cancel()
+    assert computation.wait(float("inf"))
+
+
+def test_keys_that_nothing_is_known_of(runtime: Runtime, tmp_path: Path):
+    computation = runtime.submit(waiting(tmp_path / "never", "a"))
+    assert eventually(lambda: computation.state == "running", 20)
+    with pytest.raises(TypeError, match="key"):
+        computation.explain(["a"])
+    with pytest.raises(KeyError, match=r"'b'.*no such key"):
+        computation.explain("b")
+    computation.cancel()
+    computation.wait(20)
+    with pytest.raises(KeyError, match="cancelled"):
+        computation.explain("a")
+
+
+def test_handles_are_awaited_in_threads(runtime: Runtime):
+    async def main() -> Any:
+        computation = runtime.submit(dask.delayed(abs)(-1))
+        return await asyncio.to_thread(computation.result, 20)
+
+    assert asyncio.run(main()) == 1
+
+
+def test_many_threads_submit(runtime: Runtime):
+    found: list[int] = []
+
+    def compute(number: int) -> None:
+        found.append(runtime.submit(dask.delayed(abs)(-number)).result(60))
+
+    threads = [threading.Thread(target=compute, args=(number,)) for number in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found) == list(range(40))
+
+
 # -- failures -----------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +341,16 @@ def test_a_runtime_cancels_by_id_and_number(runtime: Runtime, tmp_path: Path):
     assert not runtime.cancel(one.id)
     assert not runtime.cancel(str(uuid.uuid4()))
     assert not runtime.cancel("nonsense")
-    with pytest.raises(TypeError):
-        runtime.cancel(None)  # type: ignore[arg-type]
+    assert not runtime.cancel(one)
+    for nothing in (None, 1.5, [one]):
+        with pytest.raises(TypeError, match="its id, its number or its handle"):
+            runtime.cancel(nothing)  # type: ignore[arg-type]
+
+
+def test_a_runtime_cancels_by_handle(runtime: Runtime, tmp_path: Path):
+    computation = runtime.submit(waiting(tmp_path / "never"))
+    assert runtime.cancel(computation)
+    assert isinstance(computation.exception(20), Cancelled)
 
 
 def test_what_is_being_prepared_is_cancelled(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
@@ -235,10 +382,14 @@ def test_what_is_being_prepared_is_cancelled(runtime: Runtime, monkeypatch: pyte
     (row,) = [row for row in runtime.computations() if row["id"] == computation.id]
     assert (row["state"], row["graph"], row["started"]) == ("preparing", None, None)
     assert runtime.cancel(computation.id)
-    go_on.set()
-    with pytest.raises(Cancelled, match=computation.id):
-        computation.result(20)
+    # Its thread is in the middle of it, and nobody waits for that.
     assert computation.state == "cancelled"
+    with pytest.raises(Cancelled, match=computation.id):
+        computation.result(0)
+    assert not computation.cancel()
+    go_on.set()
+    assert runtime.submit(dask.delayed(abs)(-1)).result(20) == 1
+    assert computation.progress.total == 0
 
 
 def test_what_stands_in_the_queue_is_cancelled_at_once(
@@ -340,7 +491,9 @@ def test_closing_ends_what_runs_and_what_waits(tmp_path: Path, monkeypatch: pyte
     assert isinstance(running.exception(20), EngineStopped)
     assert running.state == queued.state == "failed"
     with pytest.raises(EngineStopped):
-        runtime.submit(dask.delayed(abs)(-1)).result(20)
+        runtime.submit(dask.delayed(abs)(-1))
+    with pytest.raises(EngineStopped):
+        runtime.submit_graph({"x": 1}, "x")
 
 
 FORKED = """

@@ -70,6 +70,40 @@ def test_one_that_is_cancelled_ends_at_the_next_checkpoint():
     assert not record.cancel()
 
 
+def test_one_that_may_be_left_is_over_when_it_is_cancelled():
+    told: list[Exception] = []
+    record = Record()
+
+    def compute() -> None:
+        with record:
+            assert record.cancel()
+            assert record.state == "cancelled"
+            # Whoever goes on with it, be it to its end, changes nothing any more.
+            record.run(_source(), lambda: False)
+
+    record.may_be_left(told.append)
+    with pytest.raises(Cancelled) as raised:
+        compute()
+    assert told == [raised.value]
+    assert (record.state, record.source, record.started_s) == ("cancelled", None, None)
+    assert not record.cancel()
+    again = Record()
+    again.may_be_left(told.append)
+    with pytest.raises(Cancelled), again:
+        assert again.cancel()
+
+
+def test_one_that_runs_is_not_left():
+    told: list[Exception] = []
+    record = Record()
+    record.may_be_left(told.append)
+    with record:
+        record.run(_source(), lambda: False)
+        assert not record.cancel()
+        assert record.state == "running"
+    assert (record.state, told) == ("finished", [])
+
+
 def test_what_cancelling_causes_elsewhere_is_not_what_is_raised():
     record = Record()
 
