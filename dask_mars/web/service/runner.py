@@ -32,6 +32,7 @@ from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
 from dask_mars.optimize.client_only import stores_chunk
+from dask_mars.process_role import die_with_parent
 from dask_mars.protocol.pickling import pack_error
 from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
@@ -44,8 +45,13 @@ logger = logging.getLogger("dask_mars.web")
 _ERROR_BYTES = 256 << 10
 #: How often the front is told how far computations are.
 _REPORT_S = 0.25
-#: The longest message and traceback of an exception, in characters.
-_TEXT = 50_000
+#: The longest message of an exception in a list, and the longest message and traceback otherwise, in characters.
+_MESSAGE, _TEXT = 2_000, 50_000
+_OF_MODULES = (
+    ". The service has to find the modules that you use, as they are: install them where it runs, or start it "
+    "with PYTHONPATH, and start it anew when they change. Or have your own modules travel with what you submit, by "
+    "cloudpickle.register_pickle_by_value(module)"
+)
 
 
 class Run:
@@ -91,6 +97,7 @@ class Run:
 
     def _run(self) -> None:
         told: Json
+        failure: Json = {}
         try:
             with self.record:
                 description, size_bytes = self._compute()
@@ -99,13 +106,16 @@ class Run:
         except Cancelled:
             told = {"say": "cancelled"}
         except GraphRefused as error:
-            told = {"say": "refused", "error": _error(error)}
+            told, failure = {"say": "refused"}, _failure(error)
         # What users pickle may raise anything.
         except BaseException as error:
-            told = {"say": "failed", "error": _error(error)}
+            told, failure = {"say": "failed"}, _failure(error)
+        if failure:
+            # The front keeps this in the row, which is read for each list.
+            told["error"] = {"type": failure["type"], "message": failure["message"][:_MESSAGE]}
         told.setdefault("file_bytes", 0)
         try:
-            told["file_bytes"] += self.runner.keep_details(self)
+            told["file_bytes"] += self.runner.keep_details(self, failure)
         except Exception:
             # The computation counts, and not what there is to say of it.
             logger.exception("the details of a computation could not be written")
@@ -139,8 +149,9 @@ class Run:
         self.record.checkpoint()
         directory = self.runner.directory
         incoming = directory / "incoming" / f"result-{self.number}-{self._order['attempt']}"
+        target = directory / "results" / str(self.number)
         try:
-            return results.write(value, is_graph, incoming, directory / "results" / str(self.number))
+            return results.write(value, is_graph, incoming, target, self.record.checkpoint)
         finally:
             incoming.unlink(missing_ok=True)
 
@@ -150,8 +161,10 @@ class Run:
         except MemoryError:
             raise
         except BaseException as error:
-            told = GraphRefused(f"it cannot be unpickled: {type(error).__name__}: {error}")
-            raise told from error
+            text = f"it cannot be unpickled: {type(error).__name__}: {error}"
+            if isinstance(error, (ImportError, AttributeError)):
+                text += _OF_MODULES
+            raise GraphRefused(text) from error
 
     def _check(self, graph: ChunkGraph) -> None:
         """Refuse what would not do here what the user wants of it."""
@@ -219,9 +232,12 @@ class Runner:
         self._ending.set()
 
     def _report(self) -> None:
-        """Tell now and then how far computations are."""
+        """Tell now and then how far computations are, and listen for what is to be told when they are over."""
         while not self._ending.wait(_REPORT_S):
-            for run in self._live():
+            live = self._live()
+            if live:
+                self._monitor.watch()
+            for run in live:
                 run.say_progress()
 
     def _live(self) -> list[Run]:
@@ -232,6 +248,7 @@ class Runner:
         run = Run(self, message)
         with self._lock:
             self._runs[run.number] = run
+        self._monitor.watch()
         run.start()
 
     def _do_cancel(self, message: Json) -> None:
@@ -266,10 +283,13 @@ class Runner:
             return method()
         return method(None if number is None else self._runs[number].record.id, *arguments)
 
-    def keep_details(self, run: Run) -> int:
+    def keep_details(self, run: Run, failure: Json) -> int:
         """Write what there is to say of a computation when it is over, and return how many bytes that are."""
         monitor, id = self._monitor, run.record.id
+        # As it is now that it is over, and not as it was seen last.
+        monitor.look_again()
         details = {
+            "error": failure,
             "computation": {"layers": monitor.computation(id)["layers"]},
             "log": monitor.log(id),
             "timeline": monitor.timeline(id),
@@ -303,8 +323,8 @@ def _counted(counts: ChunkCounts) -> Json:
     return {name: int(count) for name, count in counts._asdict().items()}
 
 
-def _error(error: BaseException) -> Json:
-    """Return an exception as the front keeps it."""
+def _failure(error: BaseException) -> Json:
+    """Return all there is to say of an exception."""
     try:
         message = str(error)
     except Exception:
@@ -332,6 +352,8 @@ def main(settings: Json) -> None:
     """
     # Ctrl-C in a terminal is the front's, which ends this process when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What users unpickle may hold this process up, so that it would not notice that the front has gone.
+    die_with_parent(settings["parent"])
     lines = Lines(socket.socket(fileno=settings["socket"]))
     directory = Path(settings["directory"])
     address = settings["scheduler"]
@@ -346,6 +368,8 @@ def main(settings: Json) -> None:
             return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
         if address is None:
+            # Before the first computation, so that all of that is seen.
+            runtime.engine()
             Runner(lines, directory, here, runtime, runtime.settings.memory_limit).serve()
         else:
             Runner(lines, directory, on_cluster, runtime, None).serve()
