@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,16 @@ class ResultHandler(ComputationHandler):
 
     async def _send_file(self, descriptor: int, start: int, stop: int) -> None:
         """Send a part of a file, as fast as it is taken."""
+        sent: Awaitable[None] | None = None
         for at in range(start, stop, PIECE_BYTES):
+            # One piece is read while another is sent: a slow reader holds two in memory.
             piece = await self._service.run(os.pread, descriptor, min(PIECE_BYTES, stop - at), at)
+            if sent is not None:
+                await sent
             self.write(piece)
-            # Waits until it has gone: a slow reader holds one piece in memory.
-            await self.flush()
+            sent = self.flush()
+        if sent is not None:
+            await sent
 
 
 def _arrow_of(result: Path) -> Path:
