@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -144,8 +145,8 @@ def one_of_ten(directory: Path, service: Service) -> int:
 def web(size_bytes: int, repeat: int, workers: int, directory: Path | None) -> None:
     """Measure a standing service, on this machine and by its unix socket.
 
-    Bodies and results go through the front, which must not grow with them, and others must be answered meanwhile. A
-    local copy of the result's file is what its download is compared with. The least of the repeats is shown for
+    Bodies and results go through the front, which must not grow with them, and others must be answered meanwhile.
+    A local copy of the result's file is what its download is compared with. The least of the repeats is shown for
     seconds, and the most for memory and answers.
     """
     console = plain_console()
@@ -165,11 +166,8 @@ def web(size_bytes: int, repeat: int, workers: int, directory: Path | None) -> N
             rounds = [(copied_s(path), watched(front, socket_path, result.result)) for _ in range(repeat)]
             _row(table, "local copy of a result", [Figures(copy_s, 0, 0.0) for copy_s, _ in rounds], size_bytes)
             _row(table, "fetch a result", [figures for _, figures in rounds], size_bytes)
-            small = dask.delayed(abs)(-1)
-            times = [
-                watched(front, socket_path, lambda: small.compute(scheduler=service.get))
-                for _ in range(_SMALL_RUNS)
-            ]
+            compute = partial(dask.delayed(abs)(-1).compute, scheduler=service.get)
+            times = [watched(front, socket_path, compute) for _ in range(_SMALL_RUNS)]
             _row(table, "one small computation, waited for", times, 0)
             more = one_of_ten(place, service)
     console.print(table)

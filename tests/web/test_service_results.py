@@ -1,4 +1,4 @@
-"""Results of a service in every form, whole and in part, as long as they are kept; and what is kept beside them."""
+"""Results of a service in every form, whole and in part, as long as they are kept; and what else is kept."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def test_small_results_are_had_as_json(served, service, value) -> None:
 
 def test_arrays_too_if_they_are_small(served, service) -> None:
     small, large = service.submit(da.arange(5, chunks=2)), service.submit(da.arange(50_000, chunks=-1))
-    assert small.wait(20) and large.wait(20)
+    assert small.wait(20)
+    assert large.wait(20)
     told = check("/result", "get", *result(served, small.id, Accept="application/json"))
     assert told == {
         "kind": "array",
@@ -121,7 +122,7 @@ def test_frames_are_had_as_files_of_arrow(served, service) -> None:
 def test_parts_are_had_by_ranges(served, service) -> None:
     computation = service.submit(da.arange(1000, chunks=100))
     assert computation.wait(20)
-    _, headers, whole = result(served, computation.id)
+    headers, whole = result(served, computation.id)[1:]
     assert (headers["Content-Type"], headers["Accept-Ranges"]) == (wire.MEDIA_TYPE, "bytes")
     status, headers, text = result(served, computation.id, Range="bytes=10-19")
     assert (status, text) == (206, whole[10:20])
@@ -182,7 +183,7 @@ def test_answers_to_who_submits_are_as_described(served, service) -> None:
         told = check("", "put", *(found := raw(served, "PUT", f"computations/{id}", body)))
         assert (found[0], told["id"], told["name"]) == (expected, id, "four")
     assert check("", "put", *raw(served, "PUT", f"computations/{id}", submission(1)))["status"] == 409
-    status, headers, text = raw(served, "DELETE", f"computations/{id}")
+    status, _, text = raw(served, "DELETE", f"computations/{id}")
     assert (status, text) == (204, b"")
     assert check("", "delete", *raw(served, "DELETE", f"computations/{id}"))["status"] == 404
     assert check("", "put", *raw(served, "PUT", f"computations/{id}", b""))["status"] == 400
@@ -218,7 +219,8 @@ def test_what_was_quick_has_a_history_too(served, service) -> None:
     computation = service.submit(da.random.default_rng(1).random((100, 100), chunks=50).sum())
     computation.result(20)
     layers = computation.summary()["layers"]
-    assert layers and all(layer["finished"] == layer["total"] > 0 for layer in layers)
+    assert layers
+    assert all(layer["finished"] == layer["total"] > 0 for layer in layers)
     assert {layer["label"] for layer in computation.profile()} == {layer["label"] for layer in layers}
     path = f"computations/{computation.id}"
     for facet in ("timeline", "graph", "profile", "log", "explain", "error"):

@@ -88,10 +88,12 @@ def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[
     OSError
         It cannot listen there.
     ValueError
-        Others could read what is said at the address.
+        Others could read what is said at the address, or a setting makes no sense.
     Exception
         It can compute nothing any more, as its records cannot be written.
     """
+    # The runner would find out too late that a setting makes no sense.
+    config.settings(runner["num_workers"], runner["memory_limit"])
     store = Store(directory)
     try:
         asyncio.run(_Front(store, listening, runner).serve(ready))

@@ -19,7 +19,7 @@ from dask_mars.web.service.lines import Lines
 #: How long the runner may take to end when it is not needed any more.
 _END_S = 10.0
 #: Questions that a runner may have before it; one that answers none is asked no more, as its line would be full.
-_MOST_QUESTIONS = 100
+_MOST_QUESTIONS = 20
 
 
 class RunnerProcess:

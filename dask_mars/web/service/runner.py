@@ -49,7 +49,7 @@ _REPORT_S = 0.25
 _MESSAGE, _TEXT = 2_000, 50_000
 _OF_MODULES = (
     ". The service has to find the modules that you use, as they are: install them where it runs, or start it "
-    "with PYTHONPATH, and start it anew when they change. Or have modules of yours travel with what you submit, by "
+    "with PYTHONPATH, and start it anew when they change. Or have modules of yours travel with what you submit: "
     "cloudpickle.register_pickle_by_value(module)"
 )
 

@@ -26,6 +26,8 @@ AT_ONCE = 8
 _LOSSES = 3
 #: Pause before the runner is started again that has died at once, doubled each time.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+#: How often in a row it may die before it is ready: something is wrong with what is installed, say.
+_MOST_UNREADY = 5
 #: How long the runner gets to answer a question.
 _ANSWER_S = 0.9
 #: How long a cancelled computation may go on before the runner is ended: tasks and the preparation of graphs are
@@ -240,13 +242,17 @@ class Supervisor:
 
     def _keep(self) -> None:
         """Start a runner, and another when it dies."""
-        pause_s = _PAUSE_S
+        pause_s, unready = _PAUSE_S, 0
         try:
             while not self._closing.is_set():
                 begun = time.monotonic()
-                exit_code = self._serve()
+                exit_code, was_ready = self._serve()
                 if self._closing.is_set():
                     break
+                unready = 0 if was_ready else unready + 1
+                if unready >= _MOST_UNREADY:
+                    text = f"{describe_exit(exit_code)} before it was ready, {unready} times"
+                    raise RuntimeError(f"the process that computes {text}")
                 logger.error("the process that computes %s; it is started again", describe_exit(exit_code))
                 self._died(exit_code)
                 lived_s = time.monotonic() - begun
@@ -254,11 +260,11 @@ class Supervisor:
                 self._closing.wait(pause_s)
         except Exception as error:
             # Nobody would compute what is submitted from now on. The next service has all that is in the records.
-            logger.exception("nothing can be computed any more")
+            logger.error("nothing can be computed any more", exc_info=not isinstance(error, RuntimeError))
             self._on_failure(error)
 
-    def _serve(self) -> int:
-        """Start a runner, do what is to be done about all that it says, and return its exit code."""
+    def _serve(self) -> tuple[int, bool]:
+        """Start a runner, do all that it asks for, and return its exit code and whether it was ready at all."""
         runner = RunnerProcess({**self._options, "directory": os.fspath(self._store.directory)})
         try:
             with self._lock:
@@ -275,7 +281,7 @@ class Supervisor:
             with self._lock:
                 self._runner = None
             exit_code = runner.finish()
-        return exit_code
+        return exit_code, runner.is_ready
 
     def _on_message(self, runner: RunnerProcess, message: Json) -> None:
         with self._lock:
