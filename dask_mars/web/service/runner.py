@@ -27,7 +27,7 @@ from dask_mars import Runtime
 from dask_mars.backend import Options
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
-from dask_mars.client.records import ChunkCounts, Record, ValueDescription
+from dask_mars.client.records import ChunkCounts, Record, Records, ValueDescription
 from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
@@ -38,6 +38,7 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
 from dask_mars.web.service.lines import Lines
+from dask_mars.web.service.on_cluster import ClusterMonitor
 
 logger = logging.getLogger("dask_mars.web")
 
@@ -196,8 +197,10 @@ class Runner:
         The service's.
     backend : callable
         Returns what computes one graph.
-    runtime : Runtime
-        What computes here, if no cluster does; it has the records in any case.
+    monitor : RuntimeMonitor
+        Of what computes.
+    records : Records
+        Of the computations.
     memory_limit : int or None
         The most bytes that a result may have.
     """
@@ -207,15 +210,16 @@ class Runner:
         lines: Lines,
         directory: Path,
         backend: Callable[[], GraphBackend],
-        runtime: Runtime,
+        monitor: RuntimeMonitor,
+        records: Records,
         memory_limit: int | None,
     ) -> None:
         self.lines = lines
         self.directory = directory
         self.backend = backend
-        self.records = runtime.records
+        self.records = records
         self.memory_limit = memory_limit
-        self._monitor = RuntimeMonitor(runtime)
+        self._monitor = monitor
         self._lock = threading.Lock()
         self._runs: dict[int, Run] = {}
         self._ending = threading.Event()
@@ -266,6 +270,9 @@ class Runner:
             told["answer"] = self._found(message["what"], message["number"], *message["arguments"])
         except (KeyError, ModuleNotFoundError) as error:
             # The front knows what to say of what nobody knows.
+            told["missing"] = str(error)
+        except OSError as error:
+            logger.warning("the question for %s could not be answered: %s", message["what"], error)
             told["missing"] = str(error)
         except Exception as error:
             logger.exception("the question for %s could not be answered", message["what"])
@@ -359,20 +366,17 @@ def main(settings: Json) -> None:
     address = settings["scheduler"]
     with Runtime(settings["num_workers"], settings["memory_limit"]) as runtime:
 
-        def on_cluster() -> GraphBackend:
-            from dask_mars.cluster import backend as clusters
-
-            return clusters.cluster_of(clusters.connect(address))
-
         def here() -> GraphBackend:
             return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
         if address is None:
             # Before the first computation, so that all of that is seen.
             runtime.engine()
-            Runner(lines, directory, here, runtime, runtime.settings.memory_limit).serve()
+            monitor, limit = RuntimeMonitor(runtime), runtime.settings.memory_limit
+            Runner(lines, directory, here, monitor, runtime.records, limit).serve()
         else:
-            Runner(lines, directory, on_cluster, runtime, None).serve()
+            cluster = ClusterMonitor(runtime, address)
+            Runner(lines, directory, cluster.backend, cluster, runtime.records, None).serve()
     # Threads that compute what nobody waits for any more would have Python wait for them.
     sys.stdout.flush()
     sys.stderr.flush()
