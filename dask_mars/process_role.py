@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
+
+_PR_SET_PDEATHSIG = 1
 
 #: True in worker processes.
 in_worker = False
 
 _thread = threading.local()
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the system end this process when the thread that has started it goes, however it goes.
+
+    Parameters
+    ----------
+    parent : int
+        Id of the process of that thread, which may have gone already.
+    """
+    if sys.platform == "linux":
+        # Whoever imports dask_mars loads this module.
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def enter_engine() -> None:

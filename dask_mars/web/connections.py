@@ -20,6 +20,8 @@ MOST_CONNECTIONS = 256
 #: How long a connection may send nothing, or take nothing of an answer, in seconds.
 IDLE_S = 60.0
 _SWEEP_S = 5.0
+#: What a connection may hold that is sent and not taken yet.
+_SEND_BYTES = 1 << 20
 #: What tornado reads of the headers of a request before it hangs up.
 _HEADERS_READ = 256 << 10
 #: ``struct ucred`` of Linux: process, user and group.
@@ -67,6 +69,8 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
         while len(self._used) >= self.most_connections:
             next(iter(self._used)).close()
             self._sweep()
+        # With the little that unix sockets have by default both sides mostly wait for each other.
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         self._watch(stream)
         super().handle_stream(stream, address)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from collections.abc import Sequence
@@ -19,8 +20,14 @@ _MOST_BUFFERS = 10_000
 class _Pickler(pickling._Pickler):
     def reducer_override(self, obj: Any) -> Any:
         # There it is another process's engine that makes it lock across processes.
-        if type(obj) is SerializableLock:
+        kind = type(obj)
+        if kind is SerializableLock:
             return SerializableLock, (obj.token,)
+        if kind.__name__ == "LocalStore" and kind.__module__.startswith("zarr") and not obj.root.is_absolute():
+            # Relative to another working directory it would be another store, and an empty one.
+            moved = copy.copy(obj)
+            moved.root = obj.root.absolute()
+            return moved.__reduce_ex__(5)
         return super().reducer_override(obj)
 
 
@@ -30,9 +37,7 @@ def pack(value: Any) -> list[memoryview]:
     Raises
     ------
     pickle.PicklingError
-        The value, or something in it, lives in this process alone: an open file, a store in memory.
-    Exception
-        Whatever pickling raises.
+        The value, or something in it, lives in this process alone: an open file, a lock, a store in memory.
     """
     buffers: list[memoryview] = []
 
@@ -44,7 +49,13 @@ def pack(value: Any) -> list[memoryview]:
         return False
 
     with io.BytesIO() as file:
-        _Pickler(file, protocol=5, buffer_callback=keep).dump(value)
+        try:
+            _Pickler(file, protocol=5, buffer_callback=keep).dump(value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Objects that cannot be pickled raise whatever they like.
+            raise pickle.PicklingError(f"this cannot go to another process: {error}") from error
         return [memoryview(file.getvalue()), *buffers]
 
 

@@ -78,7 +78,7 @@ class RuntimeMonitor:
     def cancel(self, id: str) -> bool:
         """Ask for the end of a computation; False if it is over already."""
         cancelled = self._find(id).cancel()
-        self._looked_s = -math.inf
+        self.look_again()
         return cancelled
 
     def error(self, id: str) -> Json:
@@ -101,6 +101,15 @@ class RuntimeMonitor:
         record = self._find(id)
         self._look()
         return self._recorder.timeline(record)
+
+    def watch(self) -> None:
+        """Listen to the runtime's engine for a while, so that what happens from now on can be told later."""
+        engine = self._runtime.running_engine()
+        self._recorder.watch(None if engine is None else engine.view)
+
+    def look_again(self) -> None:
+        """Look anew at the next question: something has just been done."""
+        self._looked_s = -math.inf
 
     def close(self) -> None:
         """Listen to the runtime's engine no more, until somebody asks again."""
@@ -182,7 +191,7 @@ class RuntimeMonitor:
             if time.monotonic() - self._looked_s < _LOOK_S:
                 return
             engine = self._runtime.running_engine()
-            self._recorder.watch(None if engine is None else engine.view)
+            self.watch()
             has_changed = self._look_at_computations()
             state = self._state_of(engine)
             if state != self._state:

@@ -80,9 +80,18 @@ class Snapshots:
             asking.add_done_callback(partial(_answered, kept))
         return kept
 
-    def forget(self) -> None:
-        """Ask anew from now on: something has just been done."""
-        self._kept.clear()
+    def forget(self, *question: Any) -> None:
+        """Ask anew from now on: something has just been done.
+
+        Parameters
+        ----------
+        *question : optional
+            Name of a method and its arguments, if only what that says is another now.
+        """
+        if question:
+            self._kept.pop(question, None)
+        else:
+            self._kept.clear()
         self._wake()
 
     async def poll(self, poll: LongPoll, name: str, *arguments: Any) -> Json:

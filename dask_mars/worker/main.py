@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import signal
@@ -27,16 +26,6 @@ from dask_mars.worker.loop import WorkerProcess, overflow_files
 from dask_mars.worker.outbox import Output
 from dask_mars.worker.preload import load_dask_array
 
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent(parent: int) -> None:
-    """Have the system end this process when the engine's goes, however it goes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
 
 def main(descriptor: int, parent: int) -> None:
     """Run a worker process.
@@ -51,7 +40,7 @@ def main(descriptor: int, parent: int) -> None:
     # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
-    _die_with_parent(parent)
+    process_role.die_with_parent(parent)
     _load_what_arrays_need()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))

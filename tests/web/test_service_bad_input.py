@@ -21,6 +21,9 @@ import pytest
 from dask_mars.errors import ServiceError
 from dask_mars.web import wire
 from dask_mars.web.client import Service
+from dask_mars.web.connection import _UnixConnection
+from dask_mars.web.service import results
+from dask_mars.web.service.store import Store
 from tests.conftest import eventually
 from tests.web.services import RunningService, put, raw, running, submission
 
@@ -243,3 +246,108 @@ def test_a_pickle_that_ends_the_process_harms_nobody_else(served, service) -> No
     assert computation.summary()["attempt"] == 3
     assert served.runner().pid != runner
     assert service.submit(da.arange(4, chunks=2).sum()).result(timeout=60) == 6
+
+
+def test_a_thousand_idle_connections_are_no_burden(served, service) -> None:
+    lines = []
+    try:
+        for _ in range(1_000):
+            line = socket.socket(socket.AF_UNIX)
+            line.connect(str(served.directory / "socket"))
+            lines.append(line)
+        assert service.submit(da.arange(4, chunks=2).sum()).result(20) == 6
+        assert raw(served, "GET", "state")[0] == 200
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_who_sends_slowly_is_no_burden(served, service) -> None:
+    head = f"PUT /api/v1/computations/{uuid.uuid4()}"
+    lines = [sent(served, head, GOOD[:place], len(GOOD)) for place in range(1, 60)]
+    try:
+        assert service.submit(da.arange(4, chunks=2).sum()).result(20) == 6
+        # Bodies of all of them are under way.
+        assert eventually(lambda: len(os.listdir(served.directory / "incoming")) == len(lines), 10)
+    finally:
+        for line in lines:
+            line.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("computations?limit=0", 400),
+        ("computations?limit=100000", 400),
+        ("computations?before=soon", 400),
+        ("computations?before=-1", 400),
+        ("computations?state=lost", 400),
+        ("computations?color=red", 400),
+        (f"computations/{uuid.UUID(int=7)}?wait=5", 400),
+        (f"computations/{uuid.UUID(int=7)}/graph", 404),
+        (f"computations/{uuid.UUID(int=7)}/nothing", 404),
+        (f"computations/{'9' * 20_000}", 414),
+        ("../../history.sqlite3", 404),
+        ("..%2f..%2fhistory.sqlite3", 404),
+        ("computations/..%2f..%2fhistory.sqlite3/result", 404),
+    ],
+)
+def test_questions_that_make_no_sense(served, path: str, status: int) -> None:
+    found, headers, text = raw(served, "GET", path)
+    assert found == status
+    assert headers["Content-Type"] == "application/problem+json"
+    assert json.loads(text)["detail"]
+
+
+def test_ten_thousand_in_the_list(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    store = Store(directory)
+    with store._transaction() as database:
+        database.executemany(
+            "INSERT INTO computations (id, digest, name, options, state, created, ended)"
+            " VALUES (?, '', ?, '{}', 'finished', ?, ?)",
+            [(str(uuid.uuid4()), f"number {n}", time.time(), time.time()) for n in range(10_000)],
+        )
+    store.close()
+    with running(directory) as served, served.connect() as service:
+        assert service.state()["counts"]["finished"] == 10_000
+        told = json.loads(raw(served, "GET", "computations?limit=1000")[2])
+        assert [one["name"] for one in told["computations"]] == [f"number {n}" for n in range(9_999, 8_999, -1)]
+        names = {computation.name for computation in service.computations()}
+        assert len(names) == 10_000
+        assert service.submit(da.arange(4, chunks=2).sum()).result(20) == 6
+
+
+def test_a_queue_that_is_too_long_is_refused(tmp_path: Path, scripts) -> None:
+    command = "import dask_mars.web.service.submissions as s; s._MOST_QUEUED = 0; "
+    command += "from dask_mars.commands import web; web()"
+    with scripts.start("-c", command, "--directory", str(tmp_path / "d")) as front:
+        assert front.stdout.readline()
+        line = _UnixConnection(str(tmp_path / "d" / "socket"))
+        line.request("PUT", f"/api/v1/computations/{uuid.uuid4()}", GOOD)
+        answer = line.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
+        assert "wait already" in json.loads(answer.read())["detail"]
+        line.close()
+        front.terminate()
+        assert front.wait(20) == 0
+
+
+def test_a_result_for_which_there_is_no_disk_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(OSError, match=r"the result has .* bytes, and the service's disk has .* left"):
+        results.write([1], False, tmp_path / "incoming", tmp_path / "target")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_result_that_nobody_wants_is_not_written_to_its_end(tmp_path: Path) -> None:
+    looks = []
+
+    def checkpoint() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        results.write(np.zeros(1 << 20), False, tmp_path / "incoming", tmp_path / "target", checkpoint)
+    assert not (tmp_path / "target").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from pathlib import Path
 
 import click
@@ -10,7 +11,6 @@ import click
 from dask_mars.version import __version__
 from dask_mars.web import address as addresses
 from dask_mars.web.service import front
-from dask_mars.web.service.store import DirectoryInUse
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PATH = click.Path(path_type=Path)
@@ -69,7 +69,7 @@ def main(
 
     try:
         front.serve(directory, listening, runner, ready)
-    except (DirectoryInUse, OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, sqlite3.Error) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import ssl
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ from dask.utils import parse_timedelta
 from dask_mars import config
 from dask_mars.web.address import CONNECTION_FILE
 from dask_mars.web.connections import BoundedServer
-from dask_mars.web.handlers import make_application
+from dask_mars.web.handlers import Rule, Site, make_application
 from dask_mars.web.monitor import Json
 from dask_mars.web.security import TOKEN_BYTES, Security
 from dask_mars.web.server import host_names
-from dask_mars.web.service.handlers import Service, rules
+from dask_mars.web.service.context import Service
+from dask_mars.web.service.handlers import OPENAPI, rules
 from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
@@ -33,8 +33,8 @@ from dask_mars.web.versions import versions
 
 logger = logging.getLogger("dask_mars.web")
 
-#: How often is looked what history is too old, or too much.
-_TIDY_S = 60.0
+#: How often it is looked what history is too old, or too much: at least, and at most.
+_TIDY_S, _TIDY_PAUSE_S = 60.0, 1.0
 #: Threads that ask the monitor, and those that wait for the disk.
 _ASKING, _READING = 4, 8
 #: Pieces of bodies that are read at once.
@@ -88,8 +88,12 @@ def serve(directory: Path, listening: Listening, runner: Json, ready: Callable[[
     OSError
         It cannot listen there.
     ValueError
-        Others could read what is said at the address.
+        Others could read what is said at the address, or a setting makes no sense.
+    Exception
+        It can compute nothing any more, as its records cannot be written.
     """
+    # The runner would find out too late that a setting makes no sense.
+    config.settings(runner["num_workers"], runner["memory_limit"])
     store = Store(directory)
     try:
         asyncio.run(_Front(store, listening, runner).serve(ready))
@@ -101,16 +105,20 @@ class _Front:
     def __init__(self, store: Store, listening: Listening, runner: Json) -> None:
         self._store = store
         self._listening = listening
-        self._supervisor = Supervisor(store, runner, self._ended)
-        self._tidied_s = 0.0
+        self._supervisor = Supervisor(store, runner, self._ended, self._failed)
+        self._history = _history()
+        self._has_more = asyncio.Event()
         self._files: list[Path] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+        self._failure: Exception | None = None
+        self._site: Site | None = None
 
     async def serve(self, ready: Callable[[str], None]) -> None:
         """Listen, and answer until it is told to end."""
-        loop = asyncio.get_running_loop()
-        ending = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ending.set)
+            self._loop.add_signal_handler(number, self._ending.set)
         with contextlib.ExitStack() as stack:
             asking = stack.enter_context(ThreadPoolExecutor(_ASKING, thread_name_prefix="dask-mars-web-ask"))
             reading = stack.enter_context(ThreadPoolExecutor(_READING, thread_name_prefix="dask-mars-web-disk"))
@@ -122,8 +130,10 @@ class _Front:
             self._supervisor.start()
             tidying = asyncio.ensure_future(self._keep_tidy(reading))
             ready(where)
-            await ending.wait()
+            await self._ending.wait()
             tidying.cancel()
+        if self._failure is not None:
+            raise self._failure
 
     def _listen(self, asking: ThreadPoolExecutor, reading: ThreadPoolExecutor) -> tuple[list[BoundedServer], str]:
         listening, store = self._listening, self._store
@@ -150,12 +160,17 @@ class _Front:
             monitor = ServiceMonitor(store, self._supervisor)
             limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
             service = Service(store, self._supervisor, monitor, reading, versions(), limit_bytes)
-            application = make_application(monitor, security, lambda site: rules(site, service), executor=asking)
+
+            def more(site: Site) -> list[Rule]:
+                self._site = site
+                return rules(site, service)
+
+            application = make_application(monitor, security, more, executor=asking, more_openapi=[OPENAPI])
             # What comes by the socket is neither encrypted nor from a proxy.
             options = [{}, {"ssl_options": ssl_options, "xheaders": listening.behind_proxy}]
             servers = []
-            for bound, more in zip(sockets, options, strict=False):
-                server = BoundedServer(application, chunk_size=_CHUNK_BYTES, **more)
+            for bound, of_kind in zip(sockets, options, strict=False):
+                server = BoundedServer(application, chunk_size=_CHUNK_BYTES, **of_kind)
                 server.add_sockets([bound])
                 servers.append(server)
         except BaseException:
@@ -183,27 +198,50 @@ class _Front:
         for file in self._files:
             file.unlink(missing_ok=True)
 
-    # -- history ------------------------------------------------------------------------------------------------
+    # -- in other threads ---------------------------------------------------------------------------------------
 
-    def _ended(self) -> None:
-        """Look after history when there is more of it, but not each time."""
-        if time.monotonic() - self._tidied_s >= 1.0:
-            self._tidy()
+    def _failed(self, error: Exception) -> None:
+        """End, so that whoever looks after the service begins anew."""
+        assert self._loop is not None
+        self._failure = error
+        self._loop.call_soon_threadsafe(self._ending.set)
 
-    def _tidy(self) -> None:
-        self._tidied_s = time.monotonic()
-        age, size = config.get("web.history.age"), config.get("web.history.bytes")
-        age_s = None if age is None else float(parse_timedelta(age))
-        limit_bytes = None if size is None else config.parse_size(size, "dask-mars.web.history.bytes")
-        try:
-            self._store.tidy(age_s, limit_bytes)
-        except Exception:
-            logger.exception("old computations could not be removed")
+    def _ended(self, id: str | None) -> None:
+        """Tell those who wait for a computation, and have it looked whether there is too much history now."""
+        assert self._loop is not None
+        # The loop may just have ended.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._tell, id)
+
+    # -- in the event loop --------------------------------------------------------------------------------------
+
+    def _tell(self, id: str | None) -> None:
+        self._has_more.set()
+        if id is not None and self._site is not None:
+            self._site.snapshots.forget("computation", id)
 
     async def _keep_tidy(self, executor: ThreadPoolExecutor) -> None:
+        """Forget what is too old, and too much, again and again."""
         while True:
-            await asyncio.get_running_loop().run_in_executor(executor, self._tidy)
-            await asyncio.sleep(_TIDY_S)
+            self._has_more.clear()
+            try:
+                await asyncio.get_running_loop().run_in_executor(executor, self._store.tidy, *self._history)
+            except Exception:
+                logger.exception("old computations could not be removed")
+            # Not for each of many that end at once.
+            await asyncio.sleep(_TIDY_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_more.wait(), _TIDY_S)
+
+
+def _history() -> tuple[float | None, int | None]:
+    """Return for how long what is over is remembered, and how many bytes it may take."""
+    age, size = config.get("web.history.age"), config.get("web.history.bytes")
+    try:
+        age_s = None if age is None else float(parse_timedelta(age))
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"dask-mars.web.history.age is a time such as '30 days', and not {age!r}") from None
+    return age_s, None if size is None else config.parse_size(size, "dask-mars.web.history.bytes")
 
 
 __all__ = ["Listening", "serve"]

@@ -44,7 +44,8 @@ class Lines:
                     # A process that is killed may leave half a line.
                     if line.endswith(b"\n"):
                         yield json.loads(line)
-            except OSError:
+            except (OSError, ValueError):
+                # What makes no sense comes from a process that is out of its mind.
                 return
 
     def mute(self) -> None:

@@ -116,8 +116,26 @@ class ServiceMonitor:
 
     def error(self, id: str) -> Json:
         """Return why a computation failed."""
-        told = json.loads(self._store.row(id)["error"] or "{}")
+        told = self.failure(self._store.row(id))
         return {name: told.get(name, "") for name in ("type", "message", "traceback")}
+
+    def failure(self, row: sqlite3.Row) -> Json:
+        """Return all there is to say of the exception that a computation failed with: nothing if it did not.
+
+        Parameters
+        ----------
+        row : sqlite3.Row
+            Of a computation that is over.
+
+        Returns
+        -------
+        dict
+            ``type`` and ``message``; unless it is too long ago, ``traceback``, and perhaps ``pickle`` as base64.
+        """
+        if row["error"] is None:
+            return {}
+        told: Json = json.loads(row["error"])
+        return told | (self._store.kept(row["number"]).get("error") or {})
 
     def log(self, id: str) -> Json:
         """Return the lines that a computation's tasks wrote."""
@@ -164,12 +182,7 @@ class ServiceMonitor:
     def _facet(self, row: sqlite3.Row, name: str, *arguments: Any) -> Json:
         """Return what the runner says of a computation, or has said when that was over."""
         if row["state"] in OVER:
-            try:
-                kept = json.loads(self._store.details(row["number"]).read_bytes())
-            except (OSError, ValueError):
-                # Too old, too large, or of a process that died.
-                kept = {}
-            return dict(kept.get(name) or _NOTHING.get(name, {}))
+            return dict(self._store.kept(row["number"]).get(name) or _NOTHING.get(name, {}))
         try:
             return dict(self._supervisor.ask(name, row["number"], *arguments))
         except (KeyError, TimeoutError):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,20 @@ from dask_mars.client.records import ValueDescription
 from dask_mars.web import wire
 from dask_mars.web.monitor import Json
 from dask_mars.web.pickles import pack, unpack
-from dask_mars.web.service.store import sync_directory
+from dask_mars.web.service.store import SPARE_BYTES, sync_directory
 
 #: Results with more elements are not sent as JSON.
 _JSON_ELEMENTS = 10_000
 _JSON_BYTES = 256 << 10
 #: Arrays up to this size are in the header, as those are whose bytes stay in the pickle.
 _INLINE_BYTES = 1 << 17
+#: Bytes that are written before it is looked whether they are still wanted.
+_PIECE_BYTES = 64 << 20
 
 
-def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[ValueDescription, int]:
+def write(
+    value: Any, is_tuple: bool, incoming: Path, target: Path, checkpoint: Callable[[], None] = lambda: None
+) -> tuple[ValueDescription, int]:
     """Write a result, and return its description and the size of the file.
 
     Parameters
@@ -37,6 +43,13 @@ def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[Val
         Whether it is what Dask asks of a scheduler: if that is a tuple of one, others mean its element.
     incoming, target : Path
         Where it is written, and the name that it gets when it is whole.
+    checkpoint : callable, optional
+        Called now and then, to raise if nobody wants the result any more.
+
+    Raises
+    ------
+    OSError
+        There is no room on the disk. Some stays free, for the records of the service.
     """
     if is_tuple and isinstance(value, tuple) and len(value) == 1:
         shown = _contiguous(value[0])
@@ -54,10 +67,15 @@ def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[Val
         "arrow": _is_table(shown),
         "is_tuple": value is not shown,
     }
+    need_bytes = sum([frame.nbytes for frame in frames])
+    free_bytes = shutil.disk_usage(target.parent).free
+    if free_bytes < need_bytes + SPARE_BYTES:
+        text = f"the result has {need_bytes:,} bytes, and the service's disk has {free_bytes:,} left"
+        raise OSError(errno.ENOSPC, text)
     with incoming.open("wb", buffering=0) as file:
-        _write_all(file.fileno(), memoryview(wire.encode_header(header)))
+        _write_all(file.fileno(), memoryview(wire.encode_header(header)), checkpoint)
         for frame in frames:
-            _write_all(file.fileno(), frame.cast("B"))
+            _write_all(file.fileno(), frame.cast("B"), checkpoint)
         os.fsync(file.fileno())
         size_bytes = file.tell()
     incoming.rename(target)
@@ -65,9 +83,10 @@ def write(value: Any, is_tuple: bool, incoming: Path, target: Path) -> tuple[Val
     return description, size_bytes
 
 
-def _write_all(descriptor: int, view: memoryview) -> None:
+def _write_all(descriptor: int, view: memoryview, checkpoint: Callable[[], None]) -> None:
     while view:
-        view = view[os.write(descriptor, view) :]
+        checkpoint()
+        view = view[os.write(descriptor, view[:_PIECE_BYTES]) :]
 
 
 def read(path: Path) -> tuple[Json, Any]:

@@ -27,16 +27,18 @@ from dask_mars import Runtime
 from dask_mars.backend import Options
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
-from dask_mars.client.records import ChunkCounts, Record, ValueDescription
+from dask_mars.client.records import ChunkCounts, Record, Records, ValueDescription
 from dask_mars.client.summaries import remaining_s
 from dask_mars.errors import Cancelled, GraphRefused
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes
 from dask_mars.optimize.client_only import stores_chunk
+from dask_mars.process_role import die_with_parent
 from dask_mars.protocol.pickling import pack_error
 from dask_mars.web.monitor import Json
 from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
 from dask_mars.web.service.lines import Lines
+from dask_mars.web.service.on_cluster import ClusterMonitor
 
 logger = logging.getLogger("dask_mars.web")
 
@@ -44,8 +46,13 @@ logger = logging.getLogger("dask_mars.web")
 _ERROR_BYTES = 256 << 10
 #: How often the front is told how far computations are.
 _REPORT_S = 0.25
-#: The longest message and traceback of an exception, in characters.
-_TEXT = 50_000
+#: The longest message of an exception in a list, and the longest message and traceback otherwise, in characters.
+_MESSAGE, _TEXT = 2_000, 50_000
+_OF_MODULES = (
+    ". The service has to find the modules that you use, as they are: install them where it runs, or start it "
+    "with PYTHONPATH, and start it anew when they change. Or have modules of yours travel with what you submit: "
+    "cloudpickle.register_pickle_by_value(module)"
+)
 
 
 class Run:
@@ -91,6 +98,7 @@ class Run:
 
     def _run(self) -> None:
         told: Json
+        failure: Json = {}
         try:
             with self.record:
                 description, size_bytes = self._compute()
@@ -99,13 +107,16 @@ class Run:
         except Cancelled:
             told = {"say": "cancelled"}
         except GraphRefused as error:
-            told = {"say": "refused", "error": _error(error)}
+            told, failure = {"say": "refused"}, _failure(error)
         # What users pickle may raise anything.
         except BaseException as error:
-            told = {"say": "failed", "error": _error(error)}
+            told, failure = {"say": "failed"}, _failure(error)
+        if failure:
+            # The front keeps this in the row, which is read for each list.
+            told["error"] = {"type": failure["type"], "message": failure["message"][:_MESSAGE]}
         told.setdefault("file_bytes", 0)
         try:
-            told["file_bytes"] += self.runner.keep_details(self)
+            told["file_bytes"] += self.runner.keep_details(self, failure)
         except Exception:
             # The computation counts, and not what there is to say of it.
             logger.exception("the details of a computation could not be written")
@@ -139,8 +150,9 @@ class Run:
         self.record.checkpoint()
         directory = self.runner.directory
         incoming = directory / "incoming" / f"result-{self.number}-{self._order['attempt']}"
+        target = directory / "results" / str(self.number)
         try:
-            return results.write(value, is_graph, incoming, directory / "results" / str(self.number))
+            return results.write(value, is_graph, incoming, target, self.record.checkpoint)
         finally:
             incoming.unlink(missing_ok=True)
 
@@ -150,8 +162,10 @@ class Run:
         except MemoryError:
             raise
         except BaseException as error:
-            told = GraphRefused(f"it cannot be unpickled: {type(error).__name__}: {error}")
-            raise told from error
+            text = f"it cannot be unpickled: {type(error).__name__}: {error}"
+            if isinstance(error, (ImportError, AttributeError)):
+                text += _OF_MODULES
+            raise GraphRefused(text) from error
 
     def _check(self, graph: ChunkGraph) -> None:
         """Refuse what would not do here what the user wants of it."""
@@ -183,8 +197,10 @@ class Runner:
         The service's.
     backend : callable
         Returns what computes one graph.
-    runtime : Runtime
-        What computes here, if no cluster does; it has the records in any case.
+    monitor : RuntimeMonitor
+        Of what computes.
+    records : Records
+        Of the computations.
     memory_limit : int or None
         The most bytes that a result may have.
     """
@@ -194,15 +210,16 @@ class Runner:
         lines: Lines,
         directory: Path,
         backend: Callable[[], GraphBackend],
-        runtime: Runtime,
+        monitor: RuntimeMonitor,
+        records: Records,
         memory_limit: int | None,
     ) -> None:
         self.lines = lines
         self.directory = directory
         self.backend = backend
-        self.records = runtime.records
+        self.records = records
         self.memory_limit = memory_limit
-        self._monitor = RuntimeMonitor(runtime)
+        self._monitor = monitor
         self._lock = threading.Lock()
         self._runs: dict[int, Run] = {}
         self._ending = threading.Event()
@@ -219,9 +236,12 @@ class Runner:
         self._ending.set()
 
     def _report(self) -> None:
-        """Tell now and then how far computations are."""
+        """Tell now and then how far computations are, and listen for what is to be told when they are over."""
         while not self._ending.wait(_REPORT_S):
-            for run in self._live():
+            live = self._live()
+            if live:
+                self._monitor.watch()
+            for run in live:
                 run.say_progress()
 
     def _live(self) -> list[Run]:
@@ -232,6 +252,7 @@ class Runner:
         run = Run(self, message)
         with self._lock:
             self._runs[run.number] = run
+        self._monitor.watch()
         run.start()
 
     def _do_cancel(self, message: Json) -> None:
@@ -250,6 +271,9 @@ class Runner:
         except (KeyError, ModuleNotFoundError) as error:
             # The front knows what to say of what nobody knows.
             told["missing"] = str(error)
+        except OSError as error:
+            logger.warning("the question for %s could not be answered: %s", message["what"], error)
+            told["missing"] = str(error)
         except Exception as error:
             logger.exception("the question for %s could not be answered", message["what"])
             told["missing"] = str(error)
@@ -266,10 +290,13 @@ class Runner:
             return method()
         return method(None if number is None else self._runs[number].record.id, *arguments)
 
-    def keep_details(self, run: Run) -> int:
+    def keep_details(self, run: Run, failure: Json) -> int:
         """Write what there is to say of a computation when it is over, and return how many bytes that are."""
         monitor, id = self._monitor, run.record.id
+        # As it is now that it is over, and not as it was seen last.
+        monitor.look_again()
         details = {
+            "error": failure,
             "computation": {"layers": monitor.computation(id)["layers"]},
             "log": monitor.log(id),
             "timeline": monitor.timeline(id),
@@ -303,8 +330,8 @@ def _counted(counts: ChunkCounts) -> Json:
     return {name: int(count) for name, count in counts._asdict().items()}
 
 
-def _error(error: BaseException) -> Json:
-    """Return an exception as the front keeps it."""
+def _failure(error: BaseException) -> Json:
+    """Return all there is to say of an exception."""
     try:
         message = str(error)
     except Exception:
@@ -332,23 +359,24 @@ def main(settings: Json) -> None:
     """
     # Ctrl-C in a terminal is the front's, which ends this process when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What users unpickle may hold this process up, so that it would not notice that the front has gone.
+    die_with_parent(settings["parent"])
     lines = Lines(socket.socket(fileno=settings["socket"]))
     directory = Path(settings["directory"])
     address = settings["scheduler"]
     with Runtime(settings["num_workers"], settings["memory_limit"]) as runtime:
 
-        def on_cluster() -> GraphBackend:
-            from dask_mars.cluster import backend as clusters
-
-            return clusters.cluster_of(clusters.connect(address))
-
         def here() -> GraphBackend:
             return EngineBackend(runtime.engine, lambda: runtime.settings.store_limit)
 
         if address is None:
-            Runner(lines, directory, here, runtime, runtime.settings.memory_limit).serve()
+            # Before the first computation, so that all of that is seen.
+            runtime.engine()
+            monitor, limit = RuntimeMonitor(runtime), runtime.settings.memory_limit
+            Runner(lines, directory, here, monitor, runtime.records, limit).serve()
         else:
-            Runner(lines, directory, on_cluster, runtime, None).serve()
+            cluster = ClusterMonitor(runtime, address)
+            Runner(lines, directory, cluster.backend, cluster, runtime.records, None).serve()
     # Threads that compute what nobody waits for any more would have Python wait for them.
     sys.stdout.flush()
     sys.stderr.flush()

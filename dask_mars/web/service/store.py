@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import sqlite3
@@ -47,6 +48,8 @@ CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
 _LAYOUT = 1
 _GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
 _NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
+#: Bytes that stay free on the disk whatever is submitted and computed, so that rows can be written.
+SPARE_BYTES = 64 << 20
 
 
 class DirectoryInUse(RuntimeError):
@@ -156,6 +159,14 @@ class Store:
         """Return the path of what is kept of a computation besides its row."""
         return self.directory / _DETAILS / f"{number}.json"
 
+    def kept(self, number: int) -> Json:
+        """Return what is kept of a computation besides its row: nothing if it was too old, or its process died."""
+        try:
+            kept: Json = json.loads(self.details(number).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return kept
+
     # -- rows ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -243,12 +254,21 @@ class Store:
             ).rowcount
         return bool(changed)
 
-    def end(self, number: int, state: str, file_bytes: int = 0, **values: Any) -> bool:
-        """Record that a computation is over, and remove its graph; return whether it was not over before."""
+    def end(self, number: int, state: str, file_bytes: int = 0, **values: Any) -> str | None:
+        """Record that a computation is over, and remove its graph; return its id, None if it was over before."""
         assert state in OVER
         done = self.update(number, state=state, ended=time.time(), file_bytes=file_bytes, **values)
         self.graph(number).unlink(missing_ok=True)
-        return done
+        row = self.numbered(number) if done else None
+        return None if row is None else str(row["id"])
+
+    def grow(self, number: int, file_bytes: int) -> None:
+        """Note that a computation that is over takes more bytes on disk, so that they count."""
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE computations SET file_bytes = file_bytes + ? WHERE number = ? AND NOT evicted",
+                (file_bytes, number),
+            )
 
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows that are not over, the oldest first."""
@@ -313,32 +333,35 @@ class Store:
             How many bytes the results and details of all may take; None for any.
         """
         if age_s is not None:
-            with self._lock:
-                old = self._database.execute(
-                    "SELECT id FROM computations WHERE ended < ? LIMIT 1000", (time.time() - age_s,)
-                ).fetchall()
-            for (id,) in old:
-                with contextlib.suppress(KeyError):
-                    self.remove(id)
+            self._forget_before(time.time() - age_s)
         if limit_bytes is not None:
             self._evict(limit_bytes)
 
+    def _forget_before(self, moment: float) -> None:
+        with self._transaction() as database:
+            old = database.execute(
+                "DELETE FROM computations WHERE ended < ? RETURNING number", (moment,)
+            ).fetchall()
+            if old:
+                self.next_revision()
+        for (number,) in old:
+            self.remove_files(number)
+
     def _evict(self, limit_bytes: int) -> None:
-        with self._lock:
-            rows = self._database.execute(
+        with self._transaction() as database:
+            rows = database.execute(
                 "SELECT number, file_bytes FROM computations WHERE file_bytes > 0 ORDER BY ended DESC"
             ).fetchall()
-        kept_bytes = 0
-        # The newest stays however large it is: somebody waits for it.
-        for place, (number, file_bytes) in enumerate(rows):
-            kept_bytes += file_bytes
-            if not place or kept_bytes <= limit_bytes:
-                continue
-            with self._transaction() as database:
-                database.execute(
-                    "UPDATE computations SET evicted = 1, file_bytes = 0, revision = ? WHERE number = ?",
-                    (self.next_revision(), number),
-                )
+            running = itertools.accumulate([file_bytes for _, file_bytes in rows])
+            surplus = [number for (number, _), total in zip(rows, running, strict=True) if total > limit_bytes]
+            # The newest stays however large it is: somebody waits for it.
+            if rows and surplus and surplus[0] == rows[0][0]:
+                del surplus[0]
+            database.executemany(
+                "UPDATE computations SET evicted = 1, file_bytes = 0, revision = ? WHERE number = ?",
+                [(self.next_revision(), number) for number in surplus],
+            )
+        for number in surplus:
             self.remove_files(number)
 
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
-import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from dask_mars.errors import describe_exit
 from dask_mars.web.monitor import OVER, Json
-from dask_mars.web.service.lines import Lines
+from dask_mars.web.service.process import RunnerProcess
 from dask_mars.web.service.store import Store
 
 logger = logging.getLogger("dask_mars.web")
@@ -31,10 +26,13 @@ AT_ONCE = 8
 _LOSSES = 3
 #: Pause before the runner is started again that has died at once, doubled each time.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+#: How often in a row it may die before it is ready: something is wrong with what is installed, say.
+_MOST_UNREADY = 5
 #: How long the runner gets to answer a question.
 _ANSWER_S = 0.9
-#: How long it may take to end when it is not needed any more.
-_END_S = 10.0
+#: How long a cancelled computation may go on before the runner is ended: tasks and the preparation of graphs are
+#: interrupted, but what users unpickle is not.
+_CANCEL_S = 20.0
 
 #: Told once whether the runner has taken a graph: None, or the error for which it is refused.
 OnTaken = Callable[[Json | None], None]
@@ -54,18 +52,26 @@ class InHand:
         As `Supervisor.submit` takes it.
     live : dict
         What the runner has told last of its progress.
+    deadline : threading.Timer or None
+        Ends the runner, if the computation is to end and does not.
     """
 
     number: int
     is_suspect: bool
     on_taken: OnTaken | None = None
     live: Json = field(default_factory=dict)
+    deadline: threading.Timer | None = None
 
     def taken(self, error: Json | None) -> None:
         """Tell whoever waits for it, once."""
         told, self.on_taken = self.on_taken, None
         if told is not None:
             told(error)
+
+    def forgive(self) -> None:
+        """Leave the runner alone, whether or not the computation ends."""
+        if self.deadline is not None:
+            self.deadline.cancel()
 
 
 class Supervisor:
@@ -78,21 +84,29 @@ class Supervisor:
     options : dict
         ``num_workers``, ``memory_limit`` and ``scheduler`` for the runner.
     on_end : callable, optional
-        Called, in a thread of this object, when a computation is over.
+        Called with the id of a computation that is over, None if it has been removed. In any thread.
+    on_failure : callable, optional
+        Called, in a thread of this object, when it cannot go on, because records cannot be written.
     """
 
-    def __init__(self, store: Store, options: Json, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        options: Json,
+        on_end: Callable[[str | None], None] = lambda id: None,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
         self._store = store
         self._options = options
         self._on_end = on_end
+        self._on_failure = on_failure
         self._lock = threading.RLock()
         self._queue: deque[InHand] = deque()
         self._in_hand: dict[int, InHand] = {}
-        self._lines: Lines | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._runner: RunnerProcess | None = None
+        #: Of a computation that had the runner ended: others are not to blame.
+        self._blamed: int | None = None
         self._closing = threading.Event()
-        self._questions: dict[int, Future[Json]] = {}
-        self._question_numbers = itertools.count()
         self._thread = threading.Thread(target=self._keep, name="dask-mars-runner")
 
     def start(self) -> None:
@@ -110,17 +124,19 @@ class Supervisor:
         """End the runner. What it has not finished is begun again by the next service."""
         self._closing.set()
         with self._lock:
-            lines = self._lines
-        if lines is not None:
-            lines.end()
+            runner = self._runner
+            for has in self._in_hand.values():
+                has.forgive()
+        if runner is not None:
+            runner.hang_up()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
     def pid(self) -> int | None:
         """The runner's process id, None while there is none."""
-        process = self._process
-        return None if process is None else process.pid
+        runner = self._runner
+        return None if runner is None else runner.pid
 
     # -- what the front asks ------------------------------------------------------------------------------------
 
@@ -168,8 +184,22 @@ class Supervisor:
                 self._queue.remove(waiting)
                 self._ended(number, "cancelled")
                 return
-        if number in self._in_hand and self._lines is not None:
-            self._lines.send({"do": "cancel", "number": number})
+        has = self._in_hand.get(number)
+        if has is None or self._runner is None or has.deadline is not None:
+            return
+        has.deadline = threading.Timer(_CANCEL_S, self._end_stubborn, (has, self._runner))
+        has.deadline.daemon = True
+        has.deadline.start()
+        self._runner.send({"do": "cancel", "number": number})
+
+    def _end_stubborn(self, has: InHand, runner: RunnerProcess) -> None:
+        """End the runner because of a computation that is to end and does not."""
+        with self._lock:
+            if self._in_hand.get(has.number) is not has or self._runner is not runner:
+                return
+            logger.error("a cancelled computation does not end: the process that computes is ended")
+            self._blamed = has.number
+            runner.kill()
 
     def live(self, number: int) -> Json:
         """Return what the runner has told last of a computation; empty if it does not have it."""
@@ -202,86 +232,61 @@ class Supervisor:
         TimeoutError
             There is no runner, or it is too busy to answer.
         """
-        answer: Future[Json] = Future()
         with self._lock:
-            lines = self._lines
-            if lines is None:
-                raise TimeoutError
-            question = next(self._question_numbers)
-            self._questions[question] = answer
-        message = {"do": "ask", "question": question, "what": what, "number": number, "arguments": arguments}
-        try:
-            if not lines.send(message):
-                raise TimeoutError
-            told = answer.result(timeout_s)
-        finally:
-            self._questions.pop(question, None)
-        if "answer" not in told:
-            raise KeyError(told.get("missing", what))
-        answered: Json = told["answer"]
-        return answered
+            runner = self._runner
+        if runner is None:
+            raise TimeoutError
+        return runner.ask(what, number, arguments, timeout_s)
 
     # -- the runner's thread ------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         """Start a runner, and another when it dies."""
-        pause_s = _PAUSE_S
-        while not self._closing.is_set():
-            begun = time.monotonic()
-            process = self._start_process()
-            assert self._lines is not None
-            for message in self._lines:
-                self._on_message(message)
-            exit_code = self._end_process(process)
-            if self._closing.is_set():
-                break
-            logger.error("the process that computes %s; it is started again", describe_exit(exit_code))
-            self._died(exit_code)
-            lived_s = time.monotonic() - begun
-            pause_s = _PAUSE_S if lived_s > _LONGEST_PAUSE_S else min(2 * pause_s, _LONGEST_PAUSE_S)
-            self._closing.wait(pause_s)
-
-    def _start_process(self) -> subprocess.Popen[bytes]:
-        ours, theirs = socket.socketpair()
-        settings = {**self._options, "socket": theirs.fileno(), "directory": str(self._store.directory)}
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dask_mars.web.service.runner", json.dumps(settings)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        with self._lock:
-            self._process, self._lines = process, Lines(ours)
-            # `close` may just have been called, and have found nobody to tell.
-            if self._closing.is_set():
-                self._lines.end()
-        return process
-
-    def _end_process(self, process: subprocess.Popen[bytes]) -> int:
-        with self._lock:
-            lines, self._lines = self._lines, None
+        pause_s, unready = _PAUSE_S, 0
         try:
-            exit_code = process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            exit_code = process.wait()
-        self._process = None
-        if lines is not None:
-            lines.close()
-        for answer in list(self._questions.values()):
-            answer.set_exception(TimeoutError())
-        return exit_code
+            while not self._closing.is_set():
+                begun = time.monotonic()
+                exit_code, was_ready = self._serve()
+                if self._closing.is_set():
+                    break
+                unready = 0 if was_ready else unready + 1
+                if unready >= _MOST_UNREADY:
+                    text = f"{describe_exit(exit_code)} before it was ready, {unready} times"
+                    raise RuntimeError(f"the process that computes {text}")
+                logger.error("the process that computes %s; it is started again", describe_exit(exit_code))
+                self._died(exit_code)
+                lived_s = time.monotonic() - begun
+                pause_s = _PAUSE_S if lived_s > _LONGEST_PAUSE_S else min(2 * pause_s, _LONGEST_PAUSE_S)
+                self._closing.wait(pause_s)
+        except Exception as error:
+            # Nobody would compute what is submitted from now on. The next service has all that is in the records.
+            logger.error("nothing can be computed any more", exc_info=not isinstance(error, RuntimeError))
+            self._on_failure(error)
 
-    def _on_message(self, message: Json) -> None:
-        if message["say"] == "answer":
-            answer = self._questions.pop(message["question"], None)
-            if answer is not None:
-                answer.set_result(message)
-            return
+    def _serve(self) -> tuple[int, bool]:
+        """Start a runner, do all that it asks for, and return its exit code and whether it was ready at all."""
+        runner = RunnerProcess({**self._options, "directory": os.fspath(self._store.directory)})
+        try:
+            with self._lock:
+                self._runner = runner
+                # `close` may just have been called, and have found nobody to tell.
+                if self._closing.is_set():
+                    runner.hang_up()
+            for message in runner:
+                self._on_message(runner, message)
+        except BaseException:
+            runner.kill()
+            raise
+        finally:
+            with self._lock:
+                self._runner = None
+            exit_code = runner.finish()
+        return exit_code, runner.is_ready
+
+    def _on_message(self, runner: RunnerProcess, message: Json) -> None:
         with self._lock:
             if message["say"] == "ready":
-                self._is_ready = True
+                runner.is_ready = True
                 self._dispatch()
                 return
             has = self._in_hand.get(message["number"])
@@ -290,7 +295,8 @@ class Supervisor:
 
     def _dispatch(self) -> None:
         """Hand over what waits, as long as the runner may have more."""
-        while self._queue and self._lines is not None and self._is_ready and len(self._in_hand) < AT_ONCE:
+        runner = self._runner
+        while self._queue and runner is not None and runner.is_ready and len(self._in_hand) < AT_ONCE:
             # Who may have killed the runner is not to take others along once more.
             if self._in_hand and (
                 self._queue[0].is_suspect or any(one.is_suspect for one in self._in_hand.values())
@@ -302,7 +308,7 @@ class Supervisor:
                 continue
             self._store.update(has.number, state="preparing", started=row["started"] or time.time())
             self._in_hand[has.number] = has
-            self._lines.send(_order(row, self._store))
+            runner.send(_order(row, self._store))
 
     def _on_taken(self, has: InHand, message: Json) -> None:
         self._store.update(has.number, state="running")
@@ -330,47 +336,47 @@ class Supervisor:
         )
 
     def _on_refused(self, has: InHand, message: Json) -> None:
-        self._ended(has.number, "failed", error=message["error"], refused=1)
+        self._ended(has.number, "failed", message["file_bytes"], error=message["error"], refused=1)
 
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
         """Record that a computation is over, and go on with others."""
         has = self._in_hand.pop(number, None)
+        if has is not None:
+            has.forgive()
         told = {name: json.dumps(value) for name, value in facts.items() if value is not None}
-        if not self._store.end(number, state, file_bytes, refused=refused, **told):
+        id = self._store.end(number, state, file_bytes, refused=refused, **told)
+        if id is None:
             # It has been removed meanwhile, and nobody is going to ask for what it has left.
             self._store.remove_files(number)
         if has is not None:
             has.taken(facts.get("error") if refused else None)
         self._dispatch()
-        self._on_end()
+        self._on_end(id)
 
     def _died(self, exit_code: int) -> None:
         """Put what the runner had back, and give up what it has died of too often."""
         with self._lock:
-            self._is_ready = False
-            lost = sorted(self._in_hand)
-            again = []
+            lost, blamed = sorted(self._in_hand), self._blamed
+            again, self._blamed = [], None
             for number in lost:
                 row = self._store.numbered(number)
                 if row is None or row["cancelling"]:
                     self._ended(number, "cancelled")
                     continue
-                losses = row["losses"] + 1
+                losses = row["losses"] + (blamed is None)
                 if losses >= _LOSSES:
                     text = (
                         f"the process that computes {describe_exit(exit_code)}, {losses} times with this "
                         "computation in its hands"
                     )
-                    error = {"type": "RunnerDied", "message": text, "traceback": ""}
+                    error = {"type": "RunnerDied", "message": text}
                     self._ended(number, "failed", error=error)
                     continue
                 self._store.update(number, state="queued", attempt=row["attempt"] + 1, losses=losses)
                 has = self._in_hand.pop(number)
-                has.is_suspect, has.live = True, {}
+                has.is_suspect, has.live = losses > 0, {}
                 again.append(has)
             self._queue.extendleft(reversed(again))
-
-    _is_ready = False
 
 
 def _order(row: sqlite3.Row, store: Store) -> Json:

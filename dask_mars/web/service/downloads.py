@@ -1,0 +1,176 @@
+"""``GET computations/{id}/result``: in the form that is asked for, whole or in part."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from dask_mars.web import api, wire
+from dask_mars.web.api import Problem
+from dask_mars.web.handlers import ComputationHandler, Site
+from dask_mars.web.monitor import Json
+from dask_mars.web.service.context import PIECE_BYTES, Service
+
+#: How long the runner may take to write a result once more.
+_ARROW_S = 60.0
+_NPY, _JSON, _ARROW = "application/x-npy", "application/json", "application/vnd.apache.arrow.file"
+#: For links, which cannot say what they accept.
+_FORMATS = {"pickle": wire.MEDIA_TYPE, "npy": _NPY, "json": _JSON, "arrow": _ARROW}
+_SUFFIXES = {wire.MEDIA_TYPE: ".mars", _NPY: ".npy", _JSON: ".json", _ARROW: ".arrow"}
+
+#: A part of an answer: bytes, or where they are in a file.
+_Part = bytes | tuple[int, int]
+
+
+class ResultHandler(ComputationHandler):
+    """``computations/{id}/result``: in the form that is asked for, whole or in part."""
+
+    def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
+        """Take what the handlers share."""
+        super().initialize(site)
+        self._service = service
+
+    async def get(self, id: str) -> None:
+        """Send it."""
+        chosen = self.query("format").get("format")
+        if chosen is not None and chosen not in _FORMATS:
+            raise Problem(400, f"'format' is one of {', '.join(_FORMATS)}")
+        store = self._service.store
+        try:
+            row = await self._service.run(store.row, api.computation_id(id))
+        except KeyError:
+            raise Problem(404, f"there is no {id[:200]!r}") from None
+        if row["state"] != "finished":
+            await self._say_why_not(row)
+            return
+        if row["evicted"]:
+            raise _evicted()
+        path = store.result(row["number"])
+        try:
+            header, offsets, size_bytes = await self._service.run(_read_header, path)
+        except FileNotFoundError:
+            raise _evicted() from None
+        media_type = self._media_type(header, chosen)
+        if media_type == _ARROW:
+            path, parts = await self._arrow(row, path)
+        else:
+            parts = _parts(media_type, header, offsets, size_bytes)
+        self.set_header("Content-Type", media_type)
+        self.set_header("Content-Disposition", f'attachment; filename="{row["id"]}{_SUFFIXES[media_type]}"')
+        self.set_header("ETag", f'"{row["digest"][:32]}-{row["number"]}"')
+        self.set_header("Vary", "Accept")
+        await self._send(path, parts)
+
+    head = get
+
+    async def _say_why_not(self, row: Any) -> None:
+        if row["state"] not in ("failed", "cancelled"):
+            raise Problem(409, f"the computation is {row['state']}: there is no result yet")
+        told = await self._service.run(self._service.monitor.failure, row)
+        text = f": {told['type']}: {told['message']}" if told else ""
+        body = api.problem(409, f"the computation was not finished: {row['state']}{text}")
+        self.set_status(409)
+        self.send_json({**body, "error": {"state": row["state"], **told}}, "application/problem+json")
+
+    def _media_type(self, header: Json, chosen: str | None) -> str:
+        there = {_NPY: header["npy"], _JSON: header["json"], _ARROW: header["arrow"]}
+        offered = [wire.MEDIA_TYPE, *[name for name, found in there.items() if found]]
+        accept = self.request.headers.get("Accept") if chosen is None else _FORMATS[chosen]
+        media_type = wire.accepted(accept, offered)
+        if media_type is None:
+            raise Problem(406, f"this result can be had as {', '.join(offered)}")
+        return media_type
+
+    async def _arrow(self, row: Any, source: Path) -> tuple[Path, list[_Part]]:
+        """Have the runner write the result once more: here nobody reads pickles."""
+        target = _arrow_of(source)
+        if not target.exists():
+            try:
+                await self._service.run(self._ask_for_arrow, row["number"])
+            except (KeyError, TimeoutError):
+                raise Problem(
+                    406, "the service cannot send this result as Arrow; is pyarrow installed there?"
+                ) from None
+        return target, [(0, target.stat().st_size)]
+
+    def _ask_for_arrow(self, number: int) -> None:
+        service = self._service
+        service.supervisor.ask("arrow", number, timeout_s=_ARROW_S)
+        service.store.grow(number, _arrow_of(service.store.result(number)).stat().st_size)
+
+    async def _send(self, path: Path, parts: list[_Part]) -> None:
+        total = sum(len(part) if isinstance(part, bytes) else part[1] for part in parts)
+        start, stop = 0, total
+        self.set_header("Accept-Ranges", "bytes")
+        try:
+            wanted = wire.parse_range(self.request.headers.get("Range"), total)
+        except wire.BadBody as error:
+            raise Problem(416, error.message, {"Content-Range": f"bytes */{total}"}) from None
+        if wanted is not None:
+            start, stop = wanted.start, wanted.stop
+            self.set_status(206)
+            self.set_header("Content-Range", f"bytes {start}-{stop - 1}/{total}")
+        self.set_header("Content-Length", str(stop - start))
+        if self.request.method == "HEAD":
+            self.finish()
+            return
+        await self.flush()
+        descriptor = await self._service.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            at = 0
+            for part in parts:
+                size = len(part) if isinstance(part, bytes) else part[1]
+                first, last = max(start - at, 0), min(stop - at, size)
+                at += size
+                if first >= last:
+                    continue
+                if isinstance(part, bytes):
+                    self.write(part[first:last])
+                    continue
+                await self._send_file(descriptor, part[0] + first, part[0] + last)
+        finally:
+            os.close(descriptor)
+        await self.finish()
+
+    async def _send_file(self, descriptor: int, start: int, stop: int) -> None:
+        """Send a part of a file, as fast as it is taken."""
+        sent: Awaitable[None] | None = None
+        for at in range(start, stop, PIECE_BYTES):
+            # One piece is read while another is sent: a slow reader holds two in memory.
+            piece = await self._service.run(os.pread, descriptor, min(PIECE_BYTES, stop - at), at)
+            if sent is not None:
+                await sent
+            self.write(piece)
+            sent = self.flush()
+        if sent is not None:
+            await sent
+
+
+def _arrow_of(result: Path) -> Path:
+    """Return where a result is written once more."""
+    return result.with_name(f"{result.name}.arrow")
+
+
+def _evicted() -> Problem:
+    return Problem(410, "the result is not kept any more: dask-mars.web.history says for how long, and how much")
+
+
+def _read_header(path: Path) -> tuple[Json, list[int], int]:
+    """Return the header of a result's file, where its frames are, and its size."""
+    with path.open("rb") as file:
+        length = wire.header_bytes(file.read(wire.PREFIX_BYTES))
+        header = wire.decode_header(file.read(length))
+        return header, wire.offsets(length, header["frames"]), os.fstat(file.fileno()).st_size
+
+
+def _parts(media_type: str, header: Json, offsets: list[int], size_bytes: int) -> list[_Part]:
+    if media_type == _JSON:
+        return [header["json"].encode()]
+    if media_type == _NPY:
+        parts: list[_Part] = [base64.b64decode(header["npy"]["text"])]
+        frame = header["npy"].get("frame")
+        return parts if frame is None else [*parts, (offsets[frame], header["frames"][frame])]
+    return [(0, size_bytes)]

@@ -1,0 +1,73 @@
+"""A service that computes on the agents of a Dask scheduler: what computes, and what there is to tell of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dask_mars.web.monitor import Json
+from dask_mars.web.runtime_monitor import RuntimeMonitor
+
+if TYPE_CHECKING:
+    from dask_mars.client.backend import GraphBackend
+    from dask_mars.cluster.runtime import ClusterRuntime
+    from dask_mars.runtimes import Runtime
+
+
+class ClusterMonitor(RuntimeMonitor):
+    """Tells of this process's computations on a cluster, and of its agents.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        Has the records of the computations.
+    address : str
+        Of the scheduler.
+    """
+
+    def __init__(self, runtime: Runtime, address: str) -> None:
+        super().__init__(runtime)
+        self._address = address
+
+    def backend(self) -> GraphBackend:
+        """Return what computes one graph on the agents that there are."""
+        from dask_mars.cluster import backend
+
+        return backend.cluster_of(backend.connect(self._address))
+
+    def state(self) -> Json:
+        """Return agents, their memory, and how many computations there are in each state."""
+        cluster = self._cluster()
+        workers, memory = cluster.state()["workers"], cluster.memory()
+        return {
+            **super().state(),
+            "workers": [
+                # Processes of other hosts have no number that would say anything here.
+                {"worker": number, "pid": 0, "running": None, "step": None, "in_hand": worker["in_hand"]}
+                for number, worker in enumerate(workers)
+            ],
+            "memory": {
+                "limit_bytes": memory.limit_bytes,
+                "in_use_bytes": memory.in_use_bytes,
+                "peak_bytes": memory.peak_bytes,
+                "store_bytes": memory.store_bytes,
+                "store_limit_bytes": memory.store_limit_bytes,
+                "promised_bytes": 0,
+                "on_disk_bytes": memory.on_disk_bytes,
+                "spilled_bytes": memory.on_disk_bytes,
+            },
+        }
+
+    def explain(self, id: str | None, key: str | None) -> Json:
+        """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""
+        if id is None and key is None:
+            return {"rows": self._cluster().explain().splitlines()}
+        return super().explain(id, key)
+
+    def _cluster(self) -> ClusterRuntime:
+        from dask_mars.cluster.backend import connect
+        from dask_mars.cluster.runtime import ClusterRuntime
+
+        return ClusterRuntime(connect(self._address), self._runtime.records)
+
+
+__all__ = ["ClusterMonitor"]

@@ -1,0 +1,212 @@
+"""``PUT`` and ``DELETE computations/{id}``: bodies go into files as they come, and are recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from tornado.web import stream_request_body
+
+from dask_mars.web import api, wire
+from dask_mars.web.api import Problem
+from dask_mars.web.handlers import OneHandler, Site
+from dask_mars.web.monitor import Json
+from dask_mars.web.service.context import PIECE_BYTES, Service
+from dask_mars.web.service.store import SPARE_BYTES
+
+#: How long an answer waits for the runner to take, or to refuse, what was submitted.
+_TAKE_S = 2.0
+#: More computations than this do not wait.
+_MOST_QUEUED = 10_000
+
+
+class _Incoming:
+    """A body on its way into a file; its methods wait for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._digest = hashlib.sha256()
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def write(self, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            self._digest.update(chunk)
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+    def finish(self, chunks: list[bytes]) -> str:
+        """Write the rest, make it last and return its digest."""
+        self.write(chunks)
+        os.fsync(self._descriptor)
+        self.close()
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def drop(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+@stream_request_body
+class SubmissionHandler(OneHandler):
+    """``PUT`` and ``DELETE computations/{id}``."""
+
+    def initialize(self, site: Site, service: Service) -> None:  # type: ignore[override]
+        """Take what the handlers share."""
+        super().initialize(site)
+        self._service = service
+        self._incoming: _Incoming | None = None
+        self._chunks: list[bytes] = []
+        self._held_bytes = 0
+        self._submission: wire.Submission | None = None
+        self._writing = asyncio.Lock()
+        if self.request.method == "PUT":
+            self.largest_body = service.body_limit_bytes  # type: ignore[misc]
+
+    def prepare(self) -> None:
+        """Refuse what will not be taken, before its body is read.
+
+        Raises
+        ------
+        Problem
+            As `Handler.prepare`; 411 for bodies of unknown length, 503 while there is no room.
+        """
+        super().prepare()
+        if self.request.method != "PUT":
+            return
+        self.query()
+        api.computation_id(self.path_args[0])
+        length = self.request.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise Problem(411, "a submission says by Content-Length how long it is")
+        if self._service.supervisor.waiting() >= _MOST_QUEUED:
+            raise Problem(503, "too many computations wait already", {"Retry-After": "10"})
+        directory = self._service.store.directory
+        if shutil.disk_usage(directory).free < int(length) + SPARE_BYTES:
+            raise Problem(503, "the service's disk has no room for the submission", {"Retry-After": "60"})
+        self._length = int(length)
+        self._incoming = _Incoming(self._service.store.incoming(secrets.token_hex(16)))
+
+    async def data_received(self, chunk: bytes) -> None:  # type: ignore[override]
+        """Take a part of the body; the next is read when this one is written."""
+        if self._incoming is None:
+            return
+        self._chunks.append(chunk)
+        self._held_bytes += len(chunk)
+        if self._submission is None:
+            try:
+                self._read_header()
+            except wire.BadBody as error:
+                self._refuse(error)
+                return
+        if self._held_bytes >= PIECE_BYTES and self._submission is not None:
+            chunks, self._chunks, self._held_bytes = self._chunks, [], 0
+            try:
+                async with self._writing:
+                    await self._service.run(self._incoming.write, chunks)
+            except OSError as error:
+                self._refuse(wire.BadBody(503, f"the service cannot write the submission: {error}"))
+
+    def _read_header(self) -> None:
+        """Look at the beginning as soon as all of it is there."""
+        if self._held_bytes < wire.PREFIX_BYTES:
+            return
+        begun = b"".join(self._chunks)
+        self._chunks = [begun]
+        end = wire.PREFIX_BYTES + wire.header_bytes(begun)
+        if self._held_bytes >= end:
+            self._submission = wire.decode_submission(
+                begun[wire.PREFIX_BYTES : end], self._service.versions, self._length
+            )
+
+    def _refuse(self, error: wire.BadBody) -> None:
+        """Answer now; what else comes of the body is passed over."""
+        self._forget()
+        headers = {"Retry-After": "60"} if error.status == 503 else {}
+        problem = Problem(error.status, error.message, headers)
+        self.send_error(error.status, exc_info=(Problem, problem, None))
+
+    def _forget(self) -> None:
+        incoming, self._incoming = self._incoming, None
+        self._chunks = []
+        if incoming is not None:
+            incoming.drop()
+
+    def on_connection_close(self) -> None:
+        """Nobody sends the rest."""
+        super().on_connection_close()
+        # Once it is whole it counts, whether or not anybody hears so.
+        if not self._is_whole:
+            self._forget()
+
+    def on_finish(self) -> None:
+        """Leave nothing of what was refused."""
+        if not self._is_whole:
+            self._forget()
+
+    _is_whole = False
+
+    async def put(self, id: str) -> None:
+        """Record what was submitted, and have it computed."""
+        if self._finished:
+            return
+        id = api.computation_id(id)
+        if self._incoming is None or self._submission is None:
+            raise Problem(400, "the body ends before its header")
+        self._is_whole = True
+        service, submission, incoming = self._service, self._submission, self._incoming
+        try:
+            digest = await service.run(incoming.finish, self._chunks)
+            row, is_new = await service.run(
+                service.store.add, id, digest, submission.name, submission.options, incoming.path
+            )
+        except OSError as error:
+            raise Problem(
+                503, f"the service cannot write the submission: {error}", {"Retry-After": "60"}
+            ) from None
+        finally:
+            await service.run(incoming.drop)
+        if not is_new:
+            if row["digest"] != digest:
+                raise Problem(409, "there is a computation with this id and another body")
+        else:
+            await self._taken(row["number"])
+            row = await service.run(service.store.row, id)
+        if row["refused"]:
+            raise Problem(422, (await service.run(service.monitor.failure, row))["message"])
+        self.site.snapshots.forget()
+        self.set_status(201 if is_new else 200)
+        self.send_json(await self.call(service.monitor.computation, id))
+
+    async def _taken(self, number: int) -> None:
+        """Have it computed; wait a little for whether it is refused."""
+        loop = asyncio.get_running_loop()
+        taken: asyncio.Future[None] = loop.create_future()
+
+        def on_taken(error: Json | None) -> None:
+            loop.call_soon_threadsafe(taken.cancel)
+
+        if await self._service.run(self._service.supervisor.submit, number, on_taken):
+            await asyncio.wait([taken], timeout=_TAKE_S)
+
+    async def delete(self, id: str) -> None:
+        """Forget a computation; one that is not over is cancelled."""
+        self.query()
+        service = self._service
+        try:
+            number = await service.run(service.store.remove, api.computation_id(id))
+        except KeyError:
+            raise Problem(404, f"there is no {id[:200]!r}") from None
+        await service.run(service.supervisor.forget, number)
+        self.site.snapshots.forget()
+        self.set_status(204)
+        self.finish()

@@ -1,0 +1,62 @@
+"""A service that computes on the agents of a Dask scheduler."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_mars.errors import NoAgents, ServiceError
+from tests.conftest import cluster_of_agents, eventually
+from tests.web.services import running
+
+pytest.importorskip("tornado")
+distributed = pytest.importorskip("distributed")
+
+
+@pytest.fixture
+def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait until there are agents."""
+    monkeypatch.setattr("tests.web.services.eventually", lambda *condition: True)
+
+
+def service_on(cluster, directory: Path):
+    return running(directory, "--scheduler", cluster.scheduler_address)
+
+
+def test_agents_compute(tmp_path: Path) -> None:
+    with (
+        cluster_of_agents() as cluster,
+        service_on(cluster, tmp_path / "d") as served,
+        served.connect() as service,
+    ):
+        x = da.random.default_rng(7).random((200, 200), chunks=50)
+        assert np.array_equal(x.compute(scheduler=service.get), x.compute(scheduler="sync"))
+        with pytest.raises(ZeroDivisionError):
+            dask.delayed(lambda: 1 // 0)().compute(scheduler=service.get)
+        with pytest.raises(ServiceError, match="memory of your process"):
+            da.store(da.ones(4, chunks=2), np.zeros(4), scheduler=service.get)
+        done = service.submit(x.sum(), name="sum")
+        assert done.result(20) == pytest.approx(float(x.sum().compute(scheduler="sync")))
+        assert all(layer["finished"] == layer["total"] for layer in done.summary()["layers"])
+        slow = service.submit(dask.delayed(time.sleep)(60))
+        assert eventually(lambda: slow.state == "running", 20)
+        assert len(service.state()["workers"]) == 1
+        assert "cluster" in slow.explain()
+        assert slow.cancel()
+        assert slow.wait(20)
+        assert slow.state == "cancelled"
+
+
+def test_a_cluster_without_agents_is_said_to_have_none(tmp_path: Path, quick_to_start) -> None:
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as cluster,
+        service_on(cluster, tmp_path / "d") as served,
+        served.connect() as service,
+        pytest.raises(NoAgents, match="dask-mars-worker tcp://"),
+    ):
+        da.ones(3).compute(scheduler=service.get)

@@ -1,0 +1,277 @@
+"""A service at a port: who may ask for what, with and without encryption and proxies; and how it is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from dask_mars.errors import ServiceError
+from dask_mars.web.client import connect
+from tests.conftest import certificates
+from tests.web.conftest import Asker
+from tests.web.services import RunningService, running, submission
+
+pytest.importorskip("tornado")
+
+BODY = submission(da.arange(4, chunks=2))
+ID = "6f1ed002-ab5c-4c57-a0e2-6e1f0b6f5c11"
+
+
+def connection_file(service: RunningService) -> Any:
+    return json.loads((service.directory / "connection.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def served(private_tmp: Path) -> Iterator[RunningService]:
+    with running(private_tmp / "service", "--port", "0") as service:
+        yield service
+
+
+def asker(served: RunningService, token: str | None = "token", **headers: str) -> Asker:
+    known = connection_file(served)
+    given = {} if token is None else {"Authorization": f"Bearer {known.get(token, token)}"}
+    return Asker(known["url"], {**given, **headers})
+
+
+ROUTES = [
+    ("GET", "/"),
+    ("GET", "/app.js"),
+    ("GET", "/vendor/uplot-1.6.32.js"),
+    ("GET", "/individual-plots.json"),
+    ("GET", "/view/log"),
+    ("GET", "/nothing"),
+    ("GET", "/../../etc/passwd"),
+    ("GET", "/..%2f..%2fetc/passwd"),
+    ("GET", "/api/v1/state"),
+    ("GET", "/api/v1/computations"),
+    ("GET", "/api/v1/openapi.json"),
+    ("PUT", f"/api/v1/computations/{ID}"),
+    ("GET", f"/api/v1/computations/{ID}"),
+    ("DELETE", f"/api/v1/computations/{ID}"),
+    ("POST", f"/api/v1/computations/{ID}/cancel"),
+    ("GET", f"/api/v1/computations/{ID}/result"),
+    ("HEAD", f"/api/v1/computations/{ID}/result"),
+]
+
+
+@pytest.mark.parametrize("token", [None, "", "x" * 43, "-" * 20_000])
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_nothing_is_said_without_a_token(served, method: str, path: str, token: str | None) -> None:
+    answer = asker(served, token)(path, method, BODY if method == "PUT" else None)
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert method == "HEAD" or "token" in answer.detail
+
+
+def test_but_that_it_is_there(served) -> None:
+    answer = asker(served, None)("/healthz")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+def test_files_of_the_machine_are_not_there(served) -> None:
+    for path in ("/../../etc/passwd", "/..%2f..%2fetc%2fpasswd", "/%2e%2e/history.sqlite3", "/vendor/..%5c..%5cx"):
+        assert asker(served)(path).status == 404
+
+
+def test_who_may_only_look_changes_nothing(served) -> None:
+    view = asker(served, "view_token")
+    assert view.api("state").json["can"] == []
+    assert asker(served).api("state").json["can"] == ["cancel", "submit"]
+    id = str(uuid.uuid4())
+    for method, path in [("PUT", id), ("DELETE", id), ("POST", f"{id}/cancel")]:
+        answer = view(f"/api/v1/computations/{path}", method, BODY if method == "PUT" else None)
+        assert answer.status == 403
+        assert "looking only" in answer.detail
+    assert view.api(f"computations/{id}").status == 404
+    # Results are looked at.
+    assert asker(served)(f"/api/v1/computations/{id}", "PUT", BODY).status == 201
+    with connect(served.directory / "connection.json") as service:
+        assert service.computation(id).result(20).tolist() == [0, 1, 2, 3]
+    assert view.api(f"computations/{id}/result?format=json").json["value"] == [0, 1, 2, 3]
+    known = connection_file(served)
+    with (
+        connect(known["url"], known["view_token"]) as service,
+        pytest.raises(ServiceError, match="looking only"),
+    ):
+        service.submit(da.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("headers", "detail"),
+    [
+        ({"Host": "evil.example.org"}, "is not called"),
+        ({"Host": "127.0.0.1.evil.example.org:80"}, "is not called"),
+        ({"Origin": "https://evil.example.org"}, "are not answered"),
+        ({"Origin": "null"}, "are not answered"),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/api/v1/state"), ("PUT", f"/api/v1/computations/{ID}")])
+def test_names_and_pages_that_are_not_ours_are_refused(served, method, path, headers, detail) -> None:
+    answer = asker(served, **headers)(path, method, BODY if method == "PUT" else None)
+    assert answer.status == 403
+    assert detail in answer.detail
+
+
+def test_a_cookie_alone_changes_nothing(served) -> None:
+    """Another site's page could have a browser send the cookie, but not a header of ours."""
+    known = connection_file(served)
+    answer = asker(served, None)(f"/?token={known['token']}")
+    assert answer.status == 302
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    asks = asker(served, None, Cookie=cookie.partition(";")[0])
+    assert asks.api("state").status == 200
+    id = str(uuid.uuid4())
+    assert asks(f"/api/v1/computations/{id}", "PUT", BODY).status == 403
+    assert asks(f"/api/v1/computations/{id}", "PUT", BODY, X_Dask_Mars="1").status == 201
+    assert asks(f"/api/v1/computations/{id}", "DELETE").status == 403
+    assert asks(f"/api/v1/computations/{id}", "DELETE", X_Dask_Mars="1").status == 204
+
+
+def test_tokens_are_for_the_user_alone(served) -> None:
+    path = served.directory / "connection.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    known = connection_file(served)
+    assert min(len(known["token"]), len(known["view_token"])) >= 43
+    assert known["token"] != known["view_token"]
+    assert known["token"] not in served.where
+
+
+def test_wrong_tokens_are_said_to_be_so(served) -> None:
+    with pytest.raises(ServiceError, match="this token is not the server's") as caught:
+        connect(connection_file(served)["url"], "x" * 43)
+    assert caught.value.status == 401
+
+
+def listening(pid: int) -> list[Any]:
+    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return [
+        line.laddr
+        for process in processes
+        for line in process.net_connections("inet")
+        if line.status == psutil.CONN_LISTEN
+    ]
+
+
+def test_by_default_no_port_is_open(tmp_path: Path, served) -> None:
+    assert [at.ip for at in listening(served.process.pid)] == ["127.0.0.1"]
+    with running(tmp_path / "d") as quiet:
+        assert listening(quiet.process.pid) == []
+        assert not (quiet.directory / "connection.json").exists()
+        assert (quiet.directory / "socket").stat().st_mode & 0o777 == 0o600
+        assert quiet.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_certificates_encrypt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates(tmp_path, "localhost")
+    arguments = ["--port", "0", "--certfile", str(tmp_path / "localhost.pem")]
+    with running(tmp_path / "d", *arguments, "--keyfile", str(tmp_path / "localhost.key")) as served:
+        known = connection_file(served)
+        assert known["url"].startswith("https://127.0.0.1:")
+        assert asker(served).api("state").status == 200
+        assert asker(served, None).api("state").status == 401
+        cookie = asker(served, None)(f"/?token={known['token']}").headers["set-cookie"]
+        assert "Secure" in cookie
+        url = known["url"].replace("127.0.0.1", "localhost")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connect(url, known["token"])
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "localhost.pem"))
+        with connect(url, known["token"]) as service:
+            x = da.arange(200_000, chunks=50_000)
+            assert x.compute(scheduler=service.get).sum() == 19_999_900_000
+            with pytest.raises(ZeroDivisionError):
+                da.ones(1).map_blocks(lambda block: 1 // 0, dtype=int, meta=da.ones(1)._meta).compute(
+                    scheduler=service.get
+                )
+
+
+def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
+    with running(tmp_path / "d", "--port", "0", "--address", "0.0.0.0", "--behind-proxy") as served:
+        known = connection_file(served)
+        url = known["url"].replace("0.0.0.0", "127.0.0.1")
+        assert Asker(url, {}).api("state").status == 401
+        # A proxy may keep Authorization to itself.
+        asks = Asker(url, {"X-Dask-Mars-Token": known["token"], "Host": "mars.example.org"})
+        assert asks.api("state", Origin="https://mars.example.org").status == 200
+        https = {"X_Forwarded_Proto": "https", "Authorization": ""}
+        assert "Secure" in asks(f"/?token={known['token']}", **https).headers["set-cookie"]
+        with connect(url, known["token"]) as service:
+            assert da.ones(3).sum().compute(scheduler=service.get) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--port", "0", "--address", "0.0.0.0"], "can be reached from elsewhere"),
+        (["--port", "70000"], "70000"),
+        (["--behind-proxy"], "give --port"),
+        (["--keyfile", __file__], "--keyfile belongs to --certfile"),
+        (["--port", "0", "--certfile", __file__], "SSL"),
+        (["--port", "0", "--certfile", "nowhere.pem"], "does not exist"),
+        (["--socket", "/proc/socket"], "has to be a directory of your own"),
+        (["--memory-limit", "much"], "memory_limit must be"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(tmp_path: Path, monkeypatch, arguments: list[str], said: str) -> None:
+    cli = pytest.importorskip("dask_mars.web.service.cli")
+    monkeypatch.chdir(tmp_path)
+    directory = ["--directory", str(tmp_path / "d")]
+    done = CliRunner().invoke(cli.main, [*directory, *arguments])
+    assert done.exit_code in (1, 2), done.output
+    assert said in done.output
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.glob("d/socket"))
+    assert not list(tmp_path.glob("d/connection.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("HISTORY__AGE", "soon", "history.age is a time"),
+        ("HISTORY__BYTES", "much", "history.bytes"),
+        ("BODY_LIMIT", "much", "body-limit"),
+        ("TOKEN", "short", "a token needs at least"),
+    ],
+)
+def test_settings_that_make_no_sense_are_said_to(
+    tmp_path: Path, scripts, name: str, value: str, said: str
+) -> None:
+    env = {f"DASK_DASK_MARS__WEB__{name}": value}
+    command = "from dask_mars.commands import web; web()"
+    done = scripts.run("-c", command, "--directory", str(tmp_path / "d"), "--port", "0", env=env)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_is_for_one_service_at_a_time(served, scripts) -> None:
+    command = "from dask_mars.commands import web; web()"
+    done = scripts.run("-c", command, "--directory", str(served.directory))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "another service uses" in done.stderr
+    # The one that is there is not disturbed.
+    assert asker(served).api("state").status == 200
+    assert os.path.exists(served.directory / "socket")
+
+
+FRONT = """
+import sys
+import dask_mars.web.service.cli, dask_mars.web.service.front
+print(sorted({"numpy", "pandas", "dask.array", "distributed"} & set(sys.modules)))
+"""
+
+
+def test_the_front_loads_nothing_that_computes(scripts) -> None:
+    done = scripts.run("-c", FRONT)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
