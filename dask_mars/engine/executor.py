@@ -182,10 +182,12 @@ class Executor:
             return
         file = registry.file_of(instruction.object)
         assert file is not None
+        registry.is_spilling = True
         registry.move(instruction.object, file)
         for graph, chunk in instruction.read_as:
             if registry.move_chunk(self._runs[graph], chunk, file):
                 registry.forget_refs(graph, [chunk])
+        registry.is_spilling = False
 
     def _use_restored(self, instruction: UseRestored) -> None:
         graph, chunk = instruction.restored

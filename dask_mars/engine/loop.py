@@ -104,7 +104,7 @@ Answer = TypeVar("Answer")
 #: Start failures in a row, over all workers, after which the engine gives up.
 _START_ATTEMPTS = 3
 #: How often limits follow what the processes really use, and from which share of the limit on free memory is given
-#: back to the system. Before that the next chunks take it: fresh pages cost more than computing on them.
+#: back to the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.875
 #: Of its limits: what the store may hold at least, however much the processes use for themselves.
@@ -199,7 +199,7 @@ class Engine:
         self._locks_file = _locks_file()
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
-        registry = Registry(self.store, settings.spill_directory)
+        registry = Registry(self.store, settings.spill_directory, settings.memory_limit)
         self._runs, self._workers = registry.runs, registry.workers
         self._blocks, self._sender, self._spill_writer = registry.blocks, registry.sender, registry.spill_writer
         self._receiver = Receiver(registry, self._machine.holds, self._handle)

@@ -59,6 +59,10 @@ class ReservationRecord:
     answer: Callable[[Exception | None], None] | None
 
 
+#: Of the memory limit: what counts as large.
+_LARGE_SHARE = 32
+
+
 class Registry:
     """What an engine's parts share. Only its thread changes it.
 
@@ -68,6 +72,8 @@ class Registry:
         The client's view of the shared store.
     spill_directory : Path
         Where to spill.
+    memory_limit : int
+        The engine's, in bytes.
 
     Attributes
     ----------
@@ -90,7 +96,7 @@ class Registry:
         Of this store.
     """
 
-    def __init__(self, store: Store, spill_directory: Path) -> None:
+    def __init__(self, store: Store, spill_directory: Path, memory_limit: int) -> None:
         self.store = store
         self.runs: dict[int, GraphRun] = {}
         self.workers: dict[int, WorkerHandle] = {}
@@ -101,6 +107,12 @@ class Registry:
         self.in_use_bytes = self.peak_bytes = 0
         #: Whether the pages of blocks are to go back to the system as soon as nobody needs them.
         self.is_short = False
+        #: Whether what is released now was written to disk.
+        self.is_spilling = False
+        #: From which size on pages of what was written to disk go back in any case: the next chunk may be another
+        #: worker's, or no array, and there is no room for both. Smaller ones are left to the worker's next chunk,
+        #: for fresh pages cost more than computing on them.
+        self._large_bytes = memory_limit // _LARGE_SHARE
         self.spill_writer = SpillWriter(store, spill_directory)
         self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
@@ -264,7 +276,8 @@ class Registry:
 
     def _release_block(self, arena: int, offset: int, size_bytes: int) -> None:
         """Give a block that nobody refers to any more back to its allocator."""
-        if arena != self.store.own and (self.is_short or arena not in self.workers):
+        is_large = self.is_spilling and size_bytes >= self._large_bytes
+        if arena != self.store.own and (self.is_short or is_large or arena not in self.workers):
             # Its worker may be busy for long, or wait for this very memory, or have ended for want of work.
             self.store.arenas[arena].give_back(offset, size_bytes)
         if arena == self.store.own:
