@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from array import array
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -21,6 +23,8 @@ from dask_mars.errors import MarsError
 #: Of the last computations that ended it is kept what their chunks are called, so that nobody counts them by layer
 #: whom nobody asks of, and their blocks can be shown: of so many chunks together.
 _MOST_CHUNKS = 100_000
+#: How long who looks waits for an engine that has no time, and for how long an answer is good.
+_PATIENCE_S, _GOOD_S = 0.05, 0.02
 
 
 class EngineSource:
@@ -38,6 +42,8 @@ class EngineSource:
         self._engine = engine
         self.run = run
         self._total = len(run.graph) - len(run.graph.values)
+        #: What was in hand when somebody has asked last, and when that was.
+        self._in_hand: tuple[list[int], float] = [], -math.inf
         self.index = LayerIndex(run.graph.keys, run.graph.operand_of)
 
     def counts(self) -> ChunkCounts:
@@ -55,17 +61,27 @@ class EngineSource:
         """Return how many chunks are computed, and which are in the hands of workers, and have failed."""
         run = self.run
         durations_s = run.measurements.durations_s
-        try:
-            running = self._engine.in_hand_of(run.number)
-        except MarsError:
-            # It is just ending.
-            running = []
+        running = self._running()
         failed = set(run.errors.copy()).difference(running)
         return (
             _finished(durations_s),
             running,
             [chunk for chunk in failed if durations_s[chunk] < 0],
         )
+
+    def _running(self) -> list[int]:
+        running, asked_s = self._in_hand
+        if time.monotonic() - asked_s > _GOOD_S:
+            try:
+                running = self._engine.in_hand_of(self.run.number, _PATIENCE_S)
+            except TimeoutError:
+                # What it had before is better than nothing.
+                pass
+            except MarsError:
+                # It is just ending.
+                running = []
+            self._in_hand = running, time.monotonic()
+        return running
 
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
@@ -80,7 +96,7 @@ class EngineSource:
     def blocks(self, layer: str) -> Blocks:
         """Return the blocks of a layer."""
         _, running, failed = self._known()
-        return blocks_of(self.index, self.index.keys, layer, self.run.measurements.durations_s, running, failed)
+        return blocks_of(self.index, layer, self.run.measurements.durations_s, running, failed)
 
     def final(self, is_finished: bool) -> FinalSource:
         """Return what is to be remembered when it is over."""
@@ -167,11 +183,13 @@ class FinalSource:
         last = self._last
         if last is None:
             return Blocks([], "", truncated=True)
-        return blocks_of(last.numbering, last.numbering.keys, layer, last.durations_s, (), last.failed)
+        return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None) -> str:
         """Nothing is being computed."""
-        raise KeyError(key)
+        if key is not None:
+            raise KeyError(key)
+        return "the computation is just ending"
 
     def final(self, is_finished: bool) -> FinalSource:
         """Return itself."""
