@@ -21,6 +21,8 @@ from dask_mars.graph.chunks import Key
 _MOST_LAYERS = 500
 #: How many chunks are looked at between two looks at the clock.
 _STEP = 10_000
+#: How many chunks have to be of the layers that others of their operands are of.
+_SAMPLES = 500
 #: Chunks that are no tasks have none.
 NO_LAYER = -1
 #: What keys that are tuples begin with.
@@ -105,6 +107,42 @@ class LayerIndex:
                 if end_s is not None and time.perf_counter() >= end_s:
                     break
             return len(self.numbers) == count
+
+    def look_roughly(self) -> None:
+        """Look at all chunks, or only at some of each operand where these say that it belongs to one layer.
+
+        That is so of nearly all graphs, and nobody has asked before.
+        """
+        size = len(self.keys)
+        with self._lock:
+            operands = np.fromiter(self._operand_of, np.int32, size) + 1
+            if not self.numbers and size > _SAMPLES and operands.min() >= 0 and operands.max() < size:
+                numbers = self._numbers_of(operands)
+                if numbers is not None:
+                    self.numbers.frombytes(numbers[operands].tobytes())
+        # Where it was not so, or somebody has begun to look.
+        self.look()
+
+    def _numbers_of(self, operands: np.ndarray) -> np.ndarray | None:
+        """Return the number of each operand's layer, None if one has several; data have operand 0."""
+        size = len(operands)
+        first = np.full(int(operands.max()) + 1, size, np.int32)
+        last = first.copy()
+        first[operands[::-1]] = np.arange(size - 1, -1, -1, dtype=np.int32)
+        last[operands] = np.arange(size, dtype=np.int32)
+        numbers = np.full(len(first), NO_LAYER, np.int32)
+        some = np.unique([*first[first < size], *last[last < size], *range(0, size, size // _SAMPLES)])
+        for chunk, operand in zip(some.tolist(), operands[some].tolist(), strict=True):
+            if not operand:
+                continue
+            key = self.keys[chunk]
+            head = key[0] if type(key) is tuple and key else key
+            found = self._by_head.get(head)
+            number = self._number(head, head is key) if found is None else found
+            if numbers[operand] not in (NO_LAYER, number):
+                return None
+            numbers[operand] = number
+        return numbers
 
     def _look_at(self, start: int, stop: int) -> None:
         keys, operands = self.keys[start:stop], self._operand_of[start:stop]

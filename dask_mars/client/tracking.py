@@ -44,7 +44,13 @@ class EngineSource:
         self._total = len(run.graph) - len(run.graph.values)
         #: What was in hand when somebody has asked last, and when that was.
         self._in_hand: tuple[list[int], float] = [], -math.inf
-        self.index = LayerIndex(run.graph.keys, run.graph.operand_of)
+
+    @property
+    def index(self) -> LayerIndex:
+        """To which layers its chunks belong, as far as anybody has asked."""
+        # Of most nobody asks. Two threads get the same.
+        index: LayerIndex | None = vars(self).get("_index")
+        return index or vars(self).setdefault("_index", LayerIndex(self.run.graph.keys, self.run.graph.operand_of))
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
@@ -101,7 +107,7 @@ class EngineSource:
     def final(self, is_finished: bool) -> FinalSource:
         """Return what is to be remembered when it is over."""
         run, measured = self.run, self.run.measurements
-        failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0]
+        failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0] if run.errors else ()
         last = Last(self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs)
         return FinalSource(last)
 
@@ -142,7 +148,7 @@ class FinalSource:
 
     def __init__(self, last: Last) -> None:
         self._last: Last | None = last
-        self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
+        self._counts: ChunkCounts | None = None
         self._layers: Sequence[LayerCounts] | None = None
         self._edges: list[tuple[int, int]] = []
         _ended.append(self)
@@ -154,11 +160,19 @@ class FinalSource:
 
     def settle(self) -> None:
         """Count what is to be counted, and let go of the rest."""
+        last = self._last
+        if last is not None:
+            last.numbering.look_roughly()
+        self.counts()
         self.layers()
         self._last = None
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
+        last = self._last
+        if self._counts is None and last is not None:
+            self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
+        assert self._counts is not None
         return self._counts
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:

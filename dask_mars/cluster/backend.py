@@ -97,9 +97,13 @@ def cluster_of(client: Client) -> ClusterBackend:
     ------
     NoAgents
         There is no worker of ours.
+    TypeError
+        It is no client.
     ValueError
         The client is asynchronous.
     """
+    if not isinstance(client, Client):
+        raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
     if client.asynchronous:
         raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
     hosts = find_agents(client)

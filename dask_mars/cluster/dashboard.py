@@ -68,6 +68,9 @@ class TrackedComputation:
 
     client: str
     created: float = 0.0
+    #: Id and name of its handle, if its user has one.
+    id: str = ""
+    title: str = ""
     subtasks: dict[Any, _Subtask] = field(default_factory=dict)
     #: How many of them are not forgotten.
     left: int = 0
@@ -142,7 +145,8 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
                 name = self._computation_of[key] = mark["computation"]
                 tracked = self._computations.get(name)
                 if tracked is None:
-                    tracked = self.ended.pop(name, None) or TrackedComputation(client, time())
+                    known = str(mark.get("id", "")), str(mark.get("title", ""))
+                    tracked = self.ended.pop(name, None) or TrackedComputation(client, time(), *known)
                     self._computations[name] = tracked
                 tracked.subtasks[key] = _Subtask(mark["chunks"])
                 tracked.counts["waiting"] += mark["chunks"]

@@ -247,6 +247,28 @@ def test_blocks_that_are_in_no_grid(keys: list[Any]):
     assert blocks_of(index, "a", array("f", [-1, 1])) == ([2], "wf", False)
 
 
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_layers_are_found_by_operands_where_these_are_of_one(is_mixed: bool):
+    names = ["a-1", "b-2", "inc"]
+    keys: list[Any] = ["data"]
+    operands = [-1]
+    for number in range(3_000):
+        operand = number % 3
+        keys.append((names[operand], number) if operand < 2 else f"inc-{number:032x}")
+        operands.append(0 if is_mixed else operand)
+    exact, rough = LayerIndex(keys, operands), LayerIndex(keys, operands)
+    looked = [0]
+    look_at = rough._look_at
+    rough._look_at = lambda *at: (looked.append(1), look_at(*at))  # type: ignore[method-assign, assignment]
+    exact.look()
+    rough.look_roughly()
+    assert [rough.names[number] for number in rough.numbers[1:]] == [
+        exact.names[number] for number in exact.numbers[1:]
+    ]
+    assert rough.numbers[0] == NO_LAYER
+    assert bool(sum(looked)) is is_mixed
+
+
 def test_layers_whose_data_are_known_from_the_start_are_none():
     index = LayerIndex(["x", ("y", 0), (), ("x", 1), "z"], [-1, 0, 0, 0, -1])
     assert index.look()
