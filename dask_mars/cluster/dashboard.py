@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.marks import CANCELLED_ON_PAGE, MARK
 from dask_mars.cluster.metrics import SUBTASKS
 
 #: What is kept of what has ended: computations, and rows of a computation's timeline.
@@ -205,7 +205,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         wanted = [] if client is None else [task.key for task in client.wants_what if _is_of(task, name)]
         # Dask passes on what it is told as the reason of the error.
         self._scheduler.stimulus_cancel(
-            wanted, tracked.client, force=True, reason="cancelled", msg="cancelled on dask_mars's page"
+            wanted, tracked.client, force=True, reason="cancelled", msg=CANCELLED_ON_PAGE
         )
 
     def _note(self, tracked: TrackedComputation) -> None:

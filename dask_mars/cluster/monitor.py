@@ -34,6 +34,8 @@ class ClusterMonitor:
     def __init__(self, scheduler: Scheduler, dashboard: Dashboard) -> None:
         self._scheduler = scheduler
         self._dashboard = dashboard
+        #: The most memory that was in use when somebody looked.
+        self._peak_bytes = 0
         self._page_of = pkgutil.resolve_name("dask_mars.web.api:page_of")
 
     def revision(self) -> int:
@@ -54,6 +56,7 @@ class ClusterMonitor:
         ]
         memory = [self._scheduler.workers[address].metrics["memory"] for address in hosts]
         limits = [self._scheduler.workers[address].metrics.get(MEMORY_LIMIT, 0) for address in hosts]
+        self._peak_bytes = max(self._peak_bytes, sum(memory))
         return {
             "revision": self.revision(),
             "version": __version__,
@@ -71,7 +74,7 @@ class ClusterMonitor:
             "memory": {
                 "limit_bytes": sum(limits),
                 "in_use_bytes": sum(memory),
-                "peak_bytes": 0,
+                "peak_bytes": self._peak_bytes,
                 "store_bytes": stored,
                 "store_limit_bytes": limit,
                 "promised_bytes": 0,
