@@ -22,6 +22,7 @@ from benchmarks.measure import interleave, run_job
 from benchmarks.memory_command import memory
 from benchmarks.peers import PEERS
 from benchmarks.report import Files, plain_console, print_round
+from benchmarks.viewers_command import viewers
 from benchmarks.web import web
 from benchmarks.workloads import CATALOGUE, GROUPS, group_of
 
@@ -138,6 +139,7 @@ def main(
 main.add_command(climatology)
 main.add_command(cluster)
 main.add_command(memory)
+main.add_command(viewers)
 main.add_command(web)
 
 

@@ -65,6 +65,13 @@ class ClimatologyJob(ClusterJob):
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class ViewersJob(Job):
+    """A graph that is computed while others look at it."""
+
+    viewers: int
+
+
 @dataclass(slots=True)
 class Measurement:
     """What came of a job."""

@@ -85,8 +85,9 @@ def as_html(record: Record) -> str:
                         f"{layer.finished:,} of {layer.total:,}",
                         f"{layer.running:,}" if layer.running else "",
                         f"{layer.failed:,}" if layer.failed else "",
-                        units.duration(layer.seconds),
-                        units.size(layer.bytes),
+                        # Agents of clusters do not tell.
+                        units.duration(layer.seconds) if layer.seconds else "",
+                        units.size(layer.bytes) if layer.bytes else "",
                     )
                 )
         parts.append(_table(("layer", "", "computed", "running", "failed", "time", "stored"), rows))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from array import array
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -21,6 +23,8 @@ from dask_mars.errors import MarsError
 #: Of the last computations that ended it is kept what their chunks are called, so that nobody counts them by layer
 #: whom nobody asks of, and their blocks can be shown: of so many chunks together.
 _MOST_CHUNKS = 100_000
+#: How long who looks waits for an engine that has no time, and for how long an answer is good.
+_PATIENCE_S, _GOOD_S = 0.05, 0.02
 
 
 class EngineSource:
@@ -38,7 +42,15 @@ class EngineSource:
         self._engine = engine
         self.run = run
         self._total = len(run.graph) - len(run.graph.values)
-        self.index = LayerIndex(run.graph.keys, run.graph.operand_of)
+        #: What was in hand when somebody has asked last, and when that was.
+        self._in_hand: tuple[list[int], float] = [], -math.inf
+
+    @property
+    def index(self) -> LayerIndex:
+        """To which layers its chunks belong, as far as anybody has asked."""
+        # Of most nobody asks. Two threads get the same.
+        index: LayerIndex | None = vars(self).get("_index")
+        return index or vars(self).setdefault("_index", LayerIndex(self.run.graph.keys, self.run.graph.operand_of))
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
@@ -55,17 +67,27 @@ class EngineSource:
         """Return how many chunks are computed, and which are in the hands of workers, and have failed."""
         run = self.run
         durations_s = run.measurements.durations_s
-        try:
-            running = self._engine.in_hand_of(run.number)
-        except MarsError:
-            # It is just ending.
-            running = []
+        running = self._running()
         failed = set(run.errors.copy()).difference(running)
         return (
             _finished(durations_s),
             running,
             [chunk for chunk in failed if durations_s[chunk] < 0],
         )
+
+    def _running(self) -> list[int]:
+        running, asked_s = self._in_hand
+        if time.monotonic() - asked_s > _GOOD_S:
+            try:
+                running = self._engine.in_hand_of(self.run.number, _PATIENCE_S)
+            except TimeoutError:
+                # What it had before is better than nothing.
+                pass
+            except MarsError:
+                # It is just ending.
+                running = []
+            self._in_hand = running, time.monotonic()
+        return running
 
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
@@ -80,12 +102,12 @@ class EngineSource:
     def blocks(self, layer: str) -> Blocks:
         """Return the blocks of a layer."""
         _, running, failed = self._known()
-        return blocks_of(self.index, self.index.keys, layer, self.run.measurements.durations_s, running, failed)
+        return blocks_of(self.index, layer, self.run.measurements.durations_s, running, failed)
 
     def final(self, is_finished: bool) -> FinalSource:
         """Return what is to be remembered when it is over."""
         run, measured = self.run, self.run.measurements
-        failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0]
+        failed = [chunk for chunk in run.errors.copy() if measured.durations_s[chunk] < 0] if run.errors else ()
         last = Last(self._total, self.index, measured.durations_s, measured.stored_bytes, failed, run.graph.inputs)
         return FinalSource(last)
 
@@ -126,7 +148,7 @@ class FinalSource:
 
     def __init__(self, last: Last) -> None:
         self._last: Last | None = last
-        self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
+        self._counts: ChunkCounts | None = None
         self._layers: Sequence[LayerCounts] | None = None
         self._edges: list[tuple[int, int]] = []
         _ended.append(self)
@@ -138,11 +160,19 @@ class FinalSource:
 
     def settle(self) -> None:
         """Count what is to be counted, and let go of the rest."""
+        last = self._last
+        if last is not None:
+            last.numbering.look_roughly()
+        self.counts()
         self.layers()
         self._last = None
 
     def counts(self) -> ChunkCounts:
         """Count its chunks."""
+        last = self._last
+        if self._counts is None and last is not None:
+            self._counts = _counted(last.total, _finished(last.durations_s), (), last.failed)
+        assert self._counts is not None
         return self._counts
 
     def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
@@ -167,11 +197,13 @@ class FinalSource:
         last = self._last
         if last is None:
             return Blocks([], "", truncated=True)
-        return blocks_of(last.numbering, last.numbering.keys, layer, last.durations_s, (), last.failed)
+        return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
     def explain(self, key: object = None) -> str:
         """Nothing is being computed."""
-        raise KeyError(key)
+        if key is not None:
+            raise KeyError(key)
+        return "the computation is just ending"
 
     def final(self, is_finished: bool) -> FinalSource:
         """Return itself."""

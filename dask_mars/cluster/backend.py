@@ -6,16 +6,18 @@ import threading
 from typing import Any
 
 from distributed import Client, Future, get_worker
+from distributed.client import FutureCancelledError
 
 from dask_mars.backend import Options
 from dask_mars.client.backend import GraphBackend, fold_from, remaking
 from dask_mars.client.callbacks import CallbackObserver
 from dask_mars.client.records import Record, Records
+from dask_mars.cluster.marks import CANCELLED_ON_PAGE
 from dask_mars.cluster.planning import AgentInfo, find_agents
 from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.cluster.submission import run_on_cluster
-from dask_mars.errors import NoAgents
+from dask_mars.errors import Cancelled, NoAgents
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.prepare import PrepareOptions
 
@@ -85,9 +87,14 @@ class ClusterBackend(GraphBackend):
     ) -> dict[int, Any]:
         """Compute a graph, as `GraphBackend` says."""
         requirements = self._requirements.of(graph)
-        return run_on_cluster(
-            self._client, graph, self._hosts, requirements, options.retries, persist, observer, record
-        )
+        try:
+            return run_on_cluster(
+                self._client, graph, self._hosts, requirements, options.retries, persist, observer, record
+            )
+        except FutureCancelledError as error:
+            if CANCELLED_ON_PAGE in str(error):
+                raise Cancelled(record.id) from None
+            raise
 
 
 def cluster_of(client: Client) -> ClusterBackend:
@@ -97,9 +104,13 @@ def cluster_of(client: Client) -> ClusterBackend:
     ------
     NoAgents
         There is no worker of ours.
+    TypeError
+        It is no client.
     ValueError
         The client is asynchronous.
     """
+    if not isinstance(client, Client):
+        raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
     if client.asynchronous:
         raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
     hosts = find_agents(client)

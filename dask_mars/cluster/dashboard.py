@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.marks import CANCELLED_ON_PAGE, MARK
 from dask_mars.cluster.metrics import SUBTASKS
 
 #: What is kept of what has ended: computations, and rows of a computation's timeline.
@@ -68,6 +68,9 @@ class TrackedComputation:
 
     client: str
     created: float = 0.0
+    #: Id and name of its handle, if its user has one.
+    id: str = ""
+    title: str = ""
     subtasks: dict[Any, _Subtask] = field(default_factory=dict)
     #: How many of them are not forgotten.
     left: int = 0
@@ -142,7 +145,8 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
                 name = self._computation_of[key] = mark["computation"]
                 tracked = self._computations.get(name)
                 if tracked is None:
-                    tracked = self.ended.pop(name, None) or TrackedComputation(client, time())
+                    known = str(mark.get("id", "")), str(mark.get("title", ""))
+                    tracked = self.ended.pop(name, None) or TrackedComputation(client, time(), *known)
                     self._computations[name] = tracked
                 tracked.subtasks[key] = _Subtask(mark["chunks"])
                 tracked.counts["waiting"] += mark["chunks"]
@@ -201,7 +205,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
         wanted = [] if client is None else [task.key for task in client.wants_what if _is_of(task, name)]
         # Dask passes on what it is told as the reason of the error.
         self._scheduler.stimulus_cancel(
-            wanted, tracked.client, force=True, reason="cancelled", msg="cancelled on dask_mars's page"
+            wanted, tracked.client, force=True, reason="cancelled", msg=CANCELLED_ON_PAGE
         )
 
     def _note(self, tracked: TrackedComputation) -> None:

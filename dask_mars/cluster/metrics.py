@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: What results take in the memory of an agent, and what they may take.
 STORED, STORE_LIMIT = "mars_stored_bytes", "mars_store_limit_bytes"
+#: What an agent and its worker processes may take; Dask's own figure counts disks.
+MEMORY_LIMIT = "mars_memory_limit_bytes"
 #: Under which the overview finds how far subtasks are.
 SUBTASKS = "dask-mars-subtasks"
 
@@ -48,6 +50,7 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
         "mars_chunks_running": sum(running.values()),
         STORED: store["stored_bytes"],
         STORE_LIMIT: store["limit_bytes"],
+        MEMORY_LIMIT: engine.settings.memory_limit,
         SUBTASKS: [
             (key, computed.get(number, 0), running[number])
             for key, number in list(subtasks.items())
@@ -56,4 +59,4 @@ def measure(engine: Engine, subtasks: Mapping[Any, int | None], managed_bytes: i
     }
 
 
-__all__ = ["STORED", "STORE_LIMIT", "SUBTASKS", "measure"]
+__all__ = ["MEMORY_LIMIT", "STORED", "STORE_LIMIT", "SUBTASKS", "measure"]

@@ -9,6 +9,7 @@ from typing import Any
 from distributed import Scheduler
 
 from dask_mars.cluster.dashboard import Dashboard, TrackedComputation
+from dask_mars.cluster.metrics import MEMORY_LIMIT
 from dask_mars.version import __version__
 
 Json = dict[str, Any]
@@ -33,6 +34,8 @@ class ClusterMonitor:
     def __init__(self, scheduler: Scheduler, dashboard: Dashboard) -> None:
         self._scheduler = scheduler
         self._dashboard = dashboard
+        #: The most memory that was in use when somebody looked.
+        self._peak_bytes = 0
         self._page_of = pkgutil.resolve_name("dask_mars.web.api:page_of")
 
     def revision(self) -> int:
@@ -52,7 +55,8 @@ class ClusterMonitor:
             for of in ("stored_bytes", "store_limit_bytes", "on_disk_bytes")
         ]
         memory = [self._scheduler.workers[address].metrics["memory"] for address in hosts]
-        limits = [self._scheduler.workers[address].memory_limit or 0 for address in hosts]
+        limits = [self._scheduler.workers[address].metrics.get(MEMORY_LIMIT, 0) for address in hosts]
+        self._peak_bytes = max(self._peak_bytes, sum(memory))
         return {
             "revision": self.revision(),
             "version": __version__,
@@ -70,7 +74,7 @@ class ClusterMonitor:
             "memory": {
                 "limit_bytes": sum(limits),
                 "in_use_bytes": sum(memory),
-                "peak_bytes": 0,
+                "peak_bytes": self._peak_bytes,
                 "store_bytes": stored,
                 "store_limit_bytes": limit,
                 "promised_bytes": 0,
@@ -159,13 +163,15 @@ class ClusterMonitor:
 
     def _tracked(self, id: str) -> tuple[str, TrackedComputation]:
         for name, tracked in self._dashboard.tracked.items():
-            if _id_of(name) == id:
+            if _id_of(name, tracked) == id:
                 return name, tracked
         raise KeyError(id)
 
 
-def _id_of(name: str) -> str:
-    """Return the id of a computation by its name among subtasks."""
+def _id_of(name: str, tracked: TrackedComputation) -> str:
+    """Return the id of a computation: that of its handle, or after its name among subtasks."""
+    if tracked.id:
+        return tracked.id
     try:
         return str(uuid.UUID(name))
     except ValueError:
@@ -182,8 +188,8 @@ def _summary(name: str, tracked: TrackedComputation, told: Any) -> Json:
         running = told["running"]
     is_over = state in _OVER
     return {
-        "id": _id_of(name),
-        "name": "",
+        "id": _id_of(name, tracked),
+        "name": tracked.title,
         "state": state,
         "created": tracked.created,
         "started": tracked.started,
@@ -206,7 +212,7 @@ def _summary(name: str, tracked: TrackedComputation, told: Any) -> Json:
 def _in_words(summary: Json) -> str:
     chunks = summary["chunks"]
     counted = ", ".join([f"{chunks[state]} {state}" for state in ("waiting", "running", "finished", "failed")])
-    return f"{summary['id'][:8]} is {summary['state']}: of {chunks['total']} chunks {counted}"
+    return f"{summary['name'] or summary['id'][:8]} is {summary['state']}: of {chunks['total']} chunks {counted}"
 
 
 def install(scheduler: Scheduler) -> Dashboard:

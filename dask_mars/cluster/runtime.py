@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from distributed import Client
 
@@ -12,13 +12,16 @@ from dask_mars.client.showing import Explanation, runtime_as_html
 from dask_mars.client.summaries import profiles_of, summary
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
-from dask_mars.cluster.metrics import STORE_LIMIT, STORED
+from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.engine.profile import LayerProfile
 from dask_mars.errors import refuse_unhashable
 
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
+
+#: States in which an agent has a subtask.
+_IN_HAND = ("ready", "constrained", "executing", "long-running")
 
 
 class ClusterRuntime:
@@ -62,7 +65,7 @@ class ClusterRuntime:
                     "address": address,
                     "name": str(told["name"]),
                     "threads": told["nthreads"],
-                    "in_hand": metrics.get("executing", 0) + metrics.get("ready", 0),
+                    "in_hand": sum([metrics.get("task_counts", {}).get(state, 0) for state in _IN_HAND]),
                     "memory_bytes": metrics.get("memory", 0),
                 }
             )
@@ -70,10 +73,9 @@ class ClusterRuntime:
 
     def memory(self) -> MemoryAccount:
         """Return what memory the agents use together, as far as the scheduler has heard of it."""
-        agents = self._agents().values()
-        metrics = [told.get("metrics", {}) for told in agents]
+        metrics = [told.get("metrics", {}) for told in self._agents().values()]
         return MemoryAccount(
-            limit_bytes=sum([told.get("memory_limit") or 0 for told in agents]),
+            limit_bytes=sum([known.get(MEMORY_LIMIT, 0) for known in metrics]),
             in_use_bytes=sum([known.get("memory", 0) for known in metrics]),
             store_bytes=sum([known.get(STORED, 0) for known in metrics]),
             store_limit_bytes=sum([known.get(STORE_LIMIT, 0) for known in metrics]),
@@ -134,15 +136,36 @@ class ClusterRuntime:
             f"{units.plural(worker['in_hand'], 'subtask')} in hand"
             for worker in self.state()["workers"]
         ]
-        return Explanation("\n".join([*lines, *(agents or ["the cluster has no agents"])]))
+        nobody = "the cluster has no agents" if self._client.status == "running" else "the client is closed"
+        return Explanation("\n".join([*lines, *(agents or [nobody])]))
+
+    def serve(self, *args: Any, **options: Any) -> NoReturn:
+        """Say where a cluster is shown.
+
+        Raises
+        ------
+        NotImplementedError
+            Its own scheduler shows it.
+        """
+        link = str(self._client.dashboard_link or "").removesuffix("/status")
+        raise NotImplementedError(
+            f"what a cluster does its scheduler shows, at {link or '<its dashboard>'}/mars/: start it as "
+            f"dask scheduler --preload dask_mars.scheduler"
+        )
 
     def _agents(self) -> dict[str, Any]:
+        if self._client.status != "running":
+            return {}
         return {address: told for address, told in sorted(workers_of(self._client).items()) if MARK in told}
 
     def __repr__(self) -> str:
+        if self._client.status != "running":
+            return "<ClusterRuntime closed>"
         return f"<ClusterRuntime {self._client.scheduler.address} agents={len(self._agents())}>"
 
     def _repr_html_(self) -> str:
+        if self._client.status != "running":
+            return runtime_as_html("dask_mars on a cluster, closed", [], self.records)
         memory = self.memory()
         used = f"{units.size(memory.in_use_bytes)} of {units.size(memory.limit_bytes)} of memory in use"
         stored = f"{units.size(memory.store_bytes)}, {units.size(memory.on_disk_bytes)} on disk"

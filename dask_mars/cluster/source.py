@@ -93,7 +93,7 @@ class ClusterSource:
 
     def blocks(self, layer: str) -> Blocks:
         """Return the blocks of a layer."""
-        return blocks_of(self._index, self._index.keys, layer, self._durations_s, self._active())
+        return blocks_of(self._index, layer, self._durations_s, self._active())
 
     def explain(self, key: object = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""

@@ -414,6 +414,9 @@ class _Submission:
         annotations: dict[str, Any] = self._annotations.of_task(task, number, task.key == self._own_keys[number])
         if self._progress is not None:
             annotations[MARK] |= self._progress.mark
+        if self._record.is_submitted:
+            # Whoever looks at the cluster is to find what its user calls it.
+            annotations[MARK] |= {"id": self._record.id, "title": self._record.name}
         return annotations
 
 

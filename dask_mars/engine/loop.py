@@ -525,9 +525,15 @@ class Engine:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
         return self._call(self._inspection.state)
 
-    def workers(self) -> list[dict[str, Any]]:
-        """Return what each worker has and does, as `state` says; that takes no longer for larger graphs."""
-        return self._call(self._inspection.workers)
+    def workers(self, patience_s: float | None = None) -> list[dict[str, Any]]:
+        """Return what each worker has and does, as `state` says; that takes no longer for larger graphs.
+
+        Raises
+        ------
+        TimeoutError
+            The engine's thread has no time for so long.
+        """
+        return self._call(self._inspection.workers, patience_s)
 
     def memory(self) -> MemoryAccount:
         """Return what memory is used for; see `Runtime.memory`."""
@@ -541,9 +547,15 @@ class Engine:
         # In graphs of persisted data nothing was computed.
         return {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
 
-    def in_hand_of(self, number: int) -> list[int]:
-        """Return the chunks of a graph that are in the hands of workers or of the user's process."""
-        return self._call(lambda: self._inspection.in_hand_of(number))
+    def in_hand_of(self, number: int, patience_s: float | None = None) -> list[int]:
+        """Return the chunks of a graph that are in the hands of workers or of the user's process.
+
+        Raises
+        ------
+        TimeoutError
+            The engine's thread has no time for so long.
+        """
+        return self._call(lambda: self._inspection.in_hand_of(number), patience_s)
 
     def cancel_graph(self, number: int) -> bool:
         """Cancel a graph by its number; False if it is not being computed, or is done."""
@@ -559,8 +571,8 @@ class Engine:
 
         return self._call(cancel)
 
-    def _call(self, function: Callable[[], Answer]) -> Answer:
-        """Have a question answered by the engine's thread."""
+    def _call(self, function: Callable[[], Answer], patience_s: float | None = None) -> Answer:
+        """Have a question answered by the engine's thread; `TimeoutError` if it has no time for too long."""
         if threading.current_thread() is self._thread:
             return function()
         if any(engine._thread is threading.current_thread() for engine in _engines):
@@ -577,10 +589,13 @@ class Engine:
         self._call_soon(command)
         while True:
             try:
-                return answer.result(timeout=_ANSWER_S)
+                return answer.result(timeout=_ANSWER_S if patience_s is None else patience_s)
             except TimeoutError:
                 if not self.alive:
                     raise self.why_stopped() from None
+                if patience_s is not None:
+                    # Whoever only looks has seen something before, and does not wait for large graphs to come in.
+                    raise
 
     def close(self) -> None:
         """End the workers and release everything. Running computations raise `EngineStopped`."""

@@ -8,7 +8,9 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
 from dask.utils import format_bytes
 
 from dask_mars.client.layer_index import LayerIndex, label_of
@@ -33,6 +35,8 @@ _MOST_ROWS, _KEPT_ROWS = 20_000, 5_000
 _MOST_BATCHES, _MOST_EVENTS, _MOST_MEASURED = 50_000, 1_000, 20_000
 #: Computations whose rows are kept.
 _MOST_TRACKS = 50
+#: What follows another of its layer so soon is shown as one with it.
+_SAME_S = 1e-3
 #: Points of memory in one answer.
 _MOST_POINTS = 2_000
 
@@ -89,6 +93,8 @@ class Recorder(Listener):
                 track = self._tracks.get(record.graph)
                 if track is not None:
                     self._of_id[record.id] = track
+                    # Both would give the same numbers to layers, and look at each chunk for it.
+                    track.index = getattr(record.source, "index", track.index)
 
     def keep(self, ids: Container[str]) -> None:
         """Forget computations but for some, and what needs not be kept of those that are over."""
@@ -112,11 +118,12 @@ class Recorder(Listener):
             if track is not None:
                 track.batches.append((time.time(), event.worker, event.chunks, event.durations_s))
         elif isinstance(event, ProcessesMeasured):
-            if time.monotonic() - self._asked_s > _LISTEN_S:
-                self.close()
+            self._stop_unless_asked()
             stored = engine.store()["stored_bytes"]
             self._memory.append((time.time(), event.in_use_bytes, stored, engine.on_disk_bytes()))
         elif isinstance(event, ForgetGraph):
+            # Of a short computation nothing is measured.
+            self._stop_unless_asked()
             track = self._tracks.get(event.graph)
             if track is not None:
                 track.is_over = True
@@ -131,6 +138,10 @@ class Recorder(Listener):
                 self._note(event.object[0], "spill", text)
         elif isinstance(event, GraphCancelled):
             self._note(event.graph, "cancel", "cancelled")
+
+    def _stop_unless_asked(self) -> None:
+        if time.monotonic() - self._asked_s > _LISTEN_S:
+            self.close()
 
     def _begin(self, engine: EngineView, graph: int) -> _Track | None:
         run = engine.runs.get(graph)
@@ -192,20 +203,25 @@ def _digest(track: _Track) -> None:
         return
     is_over = track.is_over
     index.look()
-    numbers = index.numbers
+    numbers = index.known()
     rows = track.rows
+    #: The place of the last row of each worker.
+    last = {row[0]: place for place, row in enumerate(rows)}
     while track.batches:
         ended, worker, chunks, durations_s = track.batches.popleft()
+        layers = numbers[np.asarray(chunks)]
         # What was reported together was computed one after the other.
-        began = ended - sum(durations_s)
-        for chunk, duration_s in zip(chunks, durations_s, strict=True):
-            layer = numbers[chunk]
-            last = rows[-1] if rows else None
-            if last is not None and last[0] == worker and last[3] == layer and began - last[2] < 1e-4:
-                rows[-1] = worker, last[1], began + duration_s, layer, last[4] + 1
+        ends = ended - sum(durations_s) + np.cumsum(durations_s)
+        begins = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
+        for begin, end in pairwise(begins):
+            began, layer = float(ends[begin] - durations_s[begin]), int(layers[begin])
+            place = last.get(worker, -1)
+            before = rows[place] if place >= 0 else None
+            if before is not None and before[3] == layer and began - before[2] < _SAME_S:
+                rows[place] = worker, before[1], float(ends[end - 1]), layer, before[4] + end - begin
             else:
-                rows.append((worker, began, began + duration_s, layer, 1))
-            began += duration_s
+                last[worker] = len(rows)
+                rows.append((worker, began, float(ends[end - 1]), layer, end - begin))
     if is_over:
         track.rows, track.index = merged(rows, _KEPT_ROWS), None
     elif len(rows) > _MOST_ROWS:

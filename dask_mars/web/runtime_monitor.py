@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import threading
 import time
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
     from dask_mars.runtimes import Runtime
 
-#: How often it is looked at the runtime, however many want to know.
-_LOOK_S = 0.5
+#: How often it is looked at the runtime, however many want to know; less often if that would take more of the
+#: processor than a part of this size, but at least so often.
+_LOOK_S, _COSTS, _LONGEST_S = 0.5, 50.0, 2.0
 #: How long a look may find out which layers the chunks of a graph belong to; the next one goes on.
 _INDEX_S = 0.02
+#: How long it is waited for an engine that has no time.
+_PATIENCE_S = 0.05
 #: How often the memory of processes is measured that are not measured for other reasons.
 _MEASURE_S = 5.0
 
@@ -40,9 +44,10 @@ class RuntimeMonitor:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
-        self._looked_s = self._measured_s = -math.inf
+        self._look_s = self._measured_s = -math.inf
         self._revision = 1
         self._state: Json = {}
+        self._workers: list[Json] = []
         self._summaries: dict[str, Json] = {}
         self._layers: dict[str, list[LayerCounts]] = {}
         self._edges: dict[str, list[tuple[int, int]]] = {}
@@ -109,7 +114,7 @@ class RuntimeMonitor:
 
     def look_again(self) -> None:
         """Look anew at the next question: something has just been done."""
-        self._looked_s = -math.inf
+        self._look_s = -math.inf
 
     def close(self) -> None:
         """Listen to the runtime's engine no more, until somebody asks again."""
@@ -185,11 +190,12 @@ class RuntimeMonitor:
 
     def _look(self) -> None:
         """Look at the runtime, unless that was done just now."""
-        if time.monotonic() - self._looked_s < _LOOK_S:
+        if time.monotonic() < self._look_s:
             return
         with self._lock:
-            if time.monotonic() - self._looked_s < _LOOK_S:
+            if time.monotonic() < self._look_s:
                 return
+            begun_s = time.thread_time()
             engine = self._runtime.running_engine()
             self.watch()
             has_changed = self._look_at_computations()
@@ -198,7 +204,8 @@ class RuntimeMonitor:
                 self._state, has_changed = state, True
             if has_changed:
                 self._revision += 1
-            self._looked_s = time.monotonic()
+            cost_s = time.thread_time() - begun_s
+            self._look_s = time.monotonic() + max(_LOOK_S, min(_COSTS * cost_s, _LONGEST_S))
 
     def _look_at_computations(self) -> bool:
         """Renew the summaries of what has changed, and forget what the runtime has forgotten."""
@@ -251,6 +258,15 @@ class RuntimeMonitor:
             "result": record.result,
         }
 
+    def _workers_of(self, engine: Engine) -> list[Json]:
+        # When it takes in a large graph, its workers are as they were.
+        with contextlib.suppress(TimeoutError):
+            self._workers = [
+                {**worker, "running": None if worker["running"] is None else str(worker["running"])}
+                for worker in engine.workers(_PATIENCE_S)
+            ]
+        return self._workers
+
     def _state_of(self, engine: Engine | None) -> Json:
         counts = self._runtime.records.counts()
         can = ["cancel"]
@@ -259,10 +275,7 @@ class RuntimeMonitor:
         if engine is None:
             return state
         try:
-            state["workers"] = [
-                {**worker, "running": None if worker["running"] is None else str(worker["running"])}
-                for worker in engine.workers()
-            ]
+            state["workers"] = self._workers_of(engine)
             if not counts["running"] and time.monotonic() - self._measured_s >= _MEASURE_S:
                 # While something is computed the engine measures it all the time.
                 self._measured_s = time.monotonic()

@@ -19,6 +19,9 @@ _LOOK_S = 0.05
 #: For how long an answer is good: so many times the time that it took, which bounds what viewers take of the
 #: processor, but within limits.
 _COSTS, _SHORTEST_S, _LONGEST_S = 20.0, 0.05, 2.0
+#: How long it is waited for an answer where there is one of before, and how old that may be: the process may be
+#: busy with what is looked at.
+_PATIENCE_S, _OLDEST_S = 0.04, 5.0
 #: Answers that are kept.
 _KEPT = 64
 #: Requests that may wait at once.
@@ -32,6 +35,8 @@ class _Kept:
     answer: asyncio.Task[Any]
     begun: float
     good_until: float = 0.0
+    #: The answer of before, and when it was asked for.
+    before: tuple[Any, float] | None = None
 
 
 class Snapshots:
@@ -64,19 +69,18 @@ class Snapshots:
 
     async def ask(self, name: str, *arguments: Any) -> Any:
         """Return what a method of the monitor says, or has said just before."""
-        # Who goes away does not take the answer from others.
-        return await asyncio.shield(self._asked((name, *arguments)).answer)
+        return await _soon(self._asked((name, *arguments)))
 
     def _asked(self, question: tuple[Any, ...]) -> _Kept:
         kept = self._kept.get(question)
         if kept is None or (kept.answer.done() and time.monotonic() >= kept.good_until):
-            self._kept.pop(question, None)
+            before = self._kept.pop(question, None)
             while len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
             name, *arguments = question
             begun = time.monotonic()
             asking = asyncio.ensure_future(self.call(getattr(self.monitor, name), *arguments))
-            kept = self._kept[question] = _Kept(asking, begun)
+            kept = self._kept[question] = _Kept(asking, begun, before=_answer_of(before))
             asking.add_done_callback(partial(_answered, kept))
         return kept
 
@@ -104,7 +108,7 @@ class Snapshots:
         """
         deadline = time.monotonic() + poll.wait_s
         kept = self._asked((name, *arguments))
-        answer: Json = await asyncio.shield(kept.answer)
+        answer: Json = await _soon(kept)
         if poll.is_answered_by(answer["revision"]) or not poll.wait_s:
             return answer
         if self._waiting >= MOST_WAITING:
@@ -123,7 +127,7 @@ class Snapshots:
                 else:
                     await self._wait_for_news(left_s)
                 kept = self._asked((name, *arguments))
-                answer = await asyncio.shield(kept.answer)
+                answer = await _soon(kept)
         finally:
             self._waiting -= 1
         return answer
@@ -152,6 +156,24 @@ class Snapshots:
         if self._news is not None:
             self._news.set()
             self._news = None
+
+
+async def _soon(kept: _Kept) -> Any:
+    """Return an answer, or that of before if it takes long."""
+    if kept.before is not None and not kept.answer.done():
+        before, asked_s = kept.before
+        if time.monotonic() - asked_s < _OLDEST_S:
+            done, _ = await asyncio.wait({kept.answer}, timeout=_PATIENCE_S)
+            if not done:
+                return before
+    # Who goes away does not take the answer from others.
+    return await asyncio.shield(kept.answer)
+
+
+def _answer_of(kept: _Kept | None) -> tuple[Any, float] | None:
+    if kept is None or not kept.answer.done() or kept.answer.cancelled() or kept.answer.exception() is not None:
+        return None
+    return kept.answer.result(), kept.begun
 
 
 def _answered(kept: _Kept, answer: asyncio.Task[Any]) -> None:

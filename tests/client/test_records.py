@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import uuid
 from array import array
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dask_mars.client.records import ChunkCounts, LayerCounts, Record, Records
 from dask_mars.client.summaries import remaining_s, summary
 from dask_mars.client.tracking import FinalSource
 from dask_mars.errors import Cancelled, EngineStopped
+from dask_mars.graph.chunks import ChunkGraph
 
 # -- records ------------------------------------------------------------------------------------------------------
 
@@ -220,11 +222,81 @@ def test_layers_have_edges_and_blocks():
 def test_blocks_that_are_not_computed_have_a_dot():
     index = LayerIndex([("a", 0), ("a", 2)], [0, 0])
     index.look()
-    assert blocks_of(index, index.keys, "a", array("f", [1, -1]), running=[1]) == ([3], "f.r", False)
+    assert blocks_of(index, "a", array("f", [1, -1]), running=[1]) == ([3], "f.r", False)
     # Most of the grid would be elsewhere.
     far = LayerIndex([("a", 0), ("a", 10**9)], [0, 0])
     far.look()
-    assert blocks_of(far, far.keys, "a", array("f", [1, -1])) == ([2], "fw", False)
+    assert blocks_of(far, "a", array("f", [1, -1])) == ([2], "fw", False)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["a-1", "a-2"],
+        [("a", 0), ("a", 0, 1)],
+        [("a",), ("a",)],
+        [("a", "x"), ("a", "y")],
+        [("a", -1), ("a", 0)],
+        [("a", 2**80), ("a", 0)],
+        [("a", True), ("a", False)],
+    ],
+)
+def test_blocks_that_are_in_no_grid(keys: list[Any]):
+    index = LayerIndex(keys, [0, 0])
+    index.look()
+    assert blocks_of(index, "a", array("f", [-1, 1])) == ([2], "wf", False)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_layers_are_found_by_operands_where_these_are_of_one(is_mixed: bool):
+    names = ["a-1", "b-2", "inc"]
+    keys: list[Any] = ["data"]
+    operands = [-1]
+    for number in range(3_000):
+        operand = number % 3
+        keys.append((names[operand], number) if operand < 2 else f"inc-{number:032x}")
+        operands.append(0 if is_mixed else operand)
+    exact, rough = LayerIndex(keys, operands), LayerIndex(keys, operands)
+    looked = [0]
+    look_at = rough._look_at
+    rough._look_at = lambda *at: (looked.append(1), look_at(*at))  # type: ignore[method-assign, assignment]
+    exact.look()
+    rough.look_roughly()
+    assert [rough.names[number] for number in rough.numbers[1:]] == [
+        exact.names[number] for number in exact.numbers[1:]
+    ]
+    assert rough.numbers[0] == NO_LAYER
+    assert bool(sum(looked)) is is_mixed
+
+
+def test_layers_whose_data_are_known_from_the_start_are_none():
+    index = LayerIndex(["x", ("y", 0), (), ("x", 1), "z"], [-1, 0, 0, 0, -1])
+    assert index.look()
+    assert index.names == ["y", "()", "x"]
+    assert list(index.numbers) == [NO_LAYER, 0, 1, 2, NO_LAYER]
+
+
+def test_an_engine_that_has_no_time_leaves_what_was_known():
+    class Engine:
+        answers: ClassVar[list[Any]] = [[1], TimeoutError(), EngineStopped()]
+
+        def in_hand_of(self, number: int, patience_s: float | None = None) -> list[int]:
+            assert patience_s is not None
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    measurements = SimpleNamespace(durations_s=array("f", [1.0, -1, -1]), stored_bytes=array("q", [0] * 3))
+    graph = ChunkGraph(operands=[], keys=["a", "b", "c"], operand_of=[0] * 3, inputs=[()] * 3)
+    run: Any = SimpleNamespace(number=1, graph=graph, measurements=measurements, errors=[])
+    engine: Any = Engine()
+    source = tracking.EngineSource(engine, run)
+    seen = []
+    for _ in range(3):
+        source._in_hand = source._in_hand[0], 0.0
+        seen.append(source.counts().running)
+    assert seen == [1, 1, 0]
 
 
 def test_of_few_ended_ones_it_is_kept_what_chunks_are_called(monkeypatch: pytest.MonkeyPatch):

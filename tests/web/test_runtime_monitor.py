@@ -23,6 +23,7 @@ from tests.tasks import fail_with, wait_for
 def monitor(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[RuntimeMonitor]:
     """A monitor that looks each time."""
     monkeypatch.setattr(runtime_monitor, "_LOOK_S", 0.0)
+    monkeypatch.setattr(runtime_monitor, "_COSTS", 0.0)
     monitor = RuntimeMonitor(runtime)
     # So that it hears of what comes.
     monitor.revision()
@@ -163,6 +164,7 @@ def test_all_viewers_share_a_look(runtime: Runtime, monkeypatch: pytest.MonkeyPa
     look = monitor._look_at_computations
     monkeypatch.setattr(monitor, "_look_at_computations", lambda: looks.append(1) or look())
     monkeypatch.setattr(runtime_monitor, "_LOOK_S", 60.0)
+    monkeypatch.setattr(runtime_monitor, "_COSTS", 0.0)
     for _ in range(10):
         monitor.state()
         monitor.computations(None, None, 10)
