@@ -121,8 +121,8 @@ class Runtime:
 
     def running_engine(self) -> Engine | None:
         """Return the engine if it is running, and else nothing."""
-        with self._lock:
-            engine = self._engine
+        # Without the lock: engines' threads ask too, for whose end somebody may be waiting who holds it.
+        engine = self._engine
         return engine if engine is not None and engine.alive else None
 
     def _store_limit(self) -> int:

@@ -6,7 +6,7 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -55,9 +55,16 @@ class _Track:
 
 
 class Recorder(Listener):
-    """Notes when chunks were computed. It begins to listen when somebody watches, and ends some time after."""
+    """Notes when chunks were computed. It begins to listen when somebody watches, and ends some time after.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    find_engine : callable
+        Returns the view of the engine to listen to, None while there is none; called in engines' threads too.
+    """
+
+    def __init__(self, find_engine: Callable[[], EngineView | None]) -> None:
+        self._find_engine = find_engine
         self._asked_s = 0.0
         #: The engine that it hears of.
         self._engine = 0
@@ -69,14 +76,9 @@ class Recorder(Listener):
         self._events: deque[tuple[float, int | None, str, str]] = deque(maxlen=_MOST_EVENTS)
         self._memory: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_MEASURED)
 
-    def watch(self, engine: EngineView | None) -> None:
-        """Listen for a while from now on to what an engine does."""
+    def watch(self) -> None:
+        """Listen for a while from now on to what the engine does."""
         self._asked_s = time.monotonic()
-        if engine is not None and engine.number != self._engine:
-            with self._lock:
-                # Its numbers of computations are others.
-                self._tracks.clear()
-                self._engine = engine.number
         if not self._is_listening:
             self._is_listening = True
             listeners.add(self)
@@ -109,7 +111,7 @@ class Recorder(Listener):
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
         """Note what is to be seen later."""
-        if engine.number != self._engine:
+        if engine.number != self._engine and not self._is_new(engine):
             return
         if isinstance(event, ChunksFinished):
             track = self._tracks.get(event.graph)
@@ -142,6 +144,16 @@ class Recorder(Listener):
     def _stop_unless_asked(self) -> None:
         if time.monotonic() - self._asked_s > _LISTEN_S:
             self.close()
+
+    def _is_new(self, engine: EngineView) -> bool:
+        """Say whether this is the engine to listen to from now on; it may have started since somebody watched."""
+        if engine is not self._find_engine():
+            return False
+        with self._lock:
+            # Its numbers of computations are others.
+            self._tracks.clear()
+            self._engine = engine.number
+        return True
 
     def _begin(self, engine: EngineView, graph: int) -> _Track | None:
         run = engine.runs.get(graph)
@@ -182,9 +194,9 @@ class Recorder(Listener):
             ],
             "memory": self._memory_between(start, end),
             "events": [
-                [round(at - start, 6), kind, text]
+                [round(max(at - start, 0.0), 6), kind, text]
                 for at, graph, kind, text in list(self._events)
-                if kind != unsaid and start <= at <= end and (graph is None or graph == record.graph)
+                if kind != unsaid and record.created_s <= at <= end and (graph is None or graph == record.graph)
             ],
         }
 

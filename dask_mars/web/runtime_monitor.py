@@ -18,6 +18,7 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.recorder import Recorder
 
 if TYPE_CHECKING:
+    from dask_mars.engine.listeners import EngineView
     from dask_mars.engine.loop import Engine
     from dask_mars.runtimes import Runtime
 
@@ -51,7 +52,7 @@ class RuntimeMonitor:
         self._summaries: dict[str, Json] = {}
         self._layers: dict[str, list[LayerCounts]] = {}
         self._edges: dict[str, list[tuple[int, int]]] = {}
-        self._recorder = Recorder()
+        self._recorder = Recorder(self._view)
 
     def revision(self) -> int:
         """Return a number that grows with each change that an answer would show."""
@@ -109,8 +110,11 @@ class RuntimeMonitor:
 
     def watch(self) -> None:
         """Listen to the runtime's engine for a while, so that what happens from now on can be told later."""
+        self._recorder.watch()
+
+    def _view(self) -> EngineView | None:
         engine = self._runtime.running_engine()
-        self._recorder.watch(None if engine is None else engine.view)
+        return None if engine is None else engine.view
 
     def look_again(self) -> None:
         """Look anew at the next question: something has just been done."""
