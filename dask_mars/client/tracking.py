@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from array import array
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -211,24 +212,28 @@ class FinalSource:
 
 
 class _Ended:
-    """The last computations that ended."""
+    """The last computations that ended, as long as anybody remembers them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sources: deque[FinalSource] = deque()
+        #: Each with its number of chunks.
+        self._sources: deque[tuple[weakref.ref[FinalSource], int]] = deque()
         self._chunks = 0
 
     def append(self, source: FinalSource) -> None:
         """Add one, and settle as many of the others, and at last itself, as there are too many chunks of."""
         surplus = []
+        sources, chunks = self._sources, source.chunks()
         with self._lock:
-            self._sources.append(source)
-            self._chunks += source.chunks()
-            while self._chunks > _MOST_CHUNKS:
-                surplus.append(self._sources.popleft())
-                self._chunks -= surplus[-1].chunks()
-        for other in surplus:
-            other.settle()
+            sources.append((weakref.ref(source), chunks))
+            self._chunks += chunks
+            while sources and (self._chunks > _MOST_CHUNKS or sources[0][0]() is None):
+                other, chunks = sources.popleft()
+                surplus.append(other())
+                self._chunks -= chunks
+        for found in surplus:
+            if found is not None:
+                found.settle()
 
 
 _ended = _Ended()

@@ -309,6 +309,18 @@ def test_of_few_ended_ones_it_is_kept_what_chunks_are_called(monkeypatch: pytest
     assert sources[0].blocks("a-1") == ([], "", True)
 
 
+def test_what_nobody_remembers_is_gone(monkeypatch: pytest.MonkeyPatch):
+    ended = tracking._Ended()
+    monkeypatch.setattr(tracking, "_ended", ended)
+    records = Records(remembered=3)
+    for number in range(50):
+        with records.new() as record:
+            record.run(_source(), lambda: True, number)
+    del record
+    assert len(ended._sources) <= 5
+    assert ended._chunks == 6 * len(ended._sources)
+
+
 def test_what_is_left_takes_as_long_as_what_was_done():
     record = Record()
     record.started_s = 100.0
