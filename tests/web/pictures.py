@@ -26,6 +26,14 @@ PICTURES = (
     ("result", "finished", f"/c/{ONE}/result", ".code", 1280, 760, False),
     ("empty", "empty", "/", ".computations pre", 1280, 560, False),
     ("narrow", "busy", f"/c/{ONE}/layers", ".layers", 400, 800, False),
+    ("computations-dark", "busy", "/", "main td", 1280, 760, True),
+    ("graph-dark", "busy", f"/c/{ONE}/graph?layer=mean_chunk-2f1c04", ".blocks canvas", 1280, 1240, True),
+    ("log-dark", "failed", f"/c/{ONE}/log", ".traceback", 1280, 860, True),
+    ("narrow-graph", "busy", f"/c/{ONE}/graph?layer=mean_chunk-2f1c04", ".blocks canvas", 400, 1300, False),
+    ("narrow-log-dark", "failed", f"/c/{ONE}/log", ".traceback", 400, 1200, True),
+    ("narrow-waiting", "busy", f"/c/{ONE}/waiting", ".rows", 400, 1100, False),
+    ("narrow-result-dark", "finished", f"/c/{ONE}/result", ".code", 400, 1000, True),
+    ("narrow-computations", "busy", "/", "main td", 400, 1400, False),
     ("narrow-timeline-dark", "busy", f"/c/{ONE}/timeline", ".u-over", 400, 1000, True),
 )
 
