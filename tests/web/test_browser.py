@@ -59,7 +59,7 @@ def driver(private_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def viewer(driver: Any) -> Iterator[Viewer]:
-    """Somebody at 1280 × 800; at the end nothing may be in the console, nor may another host have been asked."""
+    """Somebody who looks; at the end the console must be empty, and no other host have been asked."""
     driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
     look(driver)
     viewer = Viewer(driver)
