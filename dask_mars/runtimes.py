@@ -422,7 +422,7 @@ class Runtime:
     def serve(self, port: int = 0, address: str = "127.0.0.1", **options: Any) -> Server:
         """Show in browsers what this runtime does, and let them cancel; nothing can be submitted there.
 
-        It needs tornado, as the extra ``web`` installs it. ``docs/web.md`` says who may look.
+        It needs tornado, as the extra ``web`` installs it. ``docs/page.md`` shows it.
 
         Parameters
         ----------

@@ -142,3 +142,17 @@ def pass_on(array: np.ndarray, path: str | Path, gate: str | Path | None = None)
     if gate is not None:
         wait_for(gate, timeout_s=60.0)
     return array.copy()
+
+
+def block_when_let(folder: str | Path, block_id: tuple[int, ...] = ()) -> np.ndarray:
+    """Return a block of a vector, once a file with its number is there."""
+    print(f"block {block_id[0]} begins", flush=True)
+    wait_for(Path(folder) / str(block_id[0]), timeout_s=60)
+    return np.full(1, float(block_id[0]))
+
+
+def fail_on_block(block: np.ndarray) -> np.ndarray:
+    """Raise for a block that has a 2."""
+    if (block == 2).any():
+        raise ValueError("two is not allowed here")
+    return block

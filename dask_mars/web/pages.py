@@ -41,6 +41,14 @@ VIEWS = {
     "log": "Log",
 }
 
+#: What somebody reads who opens the page without its token.
+_ASK_FOR_TOKEN = (
+    "<p>The service printed an address with <code>?token=</code> when it started, or keeps its token in "
+    "<code>connection.json</code> in its directory. Open that address, or give the token here.</p>"
+    '<form autocomplete="off"><label for="token">Token</label> '
+    '<input id="token" name="token" type="password" required autocomplete="off"> <button>Open</button></form>'
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
@@ -68,8 +76,10 @@ def error_page(problem: Json) -> str:
     """Return a page that says what is wrong."""
     title = html.escape(f"{problem['status']} {problem['title']}")
     return (
-        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
-        f"<body><h1>{title}</h1><p>{html.escape(problem['detail'])}</p></body></html>"
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+        f"<title>{title}</title></head><body><h1>{title}</h1><p>{html.escape(problem['detail'])}</p>"
+        f"{_ASK_FOR_TOKEN if problem['status'] == 401 else ''}</body></html>"
     )
 
 

@@ -26,7 +26,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 #: Nothing that is not ours is loaded or asked. Notebooks on this machine may show the page in a frame.
 CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none'; "
+    "default-src 'self'; base-uri 'none'; form-action 'self'; object-src 'none'; "
     "frame-ancestors 'self' http://localhost:* http://127.0.0.1:*"
 )
 

@@ -1,6 +1,5 @@
 // The timeline's pictures: what each worker did, and the memory meanwhile, on one axis.
 
-import uPlot from "./vendor/uplot-1.6.32.js";
 import { colour } from "./colours.js";
 import { bytes, duration } from "./format.js";
 
@@ -83,7 +82,7 @@ export class Charts {
         setCursor: [(chart) => this.look(chart)],
       },
     });
-    return new uPlot(options, [[0, this.end], [0, 0]], this.box);
+    return new globalThis.uPlot(options, [[0, this.end], [0, 0]], this.box);
   }
 
   makeMemory() {
@@ -98,7 +97,7 @@ export class Charts {
       ],
       hooks: { draw: [(chart) => this.drawLimit(chart), (chart) => this.mark(chart)], setCursor: [(chart) => this.look(chart)] },
     });
-    return new uPlot(options, this.columns(), this.box);
+    return new globalThis.uPlot(options, this.columns(), this.box);
   }
 
   top(high) {

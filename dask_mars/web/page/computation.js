@@ -69,9 +69,9 @@ function Cancel({ computation, onDone }) {
     onDone();
   };
   return html`
+    <span class=${said?.problem ? "said problem" : "said"} role="status">${said?.words}</span>
     <button type="button" class="danger" id="cancel" disabled=${busy || computation.cancelling}
       onClick=${() => dialog.current.showModal()}>Cancel …</button>
-    <span class=${said?.problem ? "said problem" : "said"} role="status">${said?.words}</span>
     <dialog ref=${dialog} aria-labelledby="cancel-question">
       <h2 id="cancel-question">Cancel ${title(computation)}?</h2>
       <p>

@@ -11,6 +11,9 @@ import { Nothing } from "./parts.js";
 const BOX = { width: 158, height: 46, gap: 22, rise: 34 };
 const EDGE = 6;
 
+//: How far lines reach that lead around boxes: a curve comes three quarters as far as it is pulled.
+const AROUND = 40;
+
 //: Beyond this many boxes nobody sees anything, and browsers get slow.
 const DRAWN = 400;
 
@@ -32,7 +35,7 @@ function Box({ layer, at, address, chosen, colour }) {
   return html`<a href=${address} class="box ${stateOf(layer)}" aria-label="${layer.label}: ${words}"
     aria-current=${chosen ? "true" : undefined} transform="translate(${at.x + EDGE} ${at.y + EDGE})">
     <title>${layer.label}: ${words}</title>
-    <rect class="back" width=${BOX.width} height=${BOX.height} rx="5" />
+    <rect class="frame" width=${BOX.width} height=${BOX.height} rx="5" />
     <rect class="tag" width="4" height=${BOX.height - 12} x="5" y="6" rx="2" style=${{ fill: `var(${colour})` }} />
     <text x="15" y="18">${label}</text>
     <text class="small" x="15" y="32">${count(layer.finished)} / ${count(layer.total)}</text>
@@ -46,6 +49,12 @@ function Box({ layer, at, address, chosen, colour }) {
 }
 
 function line(from, to) {
+  if (from.x === to.x && to.y - from.y > BOX.height + BOX.rise) {
+    // Around the boxes between them.
+    const side = from.x + BOX.width + EDGE;
+    const [begin, end] = [from.y + BOX.height / 2 + EDGE, to.y + BOX.height / 2 + EDGE];
+    return `M${side} ${begin}C${side + AROUND} ${begin} ${side + AROUND} ${end} ${side} ${end}`;
+  }
   const [x, y] = [from.x + BOX.width / 2 + EDGE, from.y + BOX.height + EDGE];
   const [toX, toY] = [to.x + BOX.width / 2 + EDGE, to.y + EDGE];
   const bend = Math.max(BOX.rise / 2, (toY - y) / 2);
@@ -64,7 +73,7 @@ function Picture({ graph, computation, chosen, colours }) {
     ${graph.layers.length > DRAWN &&
     html`<p class="faint">The first ${count(DRAWN)} of ${count(graph.layers.length)} layers; the table has all.</p>`}
     <div class="scroll graph">
-      <svg width=${width + 2 * EDGE} height=${height + 2 * EDGE} role="group"
+      <svg width=${width + 2 * EDGE + 0.75 * AROUND} height=${height + 2 * EDGE} role="group"
         aria-label="Graph of ${plural(layers.length, "layer")}, inputs first">
         <g class="edges" aria-hidden="true">
           ${edges.map(

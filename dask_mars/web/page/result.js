@@ -16,7 +16,9 @@ export function Result({ computation }) {
     return html`<${Nothing}><p>${words[state] ?? "The result is here when the computation has finished."}</p></${Nothing}>`;
   }
   const base = new URL(".", location.href).href.split("#")[0];
-  const address = `api/v1/${about(id, "result")}`;
+  // Arrays come as NumPy's own files, which other programs read too.
+  const plain = result.kind === "array" && result.dtype !== "object";
+  const address = `api/v1/${about(id, "result", plain ? { format: "npy" } : {})}`;
   const facts = [
     ["Kind", result.kind],
     ["Type", result.dtype],
@@ -36,7 +38,7 @@ export function Result({ computation }) {
 service = dask_mars.connect("${base}", token="…")
 result = service.computation("${id}").result()</code></pre>
           <h2>From a shell</h2>
-          <pre class="code" tabindex="0"><code>curl -H "Authorization: Bearer $TOKEN" -o result \\
-  ${base}${address}</code></pre>`}
+          <pre class="code" tabindex="0"><code>curl -H "Authorization: Bearer $TOKEN" -o result${plain ? ".npy" : ""} \\
+  "${base}${address}"</code></pre>`}
   `;
 }

@@ -1,0 +1,330 @@
+"""The page in a browser, beside real runtimes and of a real service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+
+pytest.importorskip("tornado")
+pytest.importorskip("selenium", reason="without selenium no browser is steered")
+
+# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
+from conftest import shared_hosts
+
+import dask_mars
+from tests.tasks import block_when_let, fail_on_block
+from tests.web.browser import CHROMIUM, DRIVER, Viewer, browsing, look
+from tests.web.proxy import proxying
+from tests.web.services import running
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="there is no chromium, or no chromedriver"),
+]
+
+
+class Browser:
+    """The browser's processes, which are there from test to test."""
+
+    def __init__(self, driver: Any) -> None:
+        self._pid = driver.service.process.pid
+
+    def pids(self) -> set[int]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return {self._pid, *[child.pid for child in psutil.Process(self._pid).children(recursive=True)]}
+        return set()
+
+
+@pytest.fixture(scope="module")
+def driver(private_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with browsing(tmp_path_factory.mktemp("browser")) as driver:
+        host = Browser(driver)
+        shared_hosts.append(host)
+        try:
+            yield driver
+        finally:
+            shared_hosts.remove(host)
+
+
+@pytest.fixture
+def viewer(driver: Any) -> Iterator[Viewer]:
+    """Somebody who looks; at the end the console must be empty, and no other host have been asked."""
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    look(driver)
+    viewer = Viewer(driver)
+    viewer.complaints()
+    yield viewer
+    viewer.leave()
+    complaints = viewer.complaints()
+    assert not complaints
+
+
+class Work:
+    """Four chunks that end as they are let, and their whole, computed in a thread.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        What computes.
+    folder : Path
+        For the files that let chunks end.
+    """
+
+    def __init__(self, runtime: Any, folder: Path) -> None:
+        self._folder = folder
+        self.raised: list[BaseException] = []
+        blocks = da.map_blocks(
+            block_when_let, folder=str(folder), chunks=((1,) * 4,), dtype=float, meta=np.empty(0), name="slow"
+        )
+        self._thread = threading.Thread(target=self._compute, args=(runtime, blocks))
+
+    def _compute(self, runtime: Any, blocks: Any) -> None:
+        try:
+            blocks.compute(scheduler=runtime.get)
+        except BaseException as error:
+            self.raised.append(error)
+
+    def let(self, *numbers: int) -> None:
+        for number in numbers:
+            (self._folder / str(number)).touch()
+
+    def __enter__(self) -> Work:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.let(0, 1, 2, 3)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def work(runtime: Any, tmp_path: Path) -> Iterator[Work]:
+    with Work(runtime, tmp_path) as work:
+        yield work
+
+
+@pytest.fixture
+def server(runtime: Any, viewer: Viewer) -> Iterator[Any]:
+    with runtime.serve() as server:
+        yield server
+        viewer.leave()
+
+
+RUNNING = ".computations li:has(.state.running) a"
+PROGRESS = "document.querySelector('.progress [role=progressbar]')"
+finished = f"Number({PROGRESS}?.getAttribute('aria-valuenow') ?? -1)"
+
+
+def tab(name: str) -> str:
+    return f"#tab-{name}"
+
+
+def test_progress_moves_until_it_is_finished(viewer, server, work):
+    viewer.open(server.link)
+    assert "token" not in viewer.driver.current_url
+    viewer.press(RUNNING)
+    viewer.wait(lambda: viewer.value(finished) == 0)
+    work.let(0)
+    viewer.wait(lambda: viewer.value(finished) == 1)
+    assert "1 of 5 chunks" in viewer.text(".progress")
+    work.let(1, 2, 3)
+    viewer.wait(lambda: viewer.value(finished) == 5)
+    viewer.reads("finished", ".about .state")
+    assert not viewer.all("#cancel")
+
+
+def test_views_of_what_runs(viewer, server, work):
+    viewer.open(server.link)
+    viewer.press(RUNNING)
+    viewer.reads("slow", "table.layers")
+    viewer.press(tab("waiting"))
+    viewer.wait(lambda: viewer.all(".rows li"))
+    viewer.press("#key")
+    viewer.type("('slow', 3)", "\ue007")
+    viewer.reads("('slow', 3)", ".rows.chain")
+    viewer.expected = ["status of 404"]
+    viewer.press("#key")
+    viewer.type("x", "\ue007")
+    viewer.reads("No chunk has the key")
+    viewer.press(tab("timeline"))
+    viewer.wait(lambda: viewer.all(".view.timeline *"))
+    viewer.press(tab("graph"))
+    viewer.press(".graph a.box")
+    viewer.wait(lambda: viewer.all(".blocks canvas"))
+    viewer.press(".blocks canvas")
+    viewer.reads("('slow', ", ".blocks .told")
+    viewer.press(".blocks .told a")
+    viewer.wait(lambda: viewer.all(".rows.chain li"))
+    viewer.press(tab("log"))
+    viewer.reads("block 0 begins", ".view.log")
+
+
+def test_the_keyboard_alone_cancels(viewer, server, work):
+    viewer.open(server.link)
+    viewer.wait(lambda: viewer.all(RUNNING))
+    viewer.tab_to("one.matches('.computations li a')")
+    viewer.type("\ue007")
+    viewer.wait(lambda: viewer.all("#cancel"))
+    viewer.tab_to("one.id === 'cancel'")
+    viewer.type("\ue007")
+    viewer.wait(lambda: viewer.value("document.querySelector('dialog').open"))
+    viewer.tab_to("one.innerText === 'Cancel it'")
+    viewer.type("\ue007")
+    viewer.reads("cancelled", ".about .state")
+    viewer.wait(lambda: work.raised)
+    assert isinstance(work.raised[0], dask_mars.errors.Cancelled)
+
+
+def test_who_may_only_look_has_no_cancel(viewer, server, work):
+    viewer.open(f"{server.url}?token={server.view_token}")
+    viewer.press(RUNNING)
+    viewer.wait(lambda: viewer.value(finished) == 0)
+    assert not viewer.all("#cancel")
+
+
+def test_a_failure_shows_its_traceback(viewer, runtime, server):
+    with pytest.raises(ValueError, match="two"):
+        da.arange(4, chunks=1).map_blocks(fail_on_block).compute(scheduler=runtime.get)
+    viewer.open(server.link)
+    viewer.press(".computations li:has(.state.failed) a")
+    viewer.reads("two is not allowed here", ".about .banner")
+    viewer.reads("fail_on_block", ".traceback")
+
+
+@pytest.mark.parametrize("query", ["", "?token=wrong"])
+def test_without_the_right_token_it_says_what_to_do(viewer, server, query):
+    viewer.expected = ["status of 401"]
+    viewer.open(server.url + query)
+    viewer.reads("?token=")
+    viewer.press("#token")
+    viewer.type(server.token, "\ue007")
+    viewer.reads("of 2 busy")
+
+
+def test_a_server_that_is_gone_and_comes_back(viewer, runtime):
+    with runtime.serve() as server:
+        port, token, url = int(re.findall(r":(\d+)/", server.url)[0]), server.token, server.link
+        viewer.open(url)
+        viewer.reads("of 2 busy")
+    viewer.expected = ["ERR_CONNECTION", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE"]
+    viewer.reads("The service does not answer")
+    with runtime.serve(port, token=token):
+        viewer.wait(lambda: "does not answer" not in viewer.text())
+        assert "of 2 busy" in viewer.text()
+
+
+def test_a_token_of_before_leads_to_the_question_for_the_new_one(viewer, runtime):
+    with runtime.serve() as server:
+        port = int(re.findall(r":(\d+)/", server.url)[0])
+        viewer.open(server.link)
+        viewer.reads("of 2 busy")
+    viewer.expected = ["ERR_", "status of 401"]
+    with runtime.serve(port) as server:
+        viewer.press("#token")
+        viewer.type(server.token, "\ue007")
+        viewer.reads("of 2 busy")
+
+
+def test_below_a_proxy(viewer, server, work):
+    with proxying(server.url) as proxy:
+        viewer.open(f"{proxy}proxy/8899/?token={server.token}")
+        viewer.wait(lambda: viewer.all(RUNNING))
+        assert viewer.driver.current_url == f"{proxy}proxy/8899/"
+        viewer.press(RUNNING)
+        viewer.wait(lambda: viewer.value(finished) == 0)
+        viewer.press("#cancel")
+        viewer.press("dialog .danger")
+        viewer.reads("cancelled", ".about .state")
+        viewer.leave()
+    viewer.wait(lambda: work.raised)
+
+
+#: What draws, and has no name for those who do not see it.
+UNNAMED = """
+[...document.querySelectorAll('svg, canvas, [role=progressbar], [role=meter], button, input, select, main a')]
+  .filter((one) => !one.closest('[aria-hidden=true]') && one.checkVisibility())
+  .filter((one) => !(one.getAttribute('aria-label') || one.getAttribute('aria-labelledby') || one.innerText
+    || one.labels?.length || one.closest('[role=img]')))
+  .map((one) => one.outerHTML.slice(0, 200))
+"""
+UNROLED = """
+[...document.querySelectorAll('svg, canvas')]
+  .filter((one) => !one.closest('[aria-hidden=true], [role=img], [role=group], [role=application], [role=grid]'))
+  .map((one) => one.outerHTML.slice(0, 200))
+"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_each_view_fits_and_has_names(viewer, driver, runtime, server, width):
+    x = da.random.default_rng(1).random((40, 40), chunks=10)
+    (x + x.T).sum().compute(scheduler=runtime.get)
+    look(driver, width)
+    viewer.open(server.link)
+    wide = "document.documentElement.scrollWidth"
+    viewer.wait(lambda: viewer.all(".computations li a"))
+    assert viewer.value(wide) <= width
+    viewer.press(".computations li a")
+    for name in ("layers", "waiting", "timeline", "graph", "log"):
+        viewer.press(tab(name))
+        viewer.wait(lambda name=name: viewer.all(f".view.{name} *") and not viewer.all(".view [aria-busy=true]"))
+        if name == "graph":
+            viewer.press(".graph a.box")
+            viewer.wait(lambda: viewer.all(".blocks canvas"))
+        assert viewer.value(wide) <= width, name
+        assert not viewer.value(UNNAMED), name
+        assert not viewer.value(UNROLED), name
+
+
+# -- the service ----------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
+
+
+def link(service: Any) -> str:
+    facts = json.loads((service.directory / "connection.json").read_text())
+    return f"{facts['url']}?token={facts['token']}"
+
+
+@pytest.mark.slow
+def test_history_and_results_of_a_service(viewer, driver, tmp_path):
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    viewer.expected = ["ERR_", "status of 401"]
+    with running(tmp_path / "d", "--port", str(free_port())) as service:
+        viewer.open(link(service))
+        viewer.reads("Nothing has been submitted yet")
+        with service.connect() as client:
+            computation = client.submit(da.arange(12, chunks=4) * 2, name="doubled")
+            assert computation.wait(20)
+        viewer.reads("doubled", ".computations")
+        driver.refresh()
+        viewer.reads("doubled", ".computations")
+        service.stop()
+        viewer.reads("does not answer")
+        service.start()
+        viewer.open(link(service))
+        viewer.press(".computations li a")
+        viewer.press(tab("result"))
+        viewer.reads("(12)", ".view.result")
+        assert computation.id in viewer.text(".view.result .code")
+        told = {"behavior": "allow", "downloadPath": str(downloads)}
+        driver.execute_cdp_cmd("Browser.setDownloadBehavior", told)
+        viewer.press("a[download]")
+        (file,) = viewer.wait(lambda: list(downloads.glob("*.npy")))
+        assert np.load(file).tolist() == list(range(0, 24, 2))
+        viewer.leave()
