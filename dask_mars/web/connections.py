@@ -21,7 +21,7 @@ MOST_CONNECTIONS = 256
 IDLE_S = 60.0
 _SWEEP_S = 5.0
 #: What a connection may hold that is sent and not taken yet.
-_SEND_BYTES = 1 << 20
+_SEND_BYTES = 1 << 19
 #: What tornado reads of the headers of a request before it hangs up.
 _HEADERS_READ = 256 << 10
 #: ``struct ucred`` of Linux: process, user and group.
@@ -65,10 +65,10 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
         if stream.socket.family == socket.AF_UNIX and not is_own_user(stream.socket):
             stream.close()
             return
-        self._sweep()
         while len(self._used) >= self.most_connections:
-            next(iter(self._used)).close()
-            self._sweep()
+            # Looking through all of them each time would take long when many come at once.
+            unused, _ = self._used.popitem(last=False)
+            unused.close()
         # With the little that unix sockets have by default both sides mostly wait for each other.
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         self._watch(stream)

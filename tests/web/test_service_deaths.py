@@ -24,7 +24,7 @@ COMMAND = "from dask_mars.commands import web; web()"
 
 @pytest.fixture(scope="module")
 def served(private_tmp: Path) -> Iterator[RunningService]:
-    with running(private_tmp / "service") as service:
+    with running(private_tmp / "deaths") as service:
         yield service
 
 

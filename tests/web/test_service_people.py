@@ -28,7 +28,7 @@ pytest.importorskip("tornado")
 
 @pytest.fixture(scope="module")
 def served(private_tmp: Path) -> Iterator[RunningService]:
-    with running(private_tmp / "service") as service:
+    with running(private_tmp / "people") as service:
         yield service
 
 

@@ -33,7 +33,7 @@ def connection_file(service: RunningService) -> Any:
 
 @pytest.fixture(scope="module")
 def served(private_tmp: Path) -> Iterator[RunningService]:
-    with running(private_tmp / "service", "--port", "0") as service:
+    with running(private_tmp / "ports", "--port", "0") as service:
         yield service
 
 

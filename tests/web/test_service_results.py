@@ -33,7 +33,7 @@ KEPT_BYTES = 3 << 20
 @pytest.fixture(scope="module")
 def served(private_tmp: Path) -> Iterator[RunningService]:
     settings = {"DASK_DASK_MARS__WEB__HISTORY__BYTES": str(KEPT_BYTES)}
-    with running(private_tmp / "service", **settings) as service:
+    with running(private_tmp / "results", **settings) as service:
         yield service
 
 

@@ -12,7 +12,7 @@ from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
 
 #: Bytes of bodies and results that are in memory at once, for each request.
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import secrets
 import signal
 import ssl
@@ -38,7 +39,9 @@ _TIDY_S, _TIDY_PAUSE_S = 60.0, 1.0
 #: Threads that ask the monitor, and those that wait for the disk.
 _ASKING, _READING = 4, 8
 #: Pieces of bodies that are read at once.
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 18
+#: File descriptors that are enough.
+_DESCRIPTORS = 8192
 
 
 @dataclass(frozen=True)
@@ -169,8 +172,10 @@ class _Front:
             # What comes by the socket is neither encrypted nor from a proxy.
             options = [{}, {"ssl_options": ssl_options, "xheaders": listening.behind_proxy}]
             servers = []
+            most_connections = _room_for_connections()
             for bound, of_kind in zip(sockets, options, strict=False):
                 server = BoundedServer(application, chunk_size=_CHUNK_BYTES, **of_kind)
+                server.most_connections = most_connections
                 server.add_sockets([bound])
                 servers.append(server)
         except BaseException:
@@ -232,6 +237,16 @@ class _Front:
             await asyncio.sleep(_TIDY_PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_more.wait(), _TIDY_S)
+
+
+def _room_for_connections() -> int:
+    """Return how many connections each server may have at once, after seeing to it that they may be many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
+        soft = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    # Two servers share them with files that are read and written.
+    return max(_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, _DESCRIPTORS), 16) // 4
 
 
 def _history() -> tuple[float | None, int | None]:

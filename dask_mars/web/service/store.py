@@ -48,6 +48,7 @@ CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
 _LAYOUT = 1
 _GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
 _NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
+_BY_ID = "SELECT * FROM computations WHERE id = ?"
 #: Bytes that stay free on the disk whatever is submitted and computed, so that rows can be written.
 SPARE_BYTES = 64 << 20
 
@@ -90,17 +91,23 @@ class Store:
             for left in (directory / _INCOMING).iterdir():
                 left.unlink()
             self._lock = threading.RLock()
-            self._database = sqlite3.connect(
-                directory / "history.sqlite3", isolation_level=None, check_same_thread=False
-            )
-            self._database.row_factory = sqlite3.Row
+            self._database = self._connect()
             self._prepare()
+            # Who only reads does not wait until what others write has come to the disk.
+            self._read_lock = threading.Lock()
+            self._reader = self._connect()
         except BlockingIOError:
             os.close(self._held)
             raise DirectoryInUse(str(directory)) from None
         except BaseException:
             os.close(self._held)
             raise
+
+    def _connect(self) -> sqlite3.Connection:
+        file = self.directory / "history.sqlite3"
+        database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        database.row_factory = sqlite3.Row
+        return database
 
     def _prepare(self) -> None:
         database = self._database
@@ -124,7 +131,8 @@ class Store:
 
     def close(self) -> None:
         """Leave the directory to others."""
-        with self._lock:
+        with self._lock, self._read_lock:
+            self._reader.close()
             self._database.close()
             os.close(self._held)
 
@@ -202,8 +210,7 @@ class Store:
             The row, and whether it is new: one with this id may have been there.
         """
         with self._transaction() as database:
-            row = self._row(id)
-            if row is not None:
+            for row in database.execute(_BY_ID, (id,)):
                 return row, False
             now, revision = time.time(), self.next_revision()
             number = database.execute(
@@ -215,13 +222,11 @@ class Store:
             # Before the row counts: a row without its graph would be a promise that nobody can keep.
             graph.rename(self.graph(number))
             sync_directory(self.directory / _GRAPHS)
-            row = self._row(id)
-            assert row is not None
-            return row, True
+        return self.row(id), True
 
-    def _row(self, id: str) -> sqlite3.Row | None:
-        found = self._database.execute("SELECT * FROM computations WHERE id = ?", (id,)).fetchone()
-        return found if isinstance(found, sqlite3.Row) else None
+    def _read(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        with self._read_lock:
+            return self._reader.execute(query, values).fetchall()
 
     def row(self, id: str) -> sqlite3.Row:
         """Return a computation's row.
@@ -231,17 +236,15 @@ class Store:
         KeyError
             There is none.
         """
-        with self._lock:
-            row = self._row(id)
-        if row is None:
-            raise KeyError(id)
-        return row
+        for row in self._read(_BY_ID, id):
+            return row
+        raise KeyError(id)
 
     def numbered(self, number: int) -> sqlite3.Row | None:
         """Return the row with a number, None if it has been removed."""
-        with self._lock:
-            found = self._database.execute("SELECT * FROM computations WHERE number = ?", (number,)).fetchone()
-        return found if isinstance(found, sqlite3.Row) else None
+        for row in self._read("SELECT * FROM computations WHERE number = ?", number):
+            return row
+        return None
 
     def update(self, number: int, **values: Any) -> bool:
         """Change a row that is not over; return whether there is one."""
@@ -272,10 +275,7 @@ class Store:
 
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows that are not over, the oldest first."""
-        with self._lock:
-            return self._database.execute(
-                f"SELECT * FROM computations WHERE {_NOT_OVER} ORDER BY number"
-            ).fetchall()
+        return self._read(f"SELECT * FROM computations WHERE {_NOT_OVER} ORDER BY number")
 
     def listed(self, state: str | None, before: int | None, limit: int) -> list[sqlite3.Row]:
         """Return rows, the newest first."""
@@ -286,17 +286,12 @@ class Store:
         if before is not None:
             conditions.append("number < ?")
             values.append(str(before))
-        with self._lock:
-            return self._database.execute(
-                f"SELECT * FROM computations WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?",
-                (*values, limit),
-            ).fetchall()
+        query = f"SELECT * FROM computations WHERE {' AND '.join(conditions)} ORDER BY number DESC LIMIT ?"
+        return self._read(query, *values, limit)
 
     def counts(self) -> dict[str, int]:
         """Return how many computations there are in each state."""
-        with self._lock:
-            rows = self._database.execute("SELECT state, count(*) FROM computations GROUP BY state").fetchall()
-        return dict(map(tuple, rows))
+        return dict(map(tuple, self._read("SELECT state, count(*) FROM computations GROUP BY state")))
 
     def remove(self, id: str) -> int:
         """Forget a computation; return its number.
@@ -307,11 +302,13 @@ class Store:
             There is none.
         """
         with self._transaction() as database:
-            row = self.row(id)
-            database.execute("DELETE FROM computations WHERE id = ?", (id,))
+            removed = database.execute("DELETE FROM computations WHERE id = ? RETURNING number", (id,)).fetchall()
+            if not removed:
+                raise KeyError(id)
             self.next_revision()
-        self.remove_files(row["number"])
-        return int(row["number"])
+        number = int(removed[0]["number"])
+        self.remove_files(number)
+        return number
 
     def remove_files(self, number: int) -> None:
         """Remove what is on disk of a computation."""

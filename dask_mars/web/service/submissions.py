@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
 import shutil
+import threading
 from pathlib import Path
 
 from tornado.web import stream_request_body
@@ -25,35 +27,43 @@ _MOST_QUEUED = 10_000
 
 
 class _Incoming:
-    """A body on its way into a file; its methods wait for the disk."""
+    """A body on its way into a file; its methods wait for the disk, and for each other."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._digest = hashlib.sha256()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._descriptor = -1
+        self._is_dropped = False
+        # The client may hang up while a thread writes.
+        self._lock = threading.Lock()
 
     def write(self, chunks: list[bytes]) -> None:
-        for chunk in chunks:
-            self._digest.update(chunk)
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+        """Write a part, unless nobody wants it any more."""
+        with self._lock:
+            if self._is_dropped:
+                return
+            if self._descriptor < 0:
+                self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            for chunk in chunks:
+                self._digest.update(chunk)
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
 
     def finish(self, chunks: list[bytes]) -> str:
         """Write the rest, make it last and return its digest."""
         self.write(chunks)
         os.fsync(self._descriptor)
-        self.close()
         return self._digest.hexdigest()
 
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
     def drop(self) -> None:
-        self.close()
-        self.path.unlink(missing_ok=True)
+        """Remove the file, if it is still there under this name."""
+        with self._lock:
+            self._is_dropped = True
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+            self.path.unlink(missing_ok=True)
 
 
 @stream_request_body
@@ -139,7 +149,9 @@ class SubmissionHandler(OneHandler):
         incoming, self._incoming = self._incoming, None
         self._chunks = []
         if incoming is not None:
-            incoming.drop()
+            # It may wait for the disk. What is left when a service ends the next one removes.
+            with contextlib.suppress(RuntimeError):
+                self._service.executor.submit(incoming.drop)
 
     def on_connection_close(self) -> None:
         """Nobody sends the rest."""
