@@ -61,8 +61,8 @@ def _refuse_all_but_counts(name: str, value: Any) -> None:
         return
     try:
         count = int(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name!r} is a number, and not {value!r}") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name!r} is a number, and not {value!r}") from None
     if count < 0:
         raise ValueError(f"{name!r} is at least 0, and not {value!r}")
 

@@ -28,6 +28,7 @@ from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
 import dask_mars
+from dask_mars.client.records import Record
 from dask_mars.cluster import backend, planning, requirements, scheduler_plugin, submission
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.annotations import positions
@@ -142,7 +143,7 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
     computation = ClusterComputation(client, graph, find_agents(client), "name", 0, Requirements(), Shuffles(), {})
-    made = submission._Submission(computation, Packer(graph, 0), cut, False, None)
+    made = submission._Submission(computation, Packer(graph, 0), cut, False, None, Record())
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 
 

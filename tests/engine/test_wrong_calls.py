@@ -53,7 +53,6 @@ CALLS: dict[str, tuple[Callable[[Runtime], Any], type[BaseException]]] = {
     "explain what is like nothing": (lambda runtime: runtime.explain(Spiteful()), KeyError),
     "explain a collection": (lambda runtime: runtime.explain(da.ones(4)), Exception),
     "cancel a list": (lambda runtime: runtime.cancel([1]), TypeError),
-    "cancel a name": (lambda runtime: runtime.cancel("1"), TypeError),
     "cancel nothing": (lambda runtime: runtime.cancel(None), TypeError),
     "cancel half a graph": (lambda runtime: runtime.cancel(0.5), TypeError),
     "get of nothing": (lambda runtime: runtime.get(None, "x"), Exception),

@@ -136,9 +136,9 @@ def test_declarations_reach_the_graph_that_is_computed(runtime, monkeypatch):
     graphs = []
     computation = backend.Computation
 
-    def record(engine: Any, graph: ChunkGraph, *rest: Any) -> Any:
+    def record(engine: Any, graph: ChunkGraph, *rest: Any, **options: Any) -> Any:
         graphs.append(graph)
-        return computation(engine, graph, *rest)
+        return computation(engine, graph, *rest, **options)
 
     monkeypatch.setattr(backend, "Computation", record)
     x = da.ones(10, chunks=5) + 1
