@@ -7,7 +7,8 @@ import numbers
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +21,15 @@ from dask.utils import parse_bytes, parse_timedelta
 from dask_mars.limits import memory_available
 
 DEFAULTS_FILE = Path(__file__).with_name("dask_mars.yaml")
-SCHEMA_FILE = Path(__file__).with_name("dask_mars-schema.yaml")
+_SECTION = "dask-mars"
+_DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text(encoding="utf-8"))
+#: The settings that were last found to be right; at first ours, which need no check.
+_checked: Any = _DEFAULTS[_SECTION]
 
 
 def load_defaults() -> None:
     """Add our defaults below whatever the user's Dask configuration says."""
-    defaults = yaml.safe_load(DEFAULTS_FILE.read_text(encoding="utf-8"))
-    dask.config.update_defaults(defaults)
+    dask.config.update_defaults(deepcopy(_DEFAULTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +177,32 @@ def worker_count(num_workers: int | None = None) -> int:
 
 
 def get(name: str) -> Any:
-    """Return a setting as the configuration has it."""
-    return dask.config.get(f"dask-mars.{name}")
+    """Return a setting as the configuration has it, or our default where a whole section was replaced.
+
+    Raises
+    ------
+    ValueError
+        Some setting has a value that is not allowed.
+    """
+    settings = dask.config.get(_SECTION, None)
+    if settings != _checked:
+        _check(settings)
+    found = dask.config.get(f"{_SECTION}.{name}", _MISSING)
+    return dask.config.get(f"{_SECTION}.{name}", config=_DEFAULTS) if found is _MISSING else found
+
+
+_MISSING = object()
+
+
+def _check(settings: Any) -> None:
+    global _checked
+    # Imported for those only who have changed a setting.
+    from dask_mars import setting_checks
+
+    setting_checks.warn_of_misnamed(_SECTION, "mars", dask.config.get("mars", None))
+    if settings is not None:
+        setting_checks.check(_SECTION, settings, _FORMATS)
+    _checked = deepcopy(settings)
 
 
 def scheduler_address() -> str | None:
@@ -199,6 +226,14 @@ def _resources(given: Any) -> dict[str, float]:
 
 def _seconds(name: str) -> float:
     return float(parse_timedelta(get(name)))
+
+
+def _is_duration(text: str) -> bool:
+    # Dask takes a unit alone for one of it, and says nothing clear of what is none.
+    try:
+        return any(map(str.isdigit, text)) and parse_timedelta(text) >= 0
+    except (ValueError, KeyError, IndexError, OverflowError):
+        return False
 
 
 def _spill_directory() -> Path:
@@ -246,10 +281,7 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
     else:
         size = _bytes(limit)
     if size is None or size <= 0:
-        raise ValueError(
-            f"{name} must be a positive number of bytes, text such as '4 GiB', or a share of more than 0 % and at "
-            f"most 100 %, such as '60%' or 0.6, and not {limit!r}"
-        )
+        raise ValueError(f"{name} must be {_MEMORY}, and not {limit!r}")
     return size
 
 
@@ -275,7 +307,7 @@ def parse_size(size: int | float | str, name: str) -> int:
     """
     found = _bytes(size)
     if found is None or found < 0:
-        raise ValueError(f"{name} must be 0 or more bytes, or text such as '16 kiB', and not {size!r}")
+        raise ValueError(f"{name} must be {_SIZE}, and not {size!r}")
     return found
 
 
@@ -304,6 +336,28 @@ def _share(text: str) -> float | None:
         return None
     return share if 0 < share <= 1 else None
 
+
+def _is_memory(text: str) -> bool:
+    size = _share(text) if text.strip().endswith("%") else _bytes(text)
+    return size is not None and size > 0
+
+
+def _is_size(text: str) -> bool:
+    size = _bytes(text)
+    return size is not None and size >= 0
+
+
+_MEMORY = (
+    "a positive number of bytes, text such as '4 GiB', or a share of more than 0 % and at most 100 %, such as "
+    "'60%' or 0.6"
+)
+_SIZE = "0 or more bytes, or text such as '16 kiB'"
+#: What the schema's formats are in words, and whether a text has them.
+_FORMATS: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "memory": (_MEMORY, _is_memory),
+    "size": (_SIZE, _is_size),
+    "duration": ("a duration of 0 or more, such as '10 s' or 10, in seconds", _is_duration),
+}
 
 _has_warned = False
 
