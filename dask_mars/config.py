@@ -23,13 +23,21 @@ from dask_mars.limits import memory_available
 DEFAULTS_FILE = Path(__file__).with_name("dask_mars.yaml")
 _SECTION = "dask-mars"
 _DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text(encoding="utf-8"))
+#: Which frames of ours `admin.traceback.shorten` is to leave out: not those of a user's own folder of our name.
+_OUR_FRAMES = (
+    r"dask_mars[\\\/](client|cluster|engine|expressions|graph|optimize|protocol|scheduler|store|worker)[\\\/]"
+    r"|dask_mars[\\\/]runtimes\.py"
+)
 #: The settings that were last found to be right; at first ours, which need no check.
 _checked: Any = _DEFAULTS[_SECTION]
 
 
 def load_defaults() -> None:
-    """Add our defaults below whatever the user's Dask configuration says."""
+    """Add our defaults below what the user's Dask configuration says, and our frames to those it leaves out."""
     dask.config.update_defaults(deepcopy(_DEFAULTS))
+    left_out = dask.config.get("admin.traceback.shorten", None)
+    if isinstance(left_out, list) and left_out and _OUR_FRAMES not in left_out:
+        dask.config.update_defaults({"admin": {"traceback": {"shorten": [*left_out, _OUR_FRAMES]}}})
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from dask.utils import funcname, key_split
 
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.protocol.locks import interprocess
+
+#: Functions of an operand that are named.
+_MOST_NAMES = 6
 
 
 def run_chunk(graph: ChunkGraph, chunk: int, inputs: list[Any]) -> Any:
@@ -41,7 +47,23 @@ def raised_by(graph: ChunkGraph, chunk: int, id: bytes | None = None) -> str:
         The chunk's id, if an engine computes the graph.
     """
     named = "" if id is None else f" [{id.hex()}]"
-    return f"dask_mars: raised by task {graph.keys[chunk]!r}{named} of layer {graph.layer_of(chunk)!r}"
+    layer = str(key_split(graph.layer_of(chunk)))
+    functions = _names(graph.operands[graph.operand_of[chunk]].functions)
+    does = "" if functions in ([], [layer]) else f", which does {', '.join(functions)}"
+    return f"dask_mars: raised by task {graph.keys[chunk]!r}{named} of layer {layer!r}{does}"
+
+
+def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """Return what the functions of an operand are called, but for those that users have not heard of."""
+    names = []
+    for function in functions:
+        if str(getattr(function, "__module__", "")).partition(".")[0] == "dask_mars":
+            continue
+        name = str(funcname(function))
+        name = type(function).__name__ if name.startswith("<") else name
+        if not name.startswith("_") and name not in names:
+            names.append(name)
+    return names if len(names) <= _MOST_NAMES else [*names[:_MOST_NAMES], "..."]
 
 
 __all__ = ["local_literals", "raised_by", "run_chunk"]

@@ -22,6 +22,7 @@ import tblib
 import tblib.pickling_support
 from dask.utils import SerializableLock
 
+from dask_mars.protocol import tracebacks
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Buffers smaller than this stay in the pickle.
@@ -209,6 +210,7 @@ def pack_error(error: BaseException) -> FailureRecord:
     """Make an exception ready to travel, whatever it is made of."""
     summary = f"{type(error).__name__}: {_text_of(error)}"
     tblib.pickling_support.install(error)
+    tracebacks.install()
     for kind in (type(error), *_BUILTIN_ERRORS):
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)

@@ -1,0 +1,163 @@
+"""Tracebacks that travel: the frames, lines and marks of where they were made."""
+
+from __future__ import annotations
+
+import copyreg
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import dask
+import pytest
+
+from dask_mars import config
+from dask_mars.protocol import tracebacks
+from dask_mars.protocol.pickling import pack_error, unpack_error
+
+
+@pytest.fixture(autouse=True)
+def reducers_as_before() -> Iterator[None]:
+    before = dict(copyreg.dispatch_table)
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(before)
+
+
+def fails(value: Any) -> Any:
+    return (
+        value
+        + (1 / 0 if value else 2)
+        + sum(
+            [
+                value,
+                int("x"),
+            ]
+        )
+    )
+
+
+def caught(*arguments: Any) -> BaseException:
+    try:
+        fails(*arguments)
+    except Exception as error:
+        return error
+    raise AssertionError
+
+
+def printed(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("argument", [0, 1, None, ()])
+def test_a_traceback_reads_as_where_it_was_made(argument: Any) -> None:
+    error = caught(argument)
+    assert printed(unpack_error(pack_error(error))) == printed(error)
+
+
+def test_causes_and_contexts_keep_theirs() -> None:
+    try:
+        try:
+            fails(1)
+        except ZeroDivisionError as cause:
+            raise LookupError("behind") from cause
+    except LookupError as behind:
+        try:
+            fails(0)
+        except ValueError:
+            error = behind
+    assert printed(unpack_error(pack_error(error))) == printed(error)
+
+
+def test_groups_of_exceptions_keep_theirs() -> None:
+    group = ExceptionGroup("several", [caught(0), caught(1)])
+    assert printed(unpack_error(pack_error(group))) == printed(group)
+
+
+def test_deep_recursion_travels() -> None:
+    def deeper(depth: int) -> int:
+        return deeper(depth + 1)
+
+    with pytest.raises(RecursionError) as raised:
+        deeper(0)
+    assert printed(unpack_error(pack_error(raised.value))) == printed(raised.value)
+
+
+def test_a_frame_without_columns_has_no_marks() -> None:
+    frame = tracebacks.Frame(__file__, "somewhere", 5, 5, None, None, {"__name__": "m"})
+    made = tracebacks.traceback_of([tuple(frame)])
+    assert made is not None
+    assert (made.tb_lineno, made.tb_frame.f_code.co_name) == (5, "somewhere")
+    assert "^" not in "".join(traceback.format_tb(made))
+    assert tracebacks.frames_of(made) == [frame]
+    assert tracebacks.traceback_of([]) is None
+
+
+def test_sources_that_are_gone_and_lines_that_never_were() -> None:
+    frames = [
+        ("<nowhere>", "<lambda>", 7, 7, 1, 4, {}),
+        ("", "f", 0, 0, 0, 0, {}),
+        (__file__, "g", 10**6, None, None, None, {}),
+    ]
+    rebuilt = tracebacks.traceback_of(frames)
+    assert isinstance(rebuilt, TracebackType)
+    assert len(traceback.format_tb(rebuilt)) == 3
+
+
+SCRIPT = """
+import dask.array as da, dask, dask_mars
+
+def inner(x):
+    if x.ndim:
+        raise LookupError("as asked for") from KeyError("behind it")
+
+def outer(block):
+    return [1, inner(block)][0] + 1
+
+def main():
+    return (da.ones((4, 4), chunks=2) + 1).map_blocks(outer, dtype=float).sum().compute(scheduler=SCHEDULER)
+
+main()
+"""
+
+
+def test_a_script_that_fails_reads_as_under_threads(scripts: Any) -> None:
+    read = {}
+    for scheduler in ('"threads"', "dask_mars.get"):
+        scripts.write("fails.py", SCRIPT.replace("SCHEDULER", scheduler))
+        lines = scripts.run("fails.py").stderr.splitlines()
+        read[scheduler] = [
+            line.replace(scheduler, "").rstrip("^").rstrip()
+            for line in lines
+            if not line.startswith("dask_mars: ")
+        ]
+        assert ["dask_mars: raised by" in line for line in lines].count(True) == (scheduler == "dask_mars.get")
+    assert read["dask_mars.get"] == read['"threads"']
+
+
+def test_a_user_s_own_folder_of_our_name_is_not_left_out() -> None:
+    from dask.utils import shorten_traceback
+
+    frames = [
+        (f"/home/u/dask_mars/{name}", "f", 1, 1, 0, 1, {})
+        for name in (
+            "a.py",
+            "dask_mars/client/backend.py",
+            "dask_mars/runtimes.py",
+            "examples/relief.py",
+            "b.py",
+        )
+    ]
+    with dask.config.set({"admin.traceback.shorten": [config._OUR_FRAMES]}):
+        shortened = shorten_traceback.shorten(tracebacks.traceback_of(frames))
+    left = [frame.file.removeprefix("/home/u/dask_mars/") for frame in tracebacks.frames_of(shortened)]
+    assert left == ["a.py", "examples/relief.py", "b.py"]
+
+
+def test_whoever_wants_whole_tracebacks_gets_them(scripts: Any) -> None:
+    program = "import dask\nimport dask_mars\nprint(dask.config.get('admin.traceback.shorten'))"
+    folder = scripts.directory / "config"
+    folder.mkdir()
+    (folder / "dask.yaml").write_text("admin:\n  traceback:\n    shorten: []\n")
+    assert scripts.run("-c", program, env={"DASK_CONFIG": str(folder)}).stdout.split() == ["[]"]
+    assert "dask_mars" in scripts.run("-c", program).stdout
