@@ -88,8 +88,8 @@ def test_a_timeline_has_what_was_heard(runtime: Runtime, monitor: RuntimeMonitor
 
 
 def test_what_runs_and_is_cancelled(runtime: Runtime, monitor: RuntimeMonitor, tmp_path: Path):
-    computation = runtime.submit(dask.delayed(wait_for)(tmp_path / "never", dask_key_name="waits"))
     before = monitor.revision()
+    computation = runtime.submit(dask.delayed(wait_for)(tmp_path / "never", dask_key_name="waits"))
     assert eventually(lambda: monitor.computation(computation.id)["chunks"]["running"] == 1, 20)
     assert monitor.revision() > before
     assert monitor.computation(computation.id)["revision"] <= monitor.revision()
