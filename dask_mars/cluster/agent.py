@@ -27,12 +27,13 @@ from tornado.ioloop import PeriodicCallback
 from dask_mars import config
 from dask_mars.client.computation import run_graph
 from dask_mars.cluster.admission import NoLongerWanted
-from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
+from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK, MEMORY_LIMIT
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
 from dask_mars.cluster.subtask_spec import Agent, SubtaskSpec, admitted
 from dask_mars.cluster.transfers import BytesSemaphore, Transfers
+from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.version import __version__
@@ -46,6 +47,8 @@ _RELEASE_MS = 100
 #: Why workers close that Dask's scheduler wants others for, as after `Client.restart`: it says so,
 #: or a heartbeat is answered before what it says arrives.
 _REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
+#: How many workers an agent that starts compares its version with.
+_COMPARED = 20
 #: Of the memory limit: what may be read from disk at the same time to be sent to others.
 _SENT_SHARE = 0.1
 
@@ -78,6 +81,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
         told[IDENTITY] = lambda worker: worker.id
+        told[MEMORY_LIMIT] = lambda worker: worker.engine.settings.memory_limit
         # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
         kwargs.setdefault("data", {})
         super().__init__(*args, startup_information=told, **kwargs)
@@ -130,6 +134,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self._begin_to_leave, number)
         await self.plugin_add(plugin=_Cancelling(self), name="dask-mars-cancelling")
+        known = await self.scheduler.identity(n_workers=_COMPARED)
+        others = {
+            other for told in known["workers"].values() if (other := told.get(MARK, __version__)) != __version__
+        }
+        if others:
+            logger.warning(other_versions("this agent", others))
         return self
 
     def _begin_to_leave(self, number: int) -> None:

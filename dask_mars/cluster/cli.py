@@ -41,7 +41,7 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
 
 
 @click.command(name="worker", context_settings={"ignore_unknown_options": True})
-@click.argument("scheduler", required=False)
+@click.argument("scheduler", required=False, callback=lambda *given: _address(given[-1]))
 @click.option("--tls-ca-file", type=_PEM_FILE, help="CA certificates (PEM).")
 @click.option("--tls-cert", type=_PEM_FILE, help="Certificate (PEM).")
 @click.option("--tls-key", type=_PEM_FILE, help="Private key (PEM).")
@@ -144,6 +144,20 @@ def main(
         ended_well = asyncio.run(_serve(nanny, scheduler, options))
     if not ended_well:
         sys.exit(1)
+
+
+def _address(scheduler: str | None) -> str | None:
+    """Return the scheduler's address, if it can be one."""
+    if scheduler is None:
+        return None
+    # What follows preloads may look like options, so that click lets pass those that it does not know.
+    if scheduler.startswith("-"):
+        raise click.NoSuchOption(scheduler)
+    try:
+        get_address_host_port(scheduler)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; a scheduler's address is like tcp://10.0.0.1:8786") from None
+    return scheduler
 
 
 def _processes(n_workers: str | None, nthreads: int | None) -> int:

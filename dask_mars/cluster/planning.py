@@ -20,6 +20,7 @@ from dask_mars.cluster.partition.subtasks import Subtask, cut, estimate_bytes
 from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.scheduler_plugin import LEAVING, has_resources
 from dask_mars.cluster.shuffles import Shuffles
+from dask_mars.cluster.versions import warn_of_other_versions
 from dask_mars.errors import NoHostAllowed
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Restriction
 from dask_mars.scheduler.events import GraphPlan
@@ -64,10 +65,15 @@ def find_agents(client: Client) -> list[AgentInfo]:
 
     One that has just registered counts, though it does not run yet: the scheduler keeps its tasks until it does.
     """
-    return [
-        AgentInfo(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
+    agents = {
+        address: told
         for address, told in sorted(workers_of(client).items())
         if MARK in told and Status[told["status"]] not in LEAVING
+    }
+    warn_of_other_versions({told[MARK] for told in agents.values()})
+    return [
+        AgentInfo(address, told["nthreads"], str(told["name"]), told["resources"], told.get(IDENTITY, ""))
+        for address, told in agents.items()
     ]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import SchedulerPlugin, Status
 
-from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.marks import MARK, MEMORY_LIMIT
 from dask_mars.cluster.metrics import STORE_LIMIT, STORED
 from dask_mars.cluster.partition.placement import HostState, choose_host
 from dask_mars.diagnostics.finish_callback import FINISHED_TOPIC
@@ -55,6 +55,17 @@ class SubtaskAnnotation(NamedTuple):
     bound: bool
 
 
+class AgentMemory(int):
+    """The memory of an agent, as Dask's pages show it.
+
+    Dask's scheduler fails tasks that read more than its worker's memory. An agent reads in place, and from disk.
+    """
+
+    def __lt__(self, other: object) -> bool:
+        """Answer that nothing is too large: Python asks this where a plain number is compared by ``>``."""
+        return False
+
+
 class Placement(SchedulerPlugin):  # type: ignore[misc]
     """Sees to it that subtasks go where they are meant to go, and in which order.
 
@@ -90,9 +101,14 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Count a worker among the agents, if it is one, and give it a share of what has not begun."""
-        if MARK not in scheduler.workers[worker].extra:
+        agent = scheduler.workers[worker]
+        if MARK not in agent.extra:
             return
         self._agents.add(worker)
+        if MEMORY_LIMIT in agent.extra:
+            limit = AgentMemory(agent.extra[MEMORY_LIMIT])
+            scheduler.total_memory += limit - agent.memory_limit
+            agent.memory_limit = limit
         for task, plan in self._unbound():
             if task.state == "processing":
                 if self._assignment(plan.computation).get(task.key) == worker:

@@ -17,6 +17,7 @@ from typing import Any
 
 import dask
 from dask._task_spec import Task, TaskRef
+from dask.utils import key_split
 from distributed import Client, Future
 
 from dask_mars import config
@@ -316,7 +317,9 @@ class _Submission:
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
-        own_key = f"mars-subtask-{self._name}", subtask.id.hex()
+        # Dask's scheduler has durations and colours by what comes before the hash.
+        layer = key_split(self._graph.layer_of((subtask.outputs or subtask.chunks)[-1]))
+        own_key = f"{layer}-{self._name}", subtask.id.hex()
         task = Task(own_key, *call) if spec is None else barrier_task(spec, *call)
         key = self._own_keys[number] = task.key
         tasks[key] = task, number

@@ -9,11 +9,12 @@ import ast
 import copyreg
 import itertools
 from collections.abc import Callable
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, NamedTuple
 
 #: What frames made here know of their modules.
 _GLOBALS = ("__name__", "__file__")
+_NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
 class Frame(NamedTuple):
@@ -26,10 +27,6 @@ class Frame(NamedTuple):
     column: int | None
     end_column: int | None
     module: dict[str, Any]
-
-
-class _Raised(Exception):
-    pass
 
 
 def install() -> None:
@@ -57,7 +54,9 @@ def traceback_of(frames: list[tuple[Any, ...]]) -> TracebackType | None:
     """Return a traceback that reads like the one whose frames are given."""
     traceback = None
     for frame in reversed(frames):
-        traceback = _prepended(Frame._make(frame), traceback)
+        told = Frame._make(frame)
+        made, instruction = _frame_at(told)
+        traceback = TracebackType(traceback, made, instruction, told.line)
     return traceback
 
 
@@ -70,19 +69,11 @@ def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None,
     return next(itertools.islice(code.co_positions(), max(instruction, 0) // 2, None), nothing)
 
 
-def _prepended(frame: Frame, rest: TracebackType | None) -> TracebackType | None:
-    """Return a traceback that begins with a frame."""
-    try:
-        exec(_raising(frame), {**frame.module, "raised": _Raised})
-    except _Raised as error:
-        made = error.__traceback__ and error.__traceback__.tb_next
-        assert made is not None
-        return TracebackType(rest, made.tb_frame, made.tb_lasti, frame.line)
-    return None
+def _frame_at(frame: Frame) -> tuple[FrameType, int]:
+    """Return a frame, and the instruction in it that is where another has been.
 
-
-def _raising(frame: Frame) -> CodeType:
-    """Return code that raises where a frame has been."""
+    It is that of a generator which never begins: nobody has called it, so that it refers to nobody's variables.
+    """
     line = max(frame.line, 1)
     known = frame.end_line is not None and frame.column is not None and frame.end_column is not None
     place: dict[str, Any] = {
@@ -92,8 +83,16 @@ def _raising(frame: Frame) -> CodeType:
         "col_offset": frame.column if known else -1,
         "end_col_offset": frame.end_column if known else -1,
     }
-    tree = ast.Module([ast.Raise(ast.Name("raised", ast.Load(), **place), None, **place)], [])
-    return compile(tree, frame.file, "exec").replace(co_name=frame.function, co_qualname=frame.function)
+    value = ast.Constant(None, **place)
+    tree = ast.Expression(ast.Lambda(_NO_ARGUMENTS, ast.Yield(value, **place), **place))
+    module = compile(tree, frame.file, "eval")
+    code = next(part for part in module.co_consts if isinstance(part, CodeType))
+    code = code.replace(co_name=frame.function, co_qualname=frame.function)
+    lines = (line, place["end_lineno"])
+    found = (number for number, position in enumerate(code.co_positions()) if position[:2] == lines)
+    # The last of them is in the body, whatever stands at the beginning of a generator.
+    instruction = 2 * max(found, default=0)
+    return FunctionType(code, dict(frame.module))().gi_frame, instruction
 
 
 __all__ = ["Frame", "frames_of", "install", "traceback_of"]

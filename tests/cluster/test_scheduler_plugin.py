@@ -14,7 +14,7 @@ from dask._task_spec import Task, TaskRef
 from distributed import SchedulerPlugin, Worker
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
-from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.marks import MARK, MEMORY_LIMIT
 from dask_mars.cluster.partition.hashing import share_out
 from dask_mars.cluster.planning import names_in_hashes
 from dask_mars.cluster.scheduler_plugin import Placement, SubtaskAnnotation
@@ -319,6 +319,26 @@ async def test_it_is_installed_once_and_knows_who_is_there(client, scheduler, a)
     dask_setup(scheduler)
     assert scheduler.plugins[Placement.name] is first
     assert first._agents == {a.address}
+
+
+@gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1)],
+    worker_kwargs={"startup_information": {MARK: lambda worker: "1", MEMORY_LIMIT: lambda worker: 1000}},
+)
+async def test_memory_of_agents_is_shown_as_memory_and_refuses_nothing(client, scheduler, a):
+    from dask_mars.scheduler import dask_setup
+
+    dask_setup(scheduler)
+    (agent,) = scheduler.workers.values()
+    assert agent.memory_limit == scheduler.total_memory == 1000
+    told = await client.scheduler.identity()
+    assert told["workers"][a.address]["memory_limit"] == 1000
+    # Dask's scheduler fails what reads more than the memory of its worker; an agent can have it on disk.
+    large = client.submit(bytes, 2000)
+    assert await client.submit(len, large) == 2000
+    await a.close()
+    assert scheduler.total_memory == 0
 
 
 def test_names_are_those_of_the_user_or_the_host():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copyreg
+import gc
 import traceback
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -161,3 +163,20 @@ def test_whoever_wants_whole_tracebacks_gets_them(scripts: Any) -> None:
     (folder / "dask.yaml").write_text("admin:\n  traceback:\n    shorten: []\n")
     assert scripts.run("-c", program, env={"DASK_CONFIG": str(folder)}).stdout.split() == ["[]"]
     assert "dask_mars" in scripts.run("-c", program).stdout
+
+
+def test_a_traceback_goes_without_the_collector() -> None:
+    class Held:
+        pass
+
+    held = Held()
+    gone = weakref.ref(held)
+    error = unpack_error(pack_error(caught(1)))
+    error.held = held  # type: ignore[attr-defined]
+    del held
+    gc.disable()
+    try:
+        del error
+        assert gone() is None
+    finally:
+        gc.enable()

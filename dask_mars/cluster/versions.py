@@ -1,0 +1,41 @@
+"""Versions of dask_mars that meet on a cluster: agents and clients speak to each other in those of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+
+from dask_mars.version import __version__
+
+_warned: set[frozenset[str]] = set()
+
+
+def warn_of_other_versions(agents: Collection[str]) -> None:
+    """Warn, once for each combination, where agents have other versions than this process.
+
+    Parameters
+    ----------
+    agents : collection of str
+        What they have said of themselves.
+    """
+    others = frozenset(map(str, agents)) - {__version__}
+    if others and others not in _warned:
+        _warned.add(others)
+        # The caller's caller is ours; where the user has called is not known here.
+        warnings.warn(other_versions("this process", others), stacklevel=2)
+
+
+def other_versions(here: str, others: Collection[str]) -> str:
+    """Say that versions differ, and what to do.
+
+    >>> other_versions("this agent", {"0.0.9"}).partition(",")[0]
+    'this agent has dask_mars 0.1.0'
+    """
+    return (
+        f"{here} has dask_mars {__version__}, and agents of this cluster have {', '.join(sorted(others))}: "
+        "they may not understand each other. Install the same version everywhere; "
+        "client.get_versions(packages=['dask_mars']) shows who has which"
+    )
+
+
+__all__ = ["other_versions", "warn_of_other_versions"]
