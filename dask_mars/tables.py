@@ -120,9 +120,7 @@ def rendered(renderable: Any) -> str:
     from rich.console import Console
 
     width = max(shutil.get_terminal_size((100, 24)).columns, 40)
-    console = Console(
-        file=io.StringIO(), width=width, color_system=None, force_terminal=False, force_jupyter=False
-    )
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     console.print(renderable)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join([line.rstrip() for line in text.splitlines()])

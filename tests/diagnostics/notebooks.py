@@ -35,9 +35,8 @@ def serving(directory: Path, python: str = sys.executable) -> Iterator[str]:
     """Run JupyterLab on the notebooks of a directory; yield its address."""
     private = directory / "jupyter"
     kinds = ("JUPYTER_CONFIG", "JUPYTER_DATA", "JUPYTER_RUNTIME", "JUPYTERLAB_SETTINGS", "JUPYTERLAB_WORKSPACES")
-    places = {f"{kind}_DIR": str(private / f"{kind}_DIR") for kind in kinds} | {
-        "IPYTHONDIR": str(private / "ipython")
-    }
+    places = {f"{kind}_DIR": str(private / f"{kind}_DIR") for kind in kinds}
+    places["IPYTHONDIR"] = str(private / "ipython")
     options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--expose-app-in-browser"]
     options += ["--IdentityProvider.token=", f"--ServerApp.root_dir={directory}", "--LabApp.news_url="]
     log = directory / "jupyter.log"
