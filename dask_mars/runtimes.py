@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dask_mars.cluster.runtime import ClusterRuntime
     from dask_mars.engine.loop import Engine
     from dask_mars.engine.memory_account import MemoryAccount
-    from dask_mars.engine.profile import LayerProfile
+    from dask_mars.engine.profile import Profile
     from dask_mars.web.server import Server
 
 
@@ -324,19 +324,23 @@ class Runtime:
         engine = self.running_engine()
         return MemoryAccount(self.settings.memory_limit) if engine is None else engine.memory()
 
-    def profile(self) -> dict[int, dict[str, LayerProfile]]:
+    def profile(self) -> Profile:
         """Return what the operands of running computations took, and those of the last that has ended.
 
         Returns
         -------
-        dict
-            By the number of the computation and the name of the layer: ``count``, how many chunks were computed,
+        Profile
+            A dict of dicts that shows itself as tables, and has `to_dict` and `to_pandas`. By the number of the
+            computation and the name of the layer: ``count``, how many chunks were computed,
             ``total_s`` and ``mean_s``, how long that took, sealing included, and ``stored_bytes``, what their
             values took in the store, without small ones, which are not there. Chunks of a chain that runs as one
             belong to the layer of the last. Empty if the runtime is not running.
         """
+        # Who wants to see it has the time to import it.
+        from dask_mars.engine.profile import Profile
+
         engine = self.running_engine()
-        return {} if engine is None else engine.profile()
+        return Profile() if engine is None else engine.profile()
 
     def computations(self) -> list[dict[str, Any]]:
         """Return what is known of the computations that go on, and of the last that are over, the newest first.
@@ -487,7 +491,7 @@ class Runtime:
         return "closed" if self._closed else "running" if self.running_engine() else "not started"
 
     def _repr_html_(self) -> str:
-        from dask_mars.client import units
+        from dask_mars import units
         from dask_mars.client.showing import runtime_as_html
 
         try:

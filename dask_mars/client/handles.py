@@ -20,7 +20,7 @@ from dask_mars.client.backend import GraphBackend
 from dask_mars.client.records import RUNNING, ChunkCounts, LayerCounts, Record, Records, ValueDescription
 from dask_mars.client.showing import Explanation, as_html, as_text
 from dask_mars.client.summaries import profiles_of
-from dask_mars.engine.profile import LayerProfile
+from dask_mars.engine.profile import ComputationProfile
 from dask_mars.errors import EngineStopped, refuse_unhashable
 
 #: How often a waiting thread wakes, so that Ctrl-C is seen wherever the system's waits are deaf to it.
@@ -243,14 +243,14 @@ class Computation:
             )
             raise KeyError(f"nothing is to be said of {key!r}: the computation {why}") from None
 
-    def profile(self) -> dict[str, LayerProfile]:
+    def profile(self) -> ComputationProfile:
         """Return what each layer has taken so far, or did take.
 
         Returns
         -------
-        dict
-            By the name of the layer ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile`
-            has them.
+        ComputationProfile
+            A dict that shows itself as a table, with `to_dict` and `to_pandas`. By the name of the layer
+            ``count``, ``total_s``, ``mean_s`` and ``stored_bytes``, as `Runtime.profile` has them.
         """
         return profiles_of(self._record.layers())
 

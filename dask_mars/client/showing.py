@@ -12,7 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
-from dask_mars.client import units
+from dask_mars import units
 from dask_mars.client.records import CANCELLED, FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
 from dask_mars.client.summaries import remaining_s
 

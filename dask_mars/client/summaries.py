@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask_mars.client.records import OVER, ChunkCounts, LayerCounts, Record
-from dask_mars.engine.profile import LayerProfile
+from dask_mars.diagnostics import remaining
+from dask_mars.engine.profile import ComputationProfile, LayerProfile
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -25,40 +26,27 @@ def summary(record: Record) -> dict[str, Any]:
     }
 
 
-def profiles_of(layers: Sequence[LayerCounts]) -> dict[str, LayerProfile]:
+def profiles_of(layers: Sequence[LayerCounts]) -> ComputationProfile:
     """Return of each layer that has begun what it has taken."""
-    return {
-        layer.name: {
-            "count": layer.finished,
-            "total_s": layer.seconds,
-            "mean_s": layer.seconds / layer.finished,
-            "stored_bytes": layer.bytes,
+    return ComputationProfile(
+        {
+            layer.name: LayerProfile(layer.finished, layer.seconds, layer.bytes)
+            for layer in layers
+            if layer.finished
         }
-        for layer in layers
-        if layer.finished
-    }
+    )
 
 
 def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCounts], now_s: float) -> float | None:
-    """Return how long a computation may still take, None if nothing says so.
-
-    What is left of each layer takes as long as what is done of it, that of others as long as chunks do on average;
-    as many are computed at a time as were so far.
-    """
+    """Return how long a computation may still take, None if nothing says so."""
     if record.state in OVER or record.started_s is None or not counts.finished:
         return None
     elapsed_s = now_s - record.started_s
-    seconds, finished = sum([layer.seconds for layer in layers]), sum([layer.finished for layer in layers])
-    if not seconds or not finished:
+    if not any(layer.finished for layer in layers):
         return elapsed_s * (counts.total - counts.finished) / counts.finished
-    mean_s = seconds / finished
-    left_s = sum(
-        [
-            (layer.total - layer.finished) * (layer.seconds / layer.finished if layer.finished else mean_s)
-            for layer in layers
-        ]
+    return remaining.remaining_s(
+        elapsed_s, [remaining.LayerTime(layer.total, layer.finished, layer.seconds) for layer in layers]
     )
-    return left_s * elapsed_s / seconds
 
 
 __all__ = ["profiles_of", "remaining_s", "summary"]

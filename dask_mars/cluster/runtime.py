@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from distributed import Client
 
-from dask_mars.client import units
+from dask_mars import units
 from dask_mars.client.records import RUNNING, Records
 from dask_mars.client.showing import Explanation, runtime_as_html
 from dask_mars.client.summaries import profiles_of, summary
@@ -14,7 +14,7 @@ from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
-from dask_mars.engine.profile import LayerProfile
+from dask_mars.engine.profile import Profile
 from dask_mars.errors import refuse_unhashable
 
 if TYPE_CHECKING:
@@ -82,9 +82,11 @@ class ClusterRuntime:
             on_disk_bytes=sum([known.get("spilled_bytes", {}).get("disk", 0) for known in metrics]),
         )
 
-    def profile(self) -> dict[str, dict[str, LayerProfile]]:
+    def profile(self) -> Profile:
         """Return how many chunks of each layer are computed, by the computation's id; agents tell no times."""
-        return {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
+        return Profile(
+            {record.id: profiles_of(record.layers()) for record in self.records if record.source is not None}
+        )
 
     def computations(self) -> list[dict[str, Any]]:
         """Return what is known of this process's computations, the newest first; see `Runtime.computations`."""

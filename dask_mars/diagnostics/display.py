@@ -1,12 +1,12 @@
-"""Draws progress bars with rich."""
+"""Draws progress where it can be drawn again, and writes lines where it cannot."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import threading
 import time
+from typing import Protocol
 
-from dask.utils import format_bytes, key_split
 from rich import get_console
 from rich.console import Console, Group, RenderableType
 from rich.errors import LiveError
@@ -15,92 +15,144 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dask_mars.diagnostics.tally import Row, Tally
-from dask_mars.engine.listeners import EngineView
+from dask_mars.diagnostics.shown import Shown, layer_label
+from dask_mars.diagnostics.tally import Row
 
-#: How often it is renewed.
+#: How often a terminal is renewed.
 _RENEWALS_PER_S = 10
+#: After how long a file has the first line of what still runs; the next takes twice as long each time, up to this.
+_FIRST_LINE_S, _LONGEST_S = 30.0, 600.0
 _BAR_WIDTH = 40
-_STYLES = {"": "cyan", "finished": "green", "failed": "red", "cancelled": "yellow"}
+_STYLES = {"running": "cyan", "finished": "green", "failed": "red", "cancelled": "yellow"}
+#: From this share of the limit on memory is drawn as something to look at.
+_HIGH = 0.9
 
 
-class Display:
-    """Bars of several computations, renewed until it is stopped.
+class Display(Protocol):
+    """Where computations are shown, from the start until it is stopped."""
+
+    def start(self) -> None:
+        """Begin to draw."""
+
+    def show(self, shown: Shown) -> None:
+        """Draw one more computation."""
+
+    def stop(self) -> None:
+        """Leave everything as it is in the end."""
+
+
+def display_on(console: Console | None, layers: int) -> Display:
+    """Return what shows progress on a console that is no notebook; None for rich's own."""
+    console = console or get_console()
+    return TerminalDisplay(console, layers) if console.is_terminal else LinesDisplay(console)
+
+
+class LinesDisplay:
+    """A line for each computation when it ends, and now and then for those that take long.
 
     Parameters
     ----------
-    console : rich.console.Console or None
-        Where to draw; None for rich's own.
+    console : rich.console.Console
+        Where to write.
+    first_s : float, optional
+        After how long what still runs has a line.
+    """
+
+    def __init__(self, console: Console, first_s: float = _FIRST_LINE_S) -> None:
+        self._console = console
+        self._first_s = first_s
+        self._shown: list[Shown] = []
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to wait for what takes long."""
+        self._thread = threading.Thread(target=self._write_on, name="dask-mars-progress", daemon=True)
+        self._thread.start()
+
+    def show(self, shown: Shown) -> None:
+        """Write of one more computation."""
+        self._shown.append(shown)
+
+    def stop(self) -> None:
+        """Write how each computation has ended."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._write(list(self._shown))
+
+    def _write_on(self) -> None:
+        wait_s = self._first_s
+        while not self._stopped.wait(wait_s):
+            wait_s = min(2 * wait_s, _LONGEST_S)
+            self._write([shown for shown in self._shown if shown.tally.ended_s is None])
+
+    def _write(self, shown: list[Shown]) -> None:
+        now_s = time.monotonic()
+        for one in shown:
+            self._console.print(Text(one.line(now_s), style=_STYLES[one.outcome]), soft_wrap=True)
+
+
+class TerminalDisplay:
+    """Bars of several computations in a terminal.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Where to draw.
     layers : int
         Most bars for one computation.
     """
 
-    def __init__(self, console: Console | None, layers: int) -> None:
-        self._console = console or get_console()
+    def __init__(self, console: Console, layers: int) -> None:
+        self._console = console
         self._layers = layers
-        self._shown: list[tuple[Tally, EngineView | None]] = []
+        self._shown: list[Shown] = []
         self._live: Live | None = None
+        self._lines = LinesDisplay(console)
 
     def start(self) -> None:
-        """Begin to draw, if this is a place to draw in and nobody else is drawing."""
-        if _can_be_redrawn(self._console):
-            live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=_RENEWALS_PER_S)
-            with contextlib.suppress(LiveError):
-                live.start()
-                self._live = live
+        """Begin to draw, unless somebody else is drawing."""
+        live = Live(console=self._console, get_renderable=self._draw, refresh_per_second=_RENEWALS_PER_S)
+        with contextlib.suppress(LiveError):
+            live.start()
+            self._live = live
 
-    def show(self, tally: Tally, engine: EngineView | None) -> None:
+    def show(self, shown: Shown) -> None:
         """Draw one more computation."""
-        self._shown.append((tally, engine))
+        self._shown.append(shown)
+        self._lines.show(shown)
 
     def stop(self) -> None:
-        """Leave the bars as they are in the end, or print a line for each computation where there are none."""
-        if self._live is not None:
+        """Leave the bars as they are in the end, or a line for each computation where there are none."""
+        if self._live is None:
+            self._lines.stop()
+        else:
             self._live.stop()
-            return
-        for tally, engine in self._shown:
-            self._console.print(self._line(tally, engine), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
+        now_s = time.monotonic()
         parts: list[RenderableType] = []
-        for tally, engine in list(self._shown):
+        for shown in list(self._shown):
+            style = _STYLES[shown.outcome]
             bars = Table.grid(padding=(0, 1))
-            for row in tally.rows(self._layers):
-                bars.add_row(*_cells(row, _STYLES[tally.outcome]))
-            parts += [bars, self._line(tally, engine)]
+            for row in shown.tally.rows(self._layers):
+                bars.add_row(*_cells(row, style))
+            memory = shown.memory()
+            parts += [bars, Text(shown.headline(now_s), style=style)]
+            if memory is not None:
+                used = "red" if memory.in_use_bytes > _HIGH * memory.limit_bytes else "magenta"
+                line = Table.grid(padding=(0, 1))
+                bar = ProgressBar(
+                    memory.limit_bytes,
+                    min(memory.in_use_bytes, memory.limit_bytes),
+                    width=_BAR_WIDTH // 2,
+                    complete_style=used,
+                    finished_style=used,
+                )
+                line.add_row("memory", bar, memory.words)
+                parts.append(line)
         return Group(*parts)
-
-    def _line(self, tally: Tally, engine: EngineView | None) -> Text:
-        """Return what there is to say of a computation as a whole."""
-        whole = tally.whole()
-        until_s = time.monotonic() if tally.ended_s is None else tally.ended_s
-        parts = [f"{whole.done:,} of {whole.total:,} tasks in {until_s - tally.began_s:.1f} s"]
-        if whole.failed:
-            parts.append(f"{whole.failed:,} failed")
-        if engine is not None:
-            parts += _engine_parts(tally, engine)
-        text = " · ".join(parts)
-        return Text(f"{tally.outcome or 'running'}: {text}", style=_STYLES[tally.outcome])
-
-
-def _engine_parts(tally: Tally, engine: EngineView) -> list[str]:
-    """Return what there is to say of workers and memory, from figures that the engine has."""
-    memory = engine.memory()
-    limit = format_bytes(memory["limit_bytes"])
-    if tally.ended_s is not None:
-        spilled = format_bytes(engine.store()["spilled_bytes"])
-        return [f"at most {format_bytes(tally.most_in_use_bytes)} of {limit} in use", f"{spilled} spilled"]
-    running = engine.running()
-    busy = sum(noted is not None for noted in running.values())
-    in_use, on_disk = format_bytes(memory["in_use_bytes"]), format_bytes(memory["on_disk_bytes"])
-    return [f"{busy} of {len(running)} workers busy", f"{in_use} of {limit} in use, {on_disk} on disk"]
-
-
-def _can_be_redrawn(console: Console) -> bool:
-    if console.is_jupyter:
-        # Without widgets rich would warn at each renewal and draw nothing.
-        return importlib.util.find_spec("ipywidgets") is not None
-    return console.is_terminal
 
 
 def _cells(row: Row, style: str) -> list[RenderableType]:
@@ -108,6 +160,8 @@ def _cells(row: Row, style: str) -> list[RenderableType]:
     bar = ProgressBar(row.total, row.done, width=_BAR_WIDTH, complete_style=style, finished_style=style)
     running = f"{row.running:,} running" if row.running else ""
     failed = Text(f"{row.failed:,} failed" if row.failed else "", style="red")
-    # Without what tells layers of the same kind from each other, which is of no use to readers.
-    name = Text(str(key_split(row.name)), overflow="ellipsis", no_wrap=True)
+    name = Text(layer_label(row), overflow="ellipsis", no_wrap=True)
     return [name, bar, Text(f"{row.done:,}/{row.total:,}", justify="right"), running, failed]
+
+
+__all__ = ["Display", "LinesDisplay", "TerminalDisplay", "display_on"]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dask.callbacks import Callback
 
+from dask_mars.diagnostics.notebook import NotebookDisplay, is_notebook
+from dask_mars.diagnostics.shown import Shown
 from dask_mars.diagnostics.tally import Tally
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.graph.chunks import Key
@@ -32,21 +34,21 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     """Shows how far computations are: a bar for each layer, the memory in use, and how many workers are busy.
 
     It is a callback of Dask, used as its `ProgressBar` is: as a context manager, or for good by `register`. In a
-    terminal, or a notebook that has `ipywidgets`, the display is renewed up to ten times a second; elsewhere a
-    line is printed at the end. Of computations on a cluster, and by other schedulers than dask_mars, it
-    shows the bars only.
+    terminal the display is renewed up to ten times a second, in a notebook, which needs no widgets for it, up to
+    five; in a file there is a line at the end, and now and then for what takes long. Of computations on a cluster,
+    and by other schedulers than dask_mars, it shows the bars only.
 
     Parameters
     ----------
     layers : int, optional
         Most bars for one computation. The largest layers have their own, the others are added up.
     console : rich.console.Console, optional
-        Where to draw, by default rich's own.
+        Where to draw. Default: below the cell in a notebook, else rich's own.
 
     Raises
     ------
     ImportError
-        rich is not installed.
+        rich is not installed, and this is no notebook.
 
     Examples
     --------
@@ -59,7 +61,8 @@ class Progress(Callback, Listener):  # type: ignore[misc]
 
     def __init__(self, layers: int = 8, console: Console | None = None) -> None:
         super().__init__()
-        if importlib.util.find_spec("rich") is None:
+        self._in_notebook = console.is_jupyter if console is not None else is_notebook()
+        if not self._in_notebook and importlib.util.find_spec("rich") is None:
             raise ImportError("the progress display needs rich: python -m pip install 'dask-mars[progress]'")
         self._layers = max(layers, 1)
         self._console = console
@@ -72,15 +75,21 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     # -- what Dask calls --------------------------------------------------------------------------------------
 
     def _start(self, dsk: Mapping[Key, Any]) -> None:
-        from dask_mars.diagnostics.display import Display
-
         with self._lock:
             self._depth += 1
             if self._depth == 1:
                 self._tallies = {}
-                self._display = Display(self._console, self._layers)
+                self._display = self._new_display()
                 listeners.add(self)
                 self._display.start()
+
+    def _new_display(self) -> Display:
+        if self._in_notebook:
+            return NotebookDisplay(self._layers)
+        # What only draws in notebooks need not wait for rich.
+        from dask_mars.diagnostics.display import display_on
+
+        return display_on(self._console, self._layers)
 
     def _start_state(self, dsk: Mapping[Key, Any], state: Mapping[str, Any]) -> None:
         # Who hears of tasks from an engine of this process is told nothing of them here.
@@ -92,7 +101,7 @@ class Progress(Callback, Listener):  # type: ignore[misc]
     def _posttask(self, key: Key, result: Any, dsk: Any, state: Mapping[str, Any], worker: Any) -> None:
         tally = self._tallies.get((0, id(state)))
         if tally is not None:
-            tally.done.append([key])
+            tally.done.append(([key], None))
 
     def _finish(self, dsk: Any, state: Mapping[str, Any], failed: bool) -> None:
         now_s = time.monotonic()
@@ -127,6 +136,7 @@ class Progress(Callback, Listener):  # type: ignore[misc]
             tasks = (key for key, operand in zip(keys, operand_of, strict=True) if operand >= 0)
             tally = Tally(time.monotonic(), tasks, keys.__getitem__, lambda: _running(engine, run.number, keys))
             tally.most_in_use_bytes = engine.memory()["in_use_bytes"]
+            tally.spilled_before_bytes = engine.store()["spilled_bytes"]
             self._show((engine.number, run.number), tally, engine)
             return
         if isinstance(event, ProcessesMeasured):
@@ -136,7 +146,7 @@ class Progress(Callback, Listener):  # type: ignore[misc]
         if tally_of is None:
             return
         if isinstance(event, ChunksFinished):
-            tally_of.done.append(event.chunks)
+            tally_of.done.append((event.chunks, event.durations_s))
         elif isinstance(event, ChunkFailed):
             tally_of.failed.append(event.chunk)
         elif kind in _OUTCOMES:
@@ -151,7 +161,7 @@ class Progress(Callback, Listener):  # type: ignore[misc]
         self._tallies[name] = tally
         display = self._display
         if display is not None:
-            display.show(tally, engine)
+            display.show(Shown(tally, engine))
 
 
 _OUTCOMES: dict[type, str] = {FinishGraph: "finished", FailGraph: "failed", GraphCancelled: "cancelled"}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dask_mars.diagnostics.remaining import LayerTime, remaining_s
 from dask_mars.graph.chunks import Key, layer_of
 
 
@@ -38,28 +39,33 @@ class Tally:
     running : callable
         Returns the keys of tasks that are running.
     done, failed : deque
-        Batches of tasks that are done, and tasks that have failed since they were last looked at.
+        Batches of tasks that are done, each with the seconds that they took where that is known, and tasks that
+        have failed, since they were last looked at.
     ended_s, outcome
         When and how it ended; None and "" before.
     most_in_use_bytes : int
         The most memory that was seen to be in use.
+    spilled_before_bytes : int
+        What had been written to disk when it began.
     """
 
     began_s: float
     keys: Iterable[Key]
     key_of: Callable[[Any], Key]
     running: Callable[[], Iterable[Key]]
-    done: deque[Iterable[Any]] = field(default_factory=deque)
+    done: deque[tuple[Iterable[Any], Sequence[float] | None]] = field(default_factory=deque)
     failed: deque[Any] = field(default_factory=deque)
     ended_s: float | None = None
     outcome: str = ""
     most_in_use_bytes: int = 0
+    spilled_before_bytes: int = 0
 
     def __post_init__(self) -> None:
         #: One thread at a time counts.
         self._lock = threading.Lock()
         self._totals: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._failed: set[Key] = set()
 
     def end(self, now_s: float, outcome: str) -> None:
@@ -87,6 +93,17 @@ class Tally:
         """Return how far the whole computation is."""
         return next(iter(self.rows(1)), Row("", 0, 0, 0, 0))
 
+    def remaining_s(self, now_s: float) -> float | None:
+        """Return how long it may still take, None if nothing says so."""
+        if self.ended_s is not None:
+            return None
+        with self._lock:
+            self._take()
+            layers = [
+                LayerTime(total, self._done[name], self._seconds[name]) for name, total in self._totals.items()
+            ]
+        return remaining_s(now_s - self.began_s, layers)
+
     def _row(self, name: str, layers: Iterable[str], running: Counter[str], failed: Counter[str]) -> Row:
         columns = (self._done, running, failed, self._totals)
         return Row(name, *[sum([counts[layer] for layer in layers]) for counts in columns])
@@ -100,7 +117,11 @@ class Tally:
         while self.failed:
             self._failed.add(self.key_of(self.failed.popleft()))
         while self.done:
-            keys = [self.key_of(task) for task in self.done.popleft()]
-            self._done.update(map(layer_of, keys))
+            tasks, durations_s = self.done.popleft()
+            keys = [self.key_of(task) for task in tasks]
+            layers = [layer_of(key) for key in keys]
+            self._done.update(layers)
+            for layer, duration_s in zip(layers, () if durations_s is None else durations_s, strict=False):
+                self._seconds[layer] += duration_s
             if self._failed:
                 self._failed.difference_update(keys)

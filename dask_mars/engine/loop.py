@@ -35,7 +35,7 @@ from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasu
 from dask_mars.engine.memory_account import MemoryAccount, measure_processes
 from dask_mars.engine.memory_watch import MemoryWatch
 from dask_mars.engine.processes import ProcessHandle
-from dask_mars.engine.profile import LayerProfile, by_layer
+from dask_mars.engine.profile import Profile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry, ReservationRecord
@@ -541,11 +541,13 @@ class Engine:
         processes = measure_processes(self.pid, self.view.pids())
         return self._call(partial(self._inspection.memory, processes))
 
-    def profile(self) -> dict[int, dict[str, LayerProfile]]:
+    def profile(self) -> Profile:
         """Return by graph and layer what has been computed; see `Runtime.profile`."""
         measured = self._call(self._inspection.measurements)
         # In graphs of persisted data nothing was computed.
-        return {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
+        return Profile(
+            {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
+        )
 
     def in_hand_of(self, number: int, patience_s: float | None = None) -> list[int]:
         """Return the chunks of a graph that are in the hands of workers or of the user's process.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from operator import add
@@ -17,11 +18,12 @@ import pytest
 from conftest import eventually
 from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
-from dask.utils import format_bytes
 from tasks import die_first, fail_first, wait_for
 
-from dask_mars import Runtime, errors
+from dask_mars import Runtime, errors, units
 from dask_mars.diagnostics import Progress
+from dask_mars.diagnostics.display import LinesDisplay
+from dask_mars.diagnostics.shown import Shown
 from dask_mars.diagnostics.tally import Row, Tally
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.listeners import listeners
@@ -77,10 +79,11 @@ def test_a_bar_for_each_layer_and_the_whole(runtime: Runtime, get: Get):
     screen = Screen()
     with Progress(console=screen.console):
         assert get(GRAPH, "sum") == 15
-    *bars, whole = screen.last
+    *bars, whole, memory = screen.last
     assert bars == ["leaf 6/6", "sum 1/1"]
     assert whole.startswith("finished: 7 of 7 tasks in ")
-    assert f" of {format_bytes(runtime.settings.memory_limit)} in use · 0 B spilled" in whole
+    assert memory.startswith("memory at most ")
+    assert memory.endswith(f" of {units.size(runtime.settings.memory_limit)} in use · 0 B spilled")
     screen.assert_clean()
 
 
@@ -89,7 +92,7 @@ def test_collections(get: Get):
     with Progress(console=screen.console):
         assert (da.ones((40, 40), chunks=10) + 1).sum().compute(scheduler=get) == 3200
     assert any(line.endswith("16/16") for line in screen.last)
-    assert screen.last[-1].startswith("finished: ")
+    assert screen.last[-2].startswith("finished: ")
 
 
 def test_while_it_runs(runtime: Runtime, get: Get, tmp_path: Path):
@@ -107,19 +110,18 @@ def test_while_it_runs(runtime: Runtime, get: Get, tmp_path: Path):
     watcher.join()
     assert "running: 1 of 2 tasks in " in screen.text
     assert "1 of 2 workers busy" in screen.text
-    # The line may be longer than the screen is wide.
-    in_use = f" of {format_bytes(runtime.settings.memory_limit)} in use, 0 B on disk"
-    assert in_use in " ".join(screen.text.split())
+    in_use = f" of {units.size(runtime.settings.memory_limit)} in use · 0 B on disk · 0 B spilled"
+    assert in_use in screen.text
     assert "1 running" in screen.text
-    assert screen.last[-1].startswith("finished: 2 of 2 tasks")
+    assert screen.last[-2].startswith("finished: 2 of 2 tasks")
 
 
 def test_failures_are_counted_until_a_retry_succeeds(get: Get, tmp_path: Path):
     screen = Screen()
     with Progress(console=screen.console), pytest.raises(ZeroDivisionError):
         get({"a": (divmod, 1, 0)}, "a")
-    assert screen.last == ["a 0/1 1 failed", screen.last[-1]]
-    assert screen.last[-1].startswith("failed: 0 of 1 tasks in ")
+    assert screen.last == ["a 0/1 1 failed", *screen.last[-2:]]
+    assert screen.last[-2].startswith("failed: 0 of 1 tasks in ")
     screen.assert_clean()
     with Progress(console=screen.console):
         assert get({"b": (fail_first, tmp_path / "failed", 1, 5)}, "b", retries=1) == 5
@@ -152,7 +154,7 @@ def test_a_cancelled_graph(runtime: Runtime, tmp_path: Path):
     thread.join()
     (tmp_path / "go").touch()
     assert raised
-    assert screen.last[-1].startswith("cancelled: 0 of 1 tasks")
+    assert screen.last[-2].startswith("cancelled: 0 of 1 tasks")
     screen.assert_clean()
 
 
@@ -170,7 +172,8 @@ def test_a_computation_within_another(get: Get):
 
     with Progress(console=screen.console):
         assert get({"outer": (Inner(), 1)}, "outer") == 2
-    assert [line for line in screen.last if "tasks" not in line] == ["outer 1/1", "inner 1/1"]
+    bars = [line for line in screen.last if "tasks" not in line and "memory" not in line]
+    assert bars == ["outer 1/1", "inner 1/1"]
     screen.assert_clean()
 
 
@@ -190,14 +193,32 @@ def test_where_there_is_no_terminal_a_line_at_the_end(get: Get):
     assert line.startswith("finished: 7 of 7 tasks in ")
 
 
-def test_in_a_notebook_without_widgets_a_line_at_the_end(get: Get, monkeypatch: pytest.MonkeyPatch):
-    shown: list[str] = []
-    monkeypatch.setattr("rich.jupyter.display", lambda segments, text: shown.append(text))
-    without(monkeypatch, "ipywidgets")
-    with Progress(console=Console(force_jupyter=True, color_system=None)):
-        get(GRAPH, "sum")
-    (line,) = shown
-    assert line.startswith("finished: 7 of 7 tasks in ")
+def test_a_file_has_a_line_now_and_then_for_what_takes_long(get: Get, tmp_path: Path):
+    screen = Screen(terminal=False)
+    display = LinesDisplay(screen.console, first_s=0.01)
+    tally = Tally(time.monotonic(), ["a", "b"], lambda key: key, lambda: ["a"])
+    display.start()
+    display.show(Shown(tally, None))
+    assert eventually(lambda: screen.text.count("running: 0 of 2 tasks in ") >= 2, 10)
+    tally.done.append((["a", "b"], [0.5, 0.5]))
+    tally.end(time.monotonic(), "finished")
+    display.stop()
+    lines = screen.text.splitlines()
+    assert lines[-1].startswith("finished: 2 of 2 tasks in ")
+    assert {line[:9] for line in lines[:-1]} == {"running: "}
+
+
+def test_what_is_left_is_reckoned_by_layers(monkeypatch: pytest.MonkeyPatch):
+    keys = [("quick", n) for n in range(4)] + [("slow", n) for n in range(4)]
+    tally = Tally(100.0, keys, lambda key: key, lambda: [])
+    assert tally.remaining_s(101.0) is None
+    tally.done.append(([("quick", n) for n in range(4)], [0.1] * 4))
+    tally.done.append(([("slow", 0)], [3.6]))
+    # Two workers have been at it for 4 s together; the three slow ones that are left take 10.8 of that.
+    assert tally.remaining_s(102.0) == pytest.approx(5.4)
+    assert ", about 5 s left" in Shown(tally, None).headline(102.0)
+    tally.end(103.0, "cancelled")
+    assert tally.remaining_s(104.0) is None
 
 
 def test_where_somebody_else_draws(get: Get):
@@ -260,7 +281,7 @@ def test_a_subclass_may_look_at_single_tasks(get: Get):
     with Noting(console=screen.console):
         get(GRAPH, "sum")
     assert set(keys) == set(GRAPH)
-    assert screen.last[:-1] == ["leaf 6/6", "sum 1/1"]
+    assert screen.last[:-2] == ["leaf 6/6", "sum 1/1"]
 
 
 # -- elsewhere --------------------------------------------------------------------------------------------------
@@ -294,12 +315,12 @@ def test_the_largest_layers_have_rows_and_the_others_share_one():
     sizes = {"a": 1, "b": 5, "c": 2, "d": 4, "e": 1}
     keys = [(layer, n) for layer, size in sizes.items() for n in range(size)]
     tally = Tally(0.0, keys, lambda key: key, lambda: [("b", 4), ("a", 0)])
-    tally.done.append([("b", 0), ("c", 1)])
+    tally.done.append(([("b", 0), ("c", 1)], None))
     tally.failed = deque([("d", 0), ("c", 0)])
     assert tally.rows(3) == [Row("b", 1, 1, 0, 5), Row("d", 0, 0, 1, 4), Row("3 other layers", 1, 1, 1, 4)]
     assert [row.name for row in tally.rows(5)] == list(sizes)
     assert tally.whole()[1:] == (2, 2, 2, 13)
-    tally.done.append([("d", 0)])
+    tally.done.append(([("d", 0)], None))
     tally.end(1.0, "finished")
     tally.end(2.0, "cancelled")
     assert (tally.ended_s, tally.outcome) == (1.0, "finished")

@@ -1,0 +1,140 @@
+"""Draws progress in notebooks, by outputs that are sent anew.
+
+That needs no widgets, and so works wherever notebooks are shown: in JupyterLab, in editors, and in what executes
+notebooks without anybody who looks. What is sent has styles of its own, as notebooks travel without the sheets of
+styles of where they were made, and the colours of text from where it stands, which may be light or dark.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import html
+import sys
+import threading
+import time
+from importlib import import_module
+from typing import Any
+
+from dask_mars import units
+from dask_mars.diagnostics.shown import MemoryUse, Shown, layer_label
+from dask_mars.diagnostics.tally import Row
+
+#: How often what has changed is sent.
+_RENEW_S = 0.2
+_COLOURS = {"running": "#3b82f6", "finished": "#2e9e4f", "failed": "#dc3545", "cancelled": "#c98500"}
+_MEMORY_COLOUR, _HIGH_COLOUR, _HIGH = "#8b5cf6", "#dc3545", 0.9
+_CELL = "text-align: {}; padding: 0 0.8em 0 0; border: none; white-space: nowrap; background: none"
+
+
+def is_notebook() -> bool:
+    """Say whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    # IPython in a terminal has no kernel.
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookDisplay:
+    """Bars of several computations below a cell.
+
+    Parameters
+    ----------
+    layers : int
+        Most bars for one computation.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._shown: list[Shown] = []
+        self._handle: Any = None
+        self._sent = ""
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to draw."""
+        display: Any = import_module("IPython.display").display
+        self._handle = display(_message("", ""), raw=True, display_id=True)
+        # Kernels find the cell that output belongs to by what was current when the cell began.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._draw_on,), name="dask-mars-progress", daemon=True
+        )
+        self._thread.start()
+
+    def show(self, shown: Shown) -> None:
+        """Draw one more computation."""
+        self._shown.append(shown)
+
+    def stop(self) -> None:
+        """Leave the bars as they are in the end."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._draw()
+
+    def _draw_on(self) -> None:
+        while not self._stopped.wait(_RENEW_S):
+            self._draw()
+
+    def _draw(self) -> None:
+        now_s = time.monotonic()
+        shown = list(self._shown)
+        drawn = "".join([as_html(one, self._layers, now_s) for one in shown])
+        if drawn != self._sent and self._handle is not None:
+            self._sent = drawn
+            text = "\n".join([one.line(now_s) for one in shown])
+            self._handle.update(_message(drawn, text), raw=True)
+
+
+def as_html(shown: Shown, layers: int, now_s: float) -> str:
+    """Return a computation as bars and what is said of it."""
+    rows = "".join([_row(row, shown.outcome) for row in shown.tally.rows(layers)])
+    memory = shown.memory()
+    return (
+        f'<div style="margin: 0.3em 0; font-size: 13px; line-height: 1.5">'
+        f'<table style="border-collapse: collapse; margin: 0; font-size: inherit">{rows}'
+        f"</table><div><b>{html.escape(shown.headline(now_s))}</b></div>"
+        f"{'' if memory is None else _memory_line(memory)}</div>"
+    )
+
+
+def _row(row: Row, outcome: str) -> str:
+    left, right = _CELL.format("left"), _CELL.format("right")
+    name = f'<span title="{html.escape(row.name)}">{html.escape(_cut(layer_label(row)))}</span>'
+    others = [f"{row.running:,} running"] if row.running else []
+    others += [f"{row.failed:,} failed"] if row.failed else []
+    return (
+        f'<tr style="background: none"><td style="{left}">{name}</td>'
+        f'<td style="{left}">{_bar(row.done, row.total, _COLOURS[outcome], "16em")}</td>'
+        f'<td style="{right}">{row.done:,}/{row.total:,}</td><td style="{left}">{", ".join(others)}</td></tr>'
+    )
+
+
+def _memory_line(memory: MemoryUse) -> str:
+    colour = _HIGH_COLOUR if memory.in_use_bytes > _HIGH * memory.limit_bytes else _MEMORY_COLOUR
+    bar = _bar(memory.in_use_bytes, memory.limit_bytes, colour, "10em")
+    return (
+        '<div style="display: flex; flex-wrap: wrap; gap: 0.2em 0.8em; align-items: center">'
+        f"<span>memory</span>{bar}<span>{html.escape(memory.words)}</span></div>"
+    )
+
+
+def _bar(part: int, whole: int, colour: str, width: str) -> str:
+    share = 100 * min(part / whole, 1.0) if whole else 0.0
+    return (
+        f'<div role="img" aria-label="{units.percent(part, whole)}" style="width: {width}; height: 0.6em; '
+        'border-radius: 0.3em; overflow: hidden; background: rgba(128, 128, 128, 0.25)">'
+        f'<div style="width: {share:.1f}%; height: 100%; background: {colour}"></div></div>'
+    )
+
+
+def _cut(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _message(drawn: str, text: str) -> dict[str, str]:
+    return {"text/html": drawn, "text/plain": text}
+
+
+__all__ = ["NotebookDisplay", "as_html", "is_notebook"]

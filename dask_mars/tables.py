@@ -1,0 +1,129 @@
+"""Tables that are data first: as text in terminals, as HTML in notebooks.
+
+What is sent to notebooks has styles of its own, as these travel without the sheets of styles of where they were
+made, and takes the colours of text from where it stands, which may be light or dark.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+_CELL = "text-align: {}; padding: 0.15em 0.6em; vertical-align: top"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells, which are text already.
+
+    Attributes
+    ----------
+    columns : sequence of str
+        What stands above the columns.
+    rows : sequence of sequence of str
+        The cells.
+    title : str
+        What stands above the table.
+    texts : int
+        So many columns are text, and the others numbers, which stand at the right.
+    notes : sequence of str
+        What stands below, a line each.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    texts: int = 1
+    notes: Sequence[str] = ()
+
+    def as_html(self) -> str:
+        """Return the table for notebooks."""
+
+        def cells(kind: str, values: Iterable[str]) -> str:
+            return "".join(
+                [
+                    f'<{kind} style="{_CELL.format("left" if place < self.texts else "right")}">'
+                    f"{html.escape(value)}</{kind}>"
+                    for place, value in enumerate(values)
+                ]
+            )
+
+        title = f"<div><b>{html.escape(self.title)}</b></div>" if self.title else ""
+        body = "".join([f"<tr>{cells('td', row)}</tr>" for row in self.rows])
+        table = (
+            f'<table style="margin: 0.4em 0; border-collapse: collapse"><thead><tr>{cells("th", self.columns)}'
+            f"</tr></thead><tbody>{body}</tbody></table>"
+            if self.rows
+            else ""
+        )
+        notes = "".join([f"<div>{html.escape(note)}</div>" for note in self.notes])
+        return f'<div style="max-width: 60em">{title}{table}{notes}</div>'
+
+    def as_rich(self) -> Any:
+        """Return the table as rich prints it."""
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        parts: list[Any] = [Text(self.title, style="bold")] if self.title else []
+        if self.rows:
+            table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+            for place, column in enumerate(self.columns):
+                is_text = place < self.texts
+                table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
+            for row in self.rows:
+                table.add_row(*[Text(cell) for cell in row])
+            parts.append(table)
+        return Group(*parts, *[Text(note) for note in self.notes])
+
+    def as_text(self) -> str:
+        """Return the table for terminals, as rich prints it; without rich cells stand one after the other."""
+        if find_spec("rich") is None:
+            rows = [self.columns, *self.rows] if self.rows else []
+            lines = [*([self.title] if self.title else []), *["  ".join(row) for row in rows], *self.notes]
+            return "\n".join(lines)
+        return rendered(self.as_rich())
+
+
+class Tabular:
+    """A base for data that shows itself as tables."""
+
+    __slots__ = ()
+
+    def tables(self) -> list[Table]:
+        """Return what shows it."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join([table.as_text() for table in self.tables()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join([table.as_html() for table in self.tables()])
+
+    def __rich__(self) -> Any:
+        from rich.console import Group
+
+        return Group(*[table.as_rich() for table in self.tables()])
+
+
+def rendered(renderable: Any) -> str:
+    """Return what rich would print, without colours, as wide as the terminal is."""
+    from rich.console import Console
+
+    width = max(shutil.get_terminal_size((100, 24)).columns, 40)
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    console.print(renderable)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join([line.rstrip() for line in text.splitlines()])
+
+
+__all__ = ["Table", "Tabular", "rendered"]
