@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dask_mars.engine.loop import Engine
     from dask_mars.engine.memory_account import MemoryAccount
     from dask_mars.engine.profile import Profile
+    from dask_mars.runtime_state import RuntimeState
     from dask_mars.web.server import Server
 
 
@@ -285,21 +286,25 @@ class Runtime:
         """
         return persist_with(self._backend(), collections, optimize_graph, _known(options))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> RuntimeState:
         """Return what is being computed, who computes it and how much memory that takes.
 
         Returns
         -------
-        dict
-            ``graphs``: of each its number, and how many of its chunks are in which state. ``persisted``: how many
-            chunks are. ``reservations``: of each what it is for, its bytes, and whether it was granted.
-            ``workers``: of each its number, its process id, the Dask key of what it is
-            running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or ``"seal"``), and how many chunks
-            it has in hand. ``store``: bytes that it holds, may hold, has reserved for what is in hand, and has
-            written to disk since the start. Empty if the runtime is not running.
+        RuntimeState
+            A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``graphs``: of
+            each its number, and how many of its chunks are in which state. ``persisted``: how many chunks are.
+            ``reservations``: of each what it is for, its bytes, and whether it was granted. ``workers``: of each
+            its number, its process id, the Dask key of what it is running, the step of that (``"prepare"``,
+            ``"load"``, ``"compute"`` or ``"seal"``), and how many chunks it has in hand. ``store``: bytes that it
+            holds, may hold, has reserved for what is in hand, and has written to disk since the start. Empty if
+            the runtime is not running.
         """
+        # Most programs never ask.
+        from dask_mars.runtime_state import RuntimeState
+
         engine = self.running_engine()
-        return {} if engine is None else engine.state()
+        return RuntimeState() if engine is None else RuntimeState(engine.state())
 
     def memory(self) -> MemoryAccount:
         """Return what memory is used for, from any thread; ``print`` and notebooks show it as a table.

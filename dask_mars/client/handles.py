@@ -19,7 +19,7 @@ from dask_mars.client import background
 from dask_mars.client.backend import GraphBackend
 from dask_mars.client.records import RUNNING, ChunkCounts, LayerCounts, Record, Records, ValueDescription
 from dask_mars.client.showing import Explanation, as_html, as_text
-from dask_mars.client.summaries import profiles_of
+from dask_mars.client.summaries import profiles_of, summary
 from dask_mars.engine.profile import ComputationProfile
 from dask_mars.errors import EngineStopped, refuse_unhashable
 
@@ -95,6 +95,10 @@ class Computation:
         self._record = record
         self._outcome = outcome
         _computations.add(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known of it as a plain dict, as `Runtime.computations` has it, with its ``layers``."""
+        return {**summary(self._record), "layers": [layer._asdict() for layer in self.layers]}
 
     @property
     def id(self) -> str:

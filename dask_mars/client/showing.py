@@ -34,11 +34,20 @@ class Explanation(str):
 
     __slots__ = ()
 
+    @property
+    def lines(self) -> list[str]:
+        """What it says, a line each, without what is for logs alone."""
+        return [_ID.sub("", line) for line in self.splitlines()]
+
+    def to_dict(self) -> dict[str, list[str]]:
+        """Return its lines by the name ``lines``."""
+        return {"lines": self.lines}
+
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        rows = [f"<li>{html.escape(_ID.sub('', line))}</li>" for line in self.splitlines()]
+        rows = [f"<li>{html.escape(line)}</li>" for line in self.lines]
         return f'<ul style="margin: 0; padding-left: 1.4em">{"".join(rows)}</ul>'
 
 

@@ -27,7 +27,7 @@ from tornado.ioloop import PeriodicCallback
 from dask_mars import config
 from dask_mars.client.computation import run_graph
 from dask_mars.cluster.admission import NoLongerWanted
-from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK, MEMORY_LIMIT
+from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
@@ -81,7 +81,6 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         told = dict(kwargs.pop("startup_information", None) or {})
         told[MARK] = lambda worker: __version__
         told[IDENTITY] = lambda worker: worker.id
-        told[MEMORY_LIMIT] = lambda worker: worker.engine.settings.memory_limit
         # What takes memory is in the engine's store, which has its own limit; Dask's would write copies to disk.
         kwargs.setdefault("data", {})
         super().__init__(*args, startup_information=told, **kwargs)

@@ -6,11 +6,9 @@ from __future__ import annotations
 MARK = "dask-mars"
 #: How agents say which one they are: at the same address there may be another one later.
 IDENTITY = "dask-mars-id"
-#: How agents say how much memory they may take: Dask's own limit of theirs counts the disk.
-MEMORY_LIMIT = "dask-mars-memory-limit"
 #: What the scheduler says of subtasks that somebody has cancelled on its page.
 CANCELLED_ON_PAGE = "cancelled on dask_mars's page"
 #: How long a host that is to leave may take to hand its results to others.
 LEAVE_S = 30.0
 
-__all__ = ["CANCELLED_ON_PAGE", "IDENTITY", "LEAVE_S", "MARK", "MEMORY_LIMIT"]
+__all__ = ["CANCELLED_ON_PAGE", "IDENTITY", "LEAVE_S", "MARK"]

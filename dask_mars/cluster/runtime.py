@@ -16,6 +16,7 @@ from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.engine.memory_account import MemoryAccount
 from dask_mars.engine.profile import Profile
 from dask_mars.errors import refuse_unhashable
+from dask_mars.runtime_state import RuntimeState
 
 if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
@@ -44,15 +45,16 @@ class ClusterRuntime:
         self._client = client
         self.records = records
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> RuntimeState:
         """Return the agents, and how much memory they use, as the scheduler has heard last.
 
         Returns
         -------
-        dict
-            ``workers``: of each agent its ``address``, ``name``, the ``threads`` that compute subtasks, how many
-            subtasks it has in hand as ``in_hand``, and ``memory_bytes``. ``store``: ``stored_bytes`` and
-            ``limit_bytes`` of all together.
+        RuntimeState
+            A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``workers``: of
+            each agent its ``address``, ``name``, the ``threads`` that compute subtasks, how many subtasks it has
+            in hand as ``in_hand``, and ``memory_bytes``. ``store``: ``stored_bytes`` and ``limit_bytes`` of all
+            together.
         """
         workers = []
         stored_bytes = limit_bytes = 0
@@ -69,7 +71,7 @@ class ClusterRuntime:
                     "memory_bytes": metrics.get("memory", 0),
                 }
             )
-        return {"workers": workers, "store": {"stored_bytes": stored_bytes, "limit_bytes": limit_bytes}}
+        return RuntimeState(workers=workers, store={"stored_bytes": stored_bytes, "limit_bytes": limit_bytes})
 
     def memory(self) -> MemoryAccount:
         """Return what memory the agents use together, as far as the scheduler has heard of it."""

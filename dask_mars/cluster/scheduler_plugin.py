@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed import SchedulerPlugin, Status
 
-from dask_mars.cluster.marks import MARK, MEMORY_LIMIT
-from dask_mars.cluster.metrics import STORE_LIMIT, STORED
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.metrics import MEMORY_LIMIT, STORE_LIMIT, STORED
 from dask_mars.cluster.partition.placement import HostState, choose_host
 from dask_mars.diagnostics.finish_callback import FINISHED_TOPIC
 from dask_mars.scheduler.assigner import GraphProgress, assign
@@ -105,8 +105,8 @@ class Placement(SchedulerPlugin):  # type: ignore[misc]
         if MARK not in agent.extra:
             return
         self._agents.add(worker)
-        if MEMORY_LIMIT in agent.extra:
-            limit = AgentMemory(agent.extra[MEMORY_LIMIT])
+        if MEMORY_LIMIT in agent.metrics:
+            limit = AgentMemory(agent.metrics[MEMORY_LIMIT])
             scheduler.total_memory += limit - agent.memory_limit
             agent.memory_limit = limit
         for task, plan in self._unbound():

@@ -14,7 +14,8 @@ from dask._task_spec import Task, TaskRef
 from distributed import SchedulerPlugin, Worker
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
-from dask_mars.cluster.marks import MARK, MEMORY_LIMIT
+from dask_mars.cluster.marks import MARK
+from dask_mars.cluster.metrics import MEMORY_LIMIT
 from dask_mars.cluster.partition.hashing import share_out
 from dask_mars.cluster.planning import names_in_hashes
 from dask_mars.cluster.scheduler_plugin import Placement, SubtaskAnnotation
@@ -324,7 +325,7 @@ async def test_it_is_installed_once_and_knows_who_is_there(client, scheduler, a)
 @gen_cluster(
     client=True,
     nthreads=[("127.0.0.1", 1)],
-    worker_kwargs={"startup_information": {MARK: lambda worker: "1", MEMORY_LIMIT: lambda worker: 1000}},
+    worker_kwargs={**AGENTS, "metrics": {MEMORY_LIMIT: lambda worker: 1000}},
 )
 async def test_memory_of_agents_is_shown_as_memory_and_refuses_nothing(client, scheduler, a):
     from dask_mars.scheduler import dask_setup

@@ -1,0 +1,119 @@
+"""What a runtime is doing, as data that shows itself: what is computed, by whom, and what the store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask.utils import import_required
+
+from dask_mars import units
+from dask_mars.tables import Table, Tabular
+
+#: Workers that a table has a row for.
+_MOST_WORKERS = 64
+#: Characters of a key.
+_KEY_CHARACTERS = 60
+
+
+class RuntimeState(Tabular, dict[str, Any]):
+    """What is being computed, who computes it and what the store holds; printed, and in notebooks, as tables.
+
+    It is a dict, whose entries are attributes as well. `Runtime.state` says which there are.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this runtime tells no {name!r}, but {', '.join(self) or 'nothing'}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a plain dict."""
+        return dict(self)
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each worker.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        needed = "to_pandas needs pandas: python -m pip install pandas"
+        pandas: Any = import_required("pandas", needed)
+        return pandas.DataFrame(self.get("workers", []))
+
+    def tables(self) -> list[Table]:
+        """Return the tables that show it."""
+        if not self:
+            return [Table((), (), "no workers are running")]
+        workers = self["workers"]
+        columns = [name for name in _SHOWN if any(name in worker for worker in workers)]
+        rows = [[_SHOWN[name](worker.get(name)) for name in columns] for worker in workers[:_MOST_WORKERS]]
+        notes = [f"and {len(workers) - _MOST_WORKERS:,} more"] if len(workers) > _MOST_WORKERS else []
+        texts = sum([name not in _NUMBERS for name in columns])
+        title = f"{units.plural(len(workers), 'worker')}; {self._store()}"
+        shown = [Table([_HEADINGS.get(name, name) for name in columns], rows, title, texts, notes)]
+        graphs = [
+            [
+                str(each["graph"]),
+                *[
+                    f"{each['chunks'].get(state, 0):,}"
+                    for state in ("FINISHED", "RUNNING", "READY", "UNSCHEDULED")
+                ],
+            ]
+            for each in self.get("graphs", ())
+        ]
+        if graphs:
+            shown.append(
+                Table(("computation", "finished", "in hand", "ready", "waiting"), graphs, "computations", 0)
+            )
+        return shown
+
+    def _store(self) -> str:
+        store = self["store"]
+        text = f"the store has {units.size(store['stored_bytes'])} of {units.size(store['limit_bytes'])}"
+        if store.get("reserved_bytes"):
+            text += f", {units.size(store['reserved_bytes'])} reserved"
+        if store.get("spilled_bytes"):
+            text += f", {units.size(store['spilled_bytes'])} written to disk"
+        if self.get("persisted"):
+            text += f"; {units.plural(self['persisted'], 'chunk')} persisted"
+        return text
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _key(key: Any) -> str:
+    text = _text(key)
+    return text if len(text) <= _KEY_CHARACTERS else f"{text[: _KEY_CHARACTERS - 1]}…"
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+#: What is shown of workers, here and of a cluster's agents, first what is text.
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "name": _text,
+    "address": _text,
+    "running": _key,
+    "step": _text,
+    "worker": _text,
+    "pid": _text,
+    "threads": _number,
+    "in_hand": _number,
+    "memory_bytes": lambda value: "" if value is None else units.size(value),
+}
+_NUMBERS = frozenset({"worker", "pid", "threads", "in_hand", "memory_bytes"})
+_HEADINGS = {"in_hand": "in hand", "pid": "process", "memory_bytes": "memory"}
+
+__all__ = ["RuntimeState"]
