@@ -63,6 +63,10 @@ def _refuse_all_but_counts(name: str, value: Any) -> None:
         count = int(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name!r} is a number, and not {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name!r} is a whole number, and not {value!r}") from None
+    if not isinstance(value, str) and count != value:
+        raise ValueError(f"{name!r} is a whole number, and not {value!r}")
     if count < 0:
         raise ValueError(f"{name!r} is at least 0, and not {value!r}")
 

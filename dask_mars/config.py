@@ -179,9 +179,16 @@ def worker_count(num_workers: int | None = None) -> int:
     workers = num_workers
     if workers is None:
         workers = dask.config.get("num_workers", None) or get("num-workers") or CPU_COUNT
-    if int(workers) < 1:
+    try:
+        count = int(workers)
+        is_whole = not isinstance(workers, bool) and (isinstance(workers, str) or count == workers)
+    except (TypeError, ValueError, OverflowError):
+        is_whole = False
+    if not is_whole:
+        raise ValueError(f"the number of workers (num_workers) must be a whole number, not {workers!r}")
+    if count < 1:
         raise ValueError(f"the number of workers must be at least 1, not {workers}")
-    return int(workers)
+    return count
 
 
 def get(name: str) -> Any:

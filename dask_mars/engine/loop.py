@@ -519,7 +519,9 @@ class Engine:
             chunk = run.graph.ids.get(key)
             if chunk is not None:
                 return self._call(partial(self._inspection.explain_chunk, number, chunk))
-        raise KeyError(key)
+        raise KeyError(
+            f"no computation that goes on has the key {key!r}; of a chain that runs as one it is the last's"
+        )
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""

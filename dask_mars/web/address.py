@@ -70,7 +70,10 @@ def find(address: str | os.PathLike[str] | None = None, token: str | None = None
         address = config.get("web.address") or directory()
     if token is None:
         token = config.get("web.token")
-    text = os.fspath(address)
+    try:
+        text = os.fspath(address)
+    except TypeError:
+        raise TypeError(f"a service is told by a URL or a path, and not by {address!r}") from None
     scheme = urllib.parse.urlsplit(text).scheme
     if scheme in ("http", "https"):
         return _port(text, token)

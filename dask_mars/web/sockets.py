@@ -91,8 +91,10 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
     Raises
     ------
     ValueError
-        Others could listen in, as the address is not this machine's own.
+        Others could listen in, as the address is not this machine's own; or there is no such port.
     """
+    if type(port) is not int or not 0 <= port < 1 << 16:
+        raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
     if not is_local(address) and not is_protected:
         raise ValueError(
             f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: "
