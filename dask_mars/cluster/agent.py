@@ -36,6 +36,7 @@ from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
+from dask_mars.protocol import tracebacks
 from dask_mars.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -232,6 +233,7 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         try:
             return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:
+            tracebacks.carry(error)
             self._raised[thread_state.key] = error
             raise
 

@@ -38,6 +38,7 @@ from dask_mars.cluster.source import ClusterSource
 from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
+from dask_mars.protocol import tracebacks
 from dask_mars.scheduler.events import CLIENT
 
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
@@ -111,7 +112,11 @@ def run_on_cluster(
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
         else:
-            values = submission.results()
+            try:
+                values = submission.results()
+            except Exception as error:
+                tracebacks.restore(error)
+                raise
             return {chunk: values[new[chunk]] for chunk in given_outputs}
 
 

@@ -6,6 +6,7 @@ tblib's have line numbers alone: the marks below them are those of a line of its
 from __future__ import annotations
 
 import ast
+import contextlib
 import copyreg
 import itertools
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 #: What frames made here know of their modules.
 _GLOBALS = ("__name__", "__file__")
+#: Of exceptions that carry their frames.
+_CARRIED = "_dask_mars_frames"
 _NO_ARGUMENTS = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
@@ -32,6 +35,35 @@ class Frame(NamedTuple):
 def install() -> None:
     """Have tracebacks that this process pickles keep columns."""
     copyreg.pickle(TracebackType, _reduce)
+
+
+def carry(error: BaseException) -> None:
+    """Have an exception, and those behind it, tell their frames when somebody else pickles them.
+
+    Dask's workers pickle tracebacks by tblib, which forgets columns, and for clients that need not have this package.
+    """
+    for each in _chain(error):
+        with contextlib.suppress(AttributeError):
+            vars(each)[_CARRIED] = [tuple(frame) for frame in frames_of(each.__traceback__)]
+
+
+def restore(error: BaseException) -> None:
+    """Give an exception, and those behind it, the tracebacks that they have carried."""
+    for each in _chain(error):
+        frames = getattr(each, "__dict__", {}).pop(_CARRIED, None)
+        if frames:
+            each.__traceback__ = traceback_of(frames)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and not any(each is known for known in found):
+            found.append(each)
+            waiting += [each.__cause__, each.__context__]
+    return found
 
 
 def frames_of(traceback: TracebackType | None) -> list[Frame]:
@@ -95,4 +127,4 @@ def _frame_at(frame: Frame) -> tuple[FrameType, int]:
     return FunctionType(code, dict(frame.module))().gi_frame, instruction
 
 
-__all__ = ["Frame", "frames_of", "install", "traceback_of"]
+__all__ = ["Frame", "carry", "frames_of", "install", "restore", "traceback_of"]

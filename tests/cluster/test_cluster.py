@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -454,6 +455,20 @@ def test_what_it_raises_is_the_users_own(get):
 
 
 # -- restarting ---------------------------------------------------------------------------------------------------
+
+
+def divide_twice(value: int) -> float:
+    return [1, value / (value - value)][1] + 2
+
+
+def test_a_traceback_has_its_marks_at_the_right_place(get):
+    def printed(scheduler: Any) -> list[str]:
+        with pytest.raises(ZeroDivisionError) as caught:
+            dask.delayed(divide_twice)(3).compute(scheduler=scheduler)
+        assert not any("dask_mars" in name for name in vars(caught.value))
+        return traceback.format_tb(caught.value.__traceback__)[-1:]
+
+    assert printed(get) == printed("sync")
 
 
 @pytest.mark.slow
