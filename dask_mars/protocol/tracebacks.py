@@ -40,7 +40,7 @@ def install() -> None:
 def carry(error: BaseException) -> None:
     """Have an exception, and those behind it, tell their frames when somebody else pickles them.
 
-    Dask's workers pickle tracebacks by tblib, which forgets columns, and for clients that need not have this package.
+    Dask pickles tracebacks by tblib, which forgets columns, and for clients that need not have this package.
     """
     for each in _chain(error):
         with contextlib.suppress(AttributeError):
