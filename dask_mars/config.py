@@ -142,11 +142,13 @@ def settings(
     else:
         limit = parse_memory(get("memory-limit"), name="dask-mars.memory-limit")
     _warn_of_too_much(limit)
+    # A share of a few bytes may be none, and then it is not the share that is too small.
+    store_limit = parse_memory(get("store-limit"), max(limit, 100), "dask-mars.store-limit")
     threshold = get("arena-threshold")
     return Settings(
         num_workers=worker_count(num_workers),
         memory_limit=limit,
-        store_limit=min(parse_memory(get("store-limit"), limit, "dask-mars.store-limit"), limit),
+        store_limit=min(store_limit, limit),
         spill_directory=_spill_directory(),
         inline_bytes=parse_size(get("inline-limit"), "dask-mars.inline-limit"),
         arena_threshold_bytes=None if threshold is None else parse_size(threshold, "dask-mars.arena-threshold"),
@@ -266,7 +268,7 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
     Parameters
     ----------
     limit : int, float, str or None
-        Bytes, a share (a float up to 1), or text like ``"4 GiB"`` or ``"60%"``; None for 80 %.
+        Bytes, a share (a float up to 1, NumPy's too), or text like ``"4 GiB"`` or ``"60%"``; None for 80 %.
     total : int, optional
         What shares are of.
     name : str, optional
@@ -291,8 +293,8 @@ def parse_memory(limit: int | float | str | None, total: int | None = None, name
     if isinstance(limit, str) and limit.strip().endswith("%"):
         share = _share(limit)
         size = None if share is None else int(total * share)
-    elif isinstance(limit, float) and 0 < limit <= 1:
-        size = int(total * limit)
+    elif _is_share(limit):
+        size = int(total * float(limit))
     else:
         size = _bytes(limit)
     if size is None or size <= 0:
@@ -341,6 +343,12 @@ def _bytes(given: Any) -> int | None:
         return int(parse_bytes(given))
     except (ValueError, OverflowError):
         return None
+
+
+def _is_share(limit: Any) -> bool:
+    """Say whether a limit is a share: a number with a fraction, of whatever type, up to 1."""
+    # NumPy's float32 is no float, and its integers are integral.
+    return isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < limit <= 1
 
 
 def _share(text: str) -> float | None:

@@ -17,6 +17,7 @@ import yaml
 from dask.system import CPU_COUNT
 
 from dask_mars import Runtime, config, setting_checks
+from dask_mars.errors import MemoryLimitTooLow
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -171,6 +172,8 @@ def total(monkeypatch) -> int:
         (2e9, 2_000_000_000),
         (np.int64(5000), 5000),
         (np.float64(0.25), 250),
+        (np.float32(0.25), 250),
+        (np.float32(5000), 5000),
         ("4 GiB", 4 << 30),
         ("4GB", 4_000_000_000),
         ("123", 123),
@@ -219,6 +222,13 @@ def test_sizes_that_make_no_sense(name, size):
 @pytest.mark.parametrize(("size", "expected"), [(0, 0), (1.9, 1), ("0", 0), ("16 kiB", 1 << 14), (np.int64(5), 5)])
 def test_sizes_in_all_their_forms(size, expected):
     assert config.parse_size(size, "x") == expected
+
+
+@pytest.mark.parametrize("limit", [1, "10"])
+def test_a_limit_of_a_few_bytes_is_too_low_for_the_processes(limit):
+    """And not for a share of it that nobody has named."""
+    with Runtime(1, memory_limit=limit) as runtime, pytest.raises(MemoryLimitTooLow, match="num_workers=1"):
+        runtime.get({"x": (abs, -1)}, "x")
 
 
 def test_a_limit_above_the_memory_that_there_is_warns_once(total, monkeypatch):
