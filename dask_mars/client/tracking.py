@@ -25,7 +25,7 @@ from dask_mars.errors import MarsError
 #: whom nobody asks of, and their blocks can be shown: of so many chunks together.
 _MOST_CHUNKS = 100_000
 #: How long who looks waits for an engine that has no time, and for how long an answer is good.
-_PATIENCE_S, _GOOD_S = 0.05, 0.02
+_PATIENCE_S, _GOOD_S = 0.03, 0.02
 
 
 class EngineSource:
@@ -90,11 +90,11 @@ class EngineSource:
             self._in_hand = running, time.monotonic()
         return running
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
         if key is not None and key not in self.run.graph.ids:
             raise KeyError(key)
-        return self._engine.explain(key)
+        return self._engine.explain(key, patience_s)
 
     def edges(self) -> list[tuple[int, int]]:
         """Return which layers read which, by their places in `layers`."""
@@ -200,7 +200,7 @@ class FinalSource:
             return Blocks([], "", truncated=True)
         return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Nothing is being computed."""
         if key is not None:
             raise KeyError(key)

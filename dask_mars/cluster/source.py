@@ -95,7 +95,7 @@ class ClusterSource:
         """Return the blocks of a layer."""
         return blocks_of(self._index, layer, self._durations_s, self._active())
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
         where = f"the cluster at {self._client.scheduler.address}"
         if key is None:

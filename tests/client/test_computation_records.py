@@ -127,6 +127,37 @@ def test_what_cannot_be_stopped_any_more_is_not_cancelled():
     assert record.state == "finished"
 
 
+def test_what_cannot_be_stopped_yet_is_cancelled_all_the_same():
+    def stop() -> bool:
+        raise TimeoutError
+
+    record = Record()
+
+    def compute() -> None:
+        with record:
+            record.run(_source(), stop)
+            assert record.cancel()
+            # It is done before whoever was to stop it has had time.
+
+    with pytest.raises(Cancelled, match=record.id):
+        compute()
+    assert record.state == "cancelled"
+    assert not record.cancel()
+
+
+def test_what_ends_while_somebody_waits_for_it_to_be_stopped_is_not_cancelled():
+    record = Record()
+
+    def stop() -> bool:
+        record.end()
+        raise TimeoutError
+
+    with record:
+        record.run(_source(), stop)
+        assert not record.cancel()
+    assert record.state == "finished"
+
+
 def test_records_are_bounded_and_found():
     records = Records(remembered=3)
     live = records.new("live")
