@@ -6,6 +6,7 @@ can be found out later is found out by those who ask.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypedDict
 
+from dask_mars import config
 from dask_mars.errors import Cancelled
 
 QUEUED, PREPARING, RUNNING = "queued", "preparing", "running"
@@ -25,8 +27,6 @@ STATES = (QUEUED, PREPARING, RUNNING, FINISHED, FAILED, CANCELLED)
 #: The states that a computation never leaves.
 OVER = frozenset({FINISHED, FAILED, CANCELLED})
 
-#: How many computations are remembered that are over.
-_REMEMBERED = 200
 #: What is kept of what the tasks of one computation print and warn: characters of a line, and of all together.
 _LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
 #: What is kept of a message of an error, in characters.
@@ -432,13 +432,20 @@ def _as_uuid(id: object) -> str:
 
 
 class Records:
-    """The computations of one runtime: all that are not over, and the last of the others."""
+    """The computations of one runtime: all that are not over, and the last of the others.
 
-    def __init__(self, remembered: int = _REMEMBERED) -> None:
+    Parameters
+    ----------
+    remembered : int, optional
+        How many of the others. Default: ``dask-mars.remembered.computations``, as it is when one ends.
+    """
+
+    def __init__(self, remembered: int | None = None) -> None:
+        self._remembered = remembered
         self._serials = itertools.count()
         # Threads come and go without a lock: each step is one of the interpreter's.
         self._live: dict[int, Record] = {}
-        self._over: deque[tuple[int, Record]] = deque(maxlen=remembered)
+        self._over: deque[tuple[int, Record]] = deque()
 
     def new(self, name: str = "", id: str | None = None, is_submitted: bool = False) -> Record:
         """Make the record of one more computation.
@@ -460,9 +467,17 @@ class Records:
             # In both for a moment rather than in none.
             self._over.append((serial, record))
             self._live.pop(serial, None)
+            self._forget()
 
         record._on_end = on_end
         return record
+
+    def _forget(self) -> None:
+        most = config.most("remembered.computations") if self._remembered is None else self._remembered
+        while len(self._over) > most:
+            # Another thread may have just taken the last one.
+            with contextlib.suppress(IndexError):
+                self._over.popleft()
 
     def __iter__(self) -> Iterator[Record]:
         """Go through all of them, the newest first."""

@@ -108,6 +108,7 @@ def test_views_of_what_runs(viewer, server, work):
     viewer.open(server.link)
     viewer.press(RUNNING)
     viewer.reads("slow", "table.layers")
+    viewer.reads("puts the blocks of the result together", ".view.layers")
     viewer.press(tab("waiting"))
     viewer.wait(lambda: viewer.all(".rows li"))
     viewer.press("#key")

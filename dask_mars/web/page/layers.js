@@ -90,5 +90,7 @@ export function Layers({ computation, colours }) {
         </tr>
       </tfoot>
     </table>
+    ${layers.some(({ label }) => label === "finalize") &&
+    html`<p class="note faint">“finalize” is the last step: its chunk puts the blocks of the result together.</p>`}
   </div>`;
 }
