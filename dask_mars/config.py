@@ -222,6 +222,12 @@ def _check(settings: Any) -> None:
     _checked = deepcopy(settings)
 
 
+def most(name: str) -> float:
+    """Return a setting that bounds a number; none, or one that is no number, bounds nothing."""
+    bound = get(name)
+    return bound if isinstance(bound, int | float) else math.inf
+
+
 def scheduler_address() -> str | None:
     """Return the address of the Dask scheduler to compute on, None for this machine.
 

@@ -26,6 +26,9 @@ from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
 
+#: How long whoever cancels waits for an engine that has no time. It stops what it computes when it has.
+_PATIENCE_S = 0.05
+
 
 class GraphBackend(ABC):
     """A backend that runs chunk graphs.
@@ -210,7 +213,8 @@ class EngineBackend(GraphBackend):
         engine, workers = self._engine_for(options.num_workers), options.num_workers
 
         def started(run: GraphRun) -> None:
-            record.run(EngineSource(engine, run), partial(engine.cancel_graph, run.number), run.number)
+            stop = partial(engine.cancel_graph, run.number, _PATIENCE_S)
+            record.run(EngineSource(engine, run), stop, run.number)
 
         computation = Computation(engine, graph, observer, workers, options.retries, rerun, note=record.note)
         return computation.results(persist, started)

@@ -6,6 +6,7 @@ can be found out later is found out by those who ask.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypedDict
 
+from dask_mars import config
 from dask_mars.errors import Cancelled
 
 QUEUED, PREPARING, RUNNING = "queued", "preparing", "running"
@@ -25,8 +27,6 @@ STATES = (QUEUED, PREPARING, RUNNING, FINISHED, FAILED, CANCELLED)
 #: The states that a computation never leaves.
 OVER = frozenset({FINISHED, FAILED, CANCELLED})
 
-#: How many computations are remembered that are over.
-_REMEMBERED = 200
 #: What is kept of what the tasks of one computation print and warn: characters of a line, and of all together.
 _LINE_CHARACTERS, _LOG_CHARACTERS = 4_000, 200_000
 #: What is kept of a message of an error, in characters.
@@ -115,8 +115,8 @@ class Source(Protocol):
     def blocks(self, layer: str) -> Blocks:
         """Return the blocks of a layer, `KeyError` if there is no such."""
 
-    def explain(self, key: object = None) -> str:
-        """Say what it waits for, or why a key of it is not being computed."""
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
+        """Say what it waits for, or why a key of it is not being computed; `TimeoutError` if nobody has time."""
 
     def final(self, is_finished: bool) -> Source:
         """Return what is to be remembered when it is over, perhaps as it should: no values and no graph."""
@@ -219,6 +219,8 @@ class Record:
         self._log_characters = 0
         self._is_log_cut = False
         self._reason: Exception | None = None
+        #: Whether somebody has been told that it is cancelled who could not wait for it.
+        self._is_given_up = False
         self._stop: Callable[[], bool] | None = None
         #: Makes beginning to run and being cancelled before that one thing each; held for a few assignments alone.
         self._lock = threading.Lock()
@@ -260,9 +262,11 @@ class Record:
             # What came of it elsewhere, that futures were cancelled, say, is nothing to the user.
             self.end(reason)
             raise reason from None
-        if not self.end(error) and error is None and reason is not None:
+        if self.end(error) and not self._is_given_up:
+            return
+        if error is None and self._reason is not None:
             # Others have been told so already.
-            raise reason
+            raise self._reason
 
     def checkpoint(self) -> None:
         """Raise if the computation is to end here."""
@@ -277,7 +281,8 @@ class Record:
         source : Source
             Knows how far it is.
         stop : callable
-            Ends it, so that its calling thread raises; returns False if it is done anyway.
+            Ends it, so that its calling thread raises; returns False if it is done anyway, and raises
+            `TimeoutError` where that will be seen later.
         graph : int, optional
             The engine's number of it.
         """
@@ -329,6 +334,8 @@ class Record:
     def _end(self, error: BaseException | None) -> bool:
         if self.state in OVER:
             return False
+        if error is None and self._is_given_up:
+            error = self._reason
         self._stop = self._leave = None
         self.ended_s = time.time()
         if error is None:
@@ -358,8 +365,15 @@ class Record:
         if leave is not None:
             leave(reason)
             return True
-        if stop is None or stop():
-            return True
+        try:
+            if stop is None or stop():
+                return True
+        except TimeoutError:
+            # It is stopped later, or done by then, which nobody is to see any more.
+            with self._lock:
+                if self.state not in OVER:
+                    self._is_given_up = True
+                    return True
         self._reason = before
         return False
 
@@ -387,17 +401,19 @@ class Record:
         begun = [LogLine(now_s, stream, text) for stream, text in self._begun_lines.copy().items()]
         return [*self._log.copy(), *begun], self._is_log_cut
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Say what it waits for, or why a key of it is not being computed.
 
         Raises
         ------
         KeyError
             It has no such key, or is over.
+        TimeoutError
+            Whoever knows has no time for so long.
         """
         source, state = self._source, self.state
         if state == RUNNING and source is not None:
-            return source.explain(key)
+            return source.explain(key, patience_s)
         if key is not None:
             raise KeyError(key)
         if state == QUEUED:
@@ -416,13 +432,20 @@ def _as_uuid(id: object) -> str:
 
 
 class Records:
-    """The computations of one runtime: all that are not over, and the last of the others."""
+    """The computations of one runtime: all that are not over, and the last of the others.
 
-    def __init__(self, remembered: int = _REMEMBERED) -> None:
+    Parameters
+    ----------
+    remembered : int, optional
+        How many of the others. Default: ``dask-mars.remembered.computations``, as it is when one ends.
+    """
+
+    def __init__(self, remembered: int | None = None) -> None:
+        self._remembered = remembered
         self._serials = itertools.count()
         # Threads come and go without a lock: each step is one of the interpreter's.
         self._live: dict[int, Record] = {}
-        self._over: deque[tuple[int, Record]] = deque(maxlen=remembered)
+        self._over: deque[tuple[int, Record]] = deque()
 
     def new(self, name: str = "", id: str | None = None, is_submitted: bool = False) -> Record:
         """Make the record of one more computation.
@@ -444,9 +467,17 @@ class Records:
             # In both for a moment rather than in none.
             self._over.append((serial, record))
             self._live.pop(serial, None)
+            self._forget()
 
         record._on_end = on_end
         return record
+
+    def _forget(self) -> None:
+        most = config.most("remembered.computations") if self._remembered is None else self._remembered
+        while len(self._over) > most:
+            # Another thread may have just taken the last one.
+            with contextlib.suppress(IndexError):
+                self._over.popleft()
 
     def __iter__(self) -> Iterator[Record]:
         """Go through all of them, the newest first."""

@@ -94,7 +94,7 @@ def as_html(record: Record) -> str:
                         f"{layer.finished:,} of {layer.total:,}",
                         f"{layer.running:,}" if layer.running else "",
                         f"{layer.failed:,}" if layer.failed else "",
-                        # Agents of clusters do not tell.
+                        # Of all chunks agents of clusters do not tell.
                         units.duration(layer.seconds) if layer.seconds else "",
                         units.size(layer.bytes) if layer.bytes else "",
                     )

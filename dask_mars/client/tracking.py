@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dask_mars import config
 from dask_mars.client.layer_graph import blocks_of, edges_of
 from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
@@ -21,11 +22,8 @@ from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import MarsError
 
-#: Of the last computations that ended it is kept what their chunks are called, so that nobody counts them by layer
-#: whom nobody asks of, and their blocks can be shown: of so many chunks together.
-_MOST_CHUNKS = 100_000
 #: How long who looks waits for an engine that has no time, and for how long an answer is good.
-_PATIENCE_S, _GOOD_S = 0.05, 0.02
+_PATIENCE_S, _GOOD_S = 0.03, 0.02
 
 
 class EngineSource:
@@ -90,11 +88,11 @@ class EngineSource:
             self._in_hand = running, time.monotonic()
         return running
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
         if key is not None and key not in self.run.graph.ids:
             raise KeyError(key)
-        return self._engine.explain(key)
+        return self._engine.explain(key, patience_s)
 
     def edges(self) -> list[tuple[int, int]]:
         """Return which layers read which, by their places in `layers`."""
@@ -200,7 +198,7 @@ class FinalSource:
             return Blocks([], "", truncated=True)
         return blocks_of(last.numbering, layer, last.durations_s, (), last.failed)
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Nothing is being computed."""
         if key is not None:
             raise KeyError(key)
@@ -212,7 +210,11 @@ class FinalSource:
 
 
 class _Ended:
-    """The last computations that ended, as long as anybody remembers them."""
+    """The last computations that ended, as long as anybody remembers them.
+
+    It is kept what their chunks are called, so that nobody counts chunks by layer whom nobody asks of, and blocks
+    can be shown: of as many chunks in all as ``dask-mars.remembered.chunks`` says.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -222,12 +224,12 @@ class _Ended:
 
     def append(self, source: FinalSource) -> None:
         """Add one, and settle as many of the others, and at last itself, as there are too many chunks of."""
-        surplus = []
+        surplus, most = [], config.most("remembered.chunks")
         sources, chunks = self._sources, source.chunks()
         with self._lock:
             sources.append((weakref.ref(source), chunks))
             self._chunks += chunks
-            while sources and (self._chunks > _MOST_CHUNKS or sources[0][0]() is None):
+            while sources and (self._chunks > most or sources[0][0]() is None):
                 other, chunks = sources.popleft()
                 surplus.append(other())
                 self._chunks -= chunks

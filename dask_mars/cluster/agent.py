@@ -244,7 +244,10 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 late = key in self._cancelled
             if late:
                 self.engine.cancel_graph(number)
+            if observer is not None and observer.wants_seconds:
+                observer.durations_s = lambda: _durations_of(self.engine, number)
 
+        observer: SubtaskObserver | None = None
         self._subtasks[key] = None
         try:
             task = self.state.tasks.get(key)
@@ -256,7 +259,6 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                     return spec.compute_in_thread(arguments)
                 graph = spec.graph(arguments)
                 mark = (task.annotations or {}).get(MARK)
-                observer = None
                 if isinstance(mark, dict) and "topic" in mark:
                     observer = SubtaskObserver(self._messenger, mark, known=len(graph) - len(spec.operand_of))
                 with _hints():
@@ -283,6 +285,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             # The engine may end at any moment, and its subtasks with it.
             with contextlib.suppress(Exception):
                 engine.cancel_graph(number)
+
+
+def _durations_of(engine: Engine, number: int) -> Sequence[float]:
+    """Return how long chunks of a graph took that is being computed."""
+    run = engine.view.runs.get(number)
+    return () if run is None else run.measurements.durations_s
 
 
 def _free_bytes(directory: Path | None) -> int:

@@ -64,7 +64,7 @@ class ClusterMonitor:
             "workers": [
                 {
                     "worker": number,
-                    "pid": self._scheduler.workers[address].metrics.get("pid", 0),
+                    "pid": self._scheduler.workers[address].pid,
                     "running": address if host["running"] else None,
                     "step": None,
                     "in_hand": host["running"],

@@ -13,7 +13,7 @@ import queue
 import threading
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,11 @@ def numbers_in(ranges: Ranges) -> list[int]:
     return [number for first, count in starts for number in range(first, first + count)]
 
 
+def _by_place(took: Mapping[int, float]) -> list[float]:
+    """Return how long chunks took in the order of their places, nothing if nobody wants to know."""
+    return [round(took[place], 6) for place in sorted(took)] if any(took.values()) else []
+
+
 # -- where chunks are computed --------------------------------------------------------------------------------
 
 
@@ -69,8 +74,8 @@ class _News:
     """What has happened in a subtask since the last message, by the places of chunks in it."""
 
     begun: set[int] = field(default_factory=set)
-    #: By worker process.
-    ended: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    #: By worker process, each with the seconds that it took.
+    ended: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
 
 class ProgressSender:
@@ -93,7 +98,7 @@ class ProgressSender:
         topic: str,
         subtask: tuple[str, int],
         begun: Sequence[int] = (),
-        ended: Sequence[int] = (),
+        ended: Mapping[int, float] | None = None,
         pid: int = 0,
     ) -> None:
         """Note what happened to chunks, in any thread."""
@@ -104,7 +109,7 @@ class ProgressSender:
             if ended:
                 # That they had begun goes without saying.
                 news.begun.difference_update(ended)
-                news.ended[pid] += ended
+                news.ended[pid].update(ended)
         if first:
             self._worker.loop.add_callback(self._worker.loop.call_later, _COLLECT_S, self._send)
 
@@ -114,7 +119,7 @@ class ProgressSender:
         for topic, of_subtasks in news.items():
             subtasks = []
             for subtask, told in of_subtasks.items():
-                ended = [(pid, ranges_of(places)) for pid, places in told.ended.items()]
+                ended = [(pid, ranges_of([*took]), _by_place(took)) for pid, took in told.ended.items()]
                 subtasks.append((*subtask, ranges_of([*told.begun]), ended))
             self._worker.log_event(topic, {"worker": self._worker.address, "subtasks": subtasks})
 
@@ -140,7 +145,10 @@ class SubtaskObserver:
         self._topic: str = mark["topic"]
         self._subtask = mark["computation"], mark["subtask"]
         self.in_order = mark["in_order"]
+        self.wants_seconds = bool(mark["seconds"])
         self._known = known
+        #: How long chunks took, by number, once the engine has begun.
+        self.durations_s: Callable[[], Sequence[float]] = tuple
 
     def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
         """Note that chunks were handed out."""
@@ -148,7 +156,11 @@ class SubtaskObserver:
 
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: int) -> None:
         """Note that chunks have been computed."""
-        self._messenger.note(self._topic, self._subtask, ended=self._places(chunks), pid=worker)
+        durations_s = self.durations_s()
+        # What this process computes itself has not been measured yet.
+        seconds = [max(durations_s[chunk], 0.0) if durations_s else 0.0 for chunk in chunks]
+        ended = dict(zip(self._places(chunks), seconds, strict=True))
+        self._messenger.note(self._topic, self._subtask, ended=ended, pid=worker)
 
     def _places(self, chunks: Sequence[int]) -> list[int]:
         return [chunk - self._known for chunk in chunks]
@@ -193,13 +205,20 @@ class ProgressReceiver:
     """
 
     def __init__(
-        self, client: Client, name: str, graph: ChunkGraph, subtasks: Sequence[Subtask], observer: Observer
+        self,
+        client: Client,
+        name: str,
+        graph: ChunkGraph,
+        subtasks: Sequence[Subtask],
+        observer: Observer,
+        took: Callable[[int, float], None] | None = None,
     ) -> None:
         self._client = client
         self._name = name
         self._graph = graph
         self._subtasks = subtasks
         self._observer = observer
+        self._took = took
         self._topic = f"dask-mars-progress-{zlib.crc32(client.id.encode()) % _TOPICS}"
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._begun = bytearray(operand == DATA for operand in graph.operand_of)
@@ -227,7 +246,7 @@ class ProgressReceiver:
     @property
     def mark(self) -> dict[str, Any]:
         """What workers have to know to send messages."""
-        return {"topic": self._topic, "in_order": self._observer.in_order}
+        return {"topic": self._topic, "in_order": self._observer.in_order, "seconds": self._took is not None}
 
     def gather(self, futures: list[Any]) -> Any:
         """Return the values of futures, and see to messages meanwhile."""
@@ -265,10 +284,14 @@ class ProgressReceiver:
         for chunk in range(len(self._graph)):
             self.end(chunk)
 
-    def _take(self, host: str, number: int, begun: Ranges, ended: list[tuple[int, Ranges]]) -> None:
+    def _take(self, host: str, number: int, begun: Ranges, ended: list[tuple[int, Ranges, list[float]]]) -> None:
         chunks = self._subtasks[number].chunks
-        for pid, ranges in ended:
-            for place in numbers_in(ranges):
+        for pid, ranges, seconds in ended:
+            places = numbers_in(ranges)
+            if self._took is not None and seconds:
+                for place, took_s in zip(places, seconds, strict=True):
+                    self._took(chunks[place], took_s)
+            for place in places:
                 self.end(chunks[place], worker=f"{host} process {pid}")
         for place in numbers_in(begun):
             self.begin(chunks[place])

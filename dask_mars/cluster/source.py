@@ -41,8 +41,9 @@ class ClusterSource:
         self._lock = threading.Lock()
         self._running: set[int] = set()
         self._finished = 0
-        #: 0 for those that are computed: agents do not tell how long that took.
+        #: 0 for those that are computed and of which no agent has told how long that took.
         self._durations_s = array("f", [-1.0]) * len(graph)
+        self._took_s: dict[int, float] = {}
 
     # -- what it is told ----------------------------------------------------------------------------------------
 
@@ -63,13 +64,22 @@ class ClusterSource:
         if self._observer is not None:
             self._observer.begun(graph, chunks)
 
+    def took(self, chunk: int, seconds: float) -> None:
+        """Note how long a chunk took, before it is noted that it has been computed."""
+        with self._lock:
+            if self._durations_s[chunk] < 0:
+                self._took_s[chunk] = seconds
+            elif not self._durations_s[chunk]:
+                # What it is for was heard of before.
+                self._durations_s[chunk] = seconds
+
     def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
         """Note that chunks have been computed."""
         with self._lock:
             self._running.difference_update(chunks)
             for chunk in chunks:
                 if self._durations_s[chunk] < 0 <= graph.operand_of[chunk]:
-                    self._durations_s[chunk] = 0.0
+                    self._durations_s[chunk] = self._took_s.pop(chunk, 0.0)
                     self._finished += 1
         if self._observer is not None:
             self._observer.ended(graph, chunks, values, worker)
@@ -95,7 +105,7 @@ class ClusterSource:
         """Return the blocks of a layer."""
         return blocks_of(self._index, layer, self._durations_s, self._active())
 
-    def explain(self, key: object = None) -> str:
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
         """Say what it waits for, or why a key of it is not being computed."""
         where = f"the cluster at {self._client.scheduler.address}"
         if key is None:
@@ -122,7 +132,8 @@ class ClusterSource:
         durations_s = self._durations_s
         if is_finished:
             # Also what nobody was told of.
-            durations_s = array("f", [0.0 if operand >= 0 else -1.0 for operand in self._graph.operand_of])
+            known = zip(self._durations_s, self._graph.operand_of, strict=True)
+            durations_s = array("f", [max(took_s, 0.0) if operand >= 0 else -1.0 for took_s, operand in known])
         return FinalSource(Last(self._total, self._index, durations_s, self._no_bytes(), (), self._graph.inputs))
 
     def _active(self) -> list[int]:

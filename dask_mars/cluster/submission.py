@@ -164,11 +164,12 @@ class _Submission:
         self._record = record
         self._progress: ProgressReceiver | None = None
         self._source = ClusterSource(client, graph, observer)
+        took = None
         if record.is_submitted and not persist:
             # Somebody holds it to see how far it is.
-            observer = self._source
+            observer, took = self._source, self._source.took
         if observer is not None and observer.wants_tasks:
-            self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer)
+            self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer, took)
         self._local_tasks = LocalTasks(computation, self._progress)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)

@@ -231,6 +231,8 @@ class Engine:
         os.set_blocking(self._wake_writer, False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        #: The last answer that somebody has waited for in vain: while it is not there the thread has no time.
+        self._late: Future[Any] | None = None
         # Not asked of the thread itself: where Ctrl-C interrupts `is_alive` (CPython 3.11 and 3.12), the thread
         # counts as ended from then on.
         self._ended = threading.Event()
@@ -497,13 +499,15 @@ class Engine:
         handles = [*self._workers.values(), *self._startup.loading.values()]
         return [handle.pid for handle in handles if handle.is_process]
 
-    def explain(self, key: Any = None) -> str:
+    def explain(self, key: Any = None, patience_s: float | None = None) -> str:
         """Say what waits for what.
 
         Parameters
         ----------
         key : key, optional
             Why this one is not being computed; by default how far each graph is.
+        patience_s : float, optional
+            How long to wait for the engine's thread. By default as long as it takes.
 
         Raises
         ------
@@ -511,14 +515,16 @@ class Engine:
             No graph that is being computed has the key.
         EngineStopped
             The engine has ended.
+        TimeoutError
+            The engine's thread has no time for so long.
         """
         if key is None:
-            return self._call(self._inspection.explain)
+            return self._call(self._inspection.explain, patience_s)
         # It is looked for here: what comparing an object of the user's does, or how long that takes, is unknown.
         for number, run in list(self._runs.items()):
             chunk = run.graph.ids.get(key)
             if chunk is not None:
-                return self._call(partial(self._inspection.explain_chunk, number, chunk))
+                return self._call(partial(self._inspection.explain_chunk, number, chunk), patience_s)
         raise KeyError(
             f"no computation that goes on has the key {key!r}; of a chain that runs as one it is the last's"
         )
@@ -561,8 +567,14 @@ class Engine:
         """
         return self._call(lambda: self._inspection.in_hand_of(number), patience_s)
 
-    def cancel_graph(self, number: int) -> bool:
-        """Cancel a graph by its number; False if it is not being computed, or is done."""
+    def cancel_graph(self, number: int, patience_s: float | None = None) -> bool:
+        """Cancel a graph by its number; False if it is not being computed, or is done.
+
+        Raises
+        ------
+        TimeoutError
+            The engine's thread has no time for so long. It cancels the graph when it has, unless that is done.
+        """
 
         def cancel() -> bool:
             run = self._runs.get(number)
@@ -573,7 +585,7 @@ class Engine:
             self._handle(GraphCancelled(number))
             return True
 
-        return self._call(cancel)
+        return self._answer(self._ask(cancel), patience_s)
 
     def _call(self, function: Callable[[], Answer], patience_s: float | None = None) -> Answer:
         """Have a question answered by the engine's thread; `TimeoutError` if it has no time for too long."""
@@ -581,6 +593,13 @@ class Engine:
             return function()
         if any(engine._thread is threading.current_thread() for engine in _engines):
             raise RuntimeError("engines do not wait for each other")
+        if patience_s is not None and self._late is not None and not self._late.done():
+            # Whoever only looks does not wait again for what others have waited for in vain.
+            raise TimeoutError("the engine has no time")
+        return self._answer(self._ask(function), patience_s)
+
+    def _ask(self, function: Callable[[], Answer]) -> Future[Answer]:
+        """Have a question answered as soon as the engine's thread has time."""
         answer: Future[Answer] = Future()
 
         def command() -> None:
@@ -591,6 +610,9 @@ class Engine:
                 answer.set_exception(error)
 
         self._call_soon(command)
+        return answer
+
+    def _answer(self, answer: Future[Answer], patience_s: float | None) -> Answer:
         while True:
             try:
                 return answer.result(timeout=_ANSWER_S if patience_s is None else patience_s)
@@ -599,6 +621,7 @@ class Engine:
                     raise self.why_stopped() from None
                 if patience_s is not None:
                     # Whoever only looks has seen something before, and does not wait for large graphs to come in.
+                    self._late = answer
                     raise
 
     def close(self) -> None:

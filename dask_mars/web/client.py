@@ -21,6 +21,7 @@ import numpy as np
 from dask.utils import parse_timedelta
 
 from dask_mars import config
+from dask_mars.client import units
 from dask_mars.errors import Cancelled, ComputationFailed, ServiceError
 from dask_mars.web import wire
 from dask_mars.web.address import find
@@ -35,6 +36,8 @@ _WAIT_S = 20
 _FIRST_PATIENCE_S = 2.0
 #: How long a computation may take to turn up that was to be cancelled while it was being submitted.
 _CANCEL_S = 1.0
+#: Characters of an error's message in a line.
+_MESSAGE_CHARACTERS = 200
 
 
 def connect(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Service:
@@ -204,9 +207,10 @@ class RemoteComputation:
         self.id = id
         self._name = name
 
-    def _ask(self, method: str, path: str = "") -> Json:
+    def _ask(self, method: str, path: str = "", patience_s: float | None = None) -> Json:
+        path = f"computations/{urllib.parse.quote(self.id, '')}{path}"
         try:
-            return self._connection.ask(method, f"computations/{urllib.parse.quote(self.id, '')}{path}")
+            return self._connection.ask(method, path, patience_s=patience_s)
         except ServiceError as error:
             if error.status == 404:
                 raise KeyError(self.id) from None
@@ -329,7 +333,24 @@ class RemoteComputation:
                 return
 
     def __repr__(self) -> str:
-        return f"<RemoteComputation {self.id} at {self._connection.endpoint}>"
+        name, words = self.id, "unreachable"
+        # Whoever shows it in a list is not to be stopped, nor to wait.
+        with contextlib.suppress(Exception):
+            try:
+                summary = self._ask("GET", patience_s=0.0)
+                name, words = repr(summary["name"]) if summary["name"] else self.id, _in_words(summary)
+            except KeyError:
+                words = "deleted"
+        return f"<RemoteComputation {name} {words}, at {self._connection.endpoint}>"
+
+
+def _in_words(summary: Json) -> str:
+    """Say how a computation is, and how far."""
+    chunks, failure = summary["chunks"], summary["error"]
+    words = str(summary["state"])
+    if chunks["total"]:
+        words += f": {chunks['finished']:,} of {units.plural(chunks['total'], 'chunk')}"
+    return words if failure is None else f"{words}; {failure['type']}: {failure['message'][:_MESSAGE_CHARACTERS]}"
 
 
 def _frames(download: Download) -> list[Any]:

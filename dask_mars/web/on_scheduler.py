@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dask_mars import config
-from dask_mars.web.handlers import Handler, Rule, Site, api_rules, page_rules
+from dask_mars.web.api_handlers import api_rules
+from dask_mars.web.handling import Handler, Rule, Site
 from dask_mars.web.monitor import Monitor
+from dask_mars.web.page_handlers import page_rules
 from dask_mars.web.security import Access, Security
 
 

@@ -26,6 +26,7 @@ from dask_mars.scheduler.events import (
 )
 from dask_mars.web.monitor import Json
 from dask_mars.web.timeline import Row, merged
+from dask_mars.web.turns import turns
 
 #: It listens on for so long when nobody asks any more.
 _LISTEN_S = 60.0
@@ -82,11 +83,13 @@ class Recorder(Listener):
         if not self._is_listening:
             self._is_listening = True
             listeners.add(self)
+            turns.begin(self)
 
     def close(self) -> None:
         """Listen no more."""
         self._is_listening = False
         listeners.remove(self)
+        turns.end(self)
 
     def link(self, record: Record) -> None:
         """Note which computation is meant by its number."""

@@ -28,9 +28,10 @@ _LOOK_S, _COSTS, _LONGEST_S = 0.5, 50.0, 2.0
 #: How long a look may find out which layers the chunks of a graph belong to; the next one goes on.
 _INDEX_S = 0.02
 #: How long it is waited for an engine that has no time.
-_PATIENCE_S = 0.05
+_PATIENCE_S = 0.03
 #: How often the memory of processes is measured that are not measured for other reasons.
 _MEASURE_S = 5.0
+_NO_TIME = "the engine takes in a graph, and has no time to say more"
 
 
 class RuntimeMonitor:
@@ -177,15 +178,20 @@ class RuntimeMonitor:
 
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return why a computation, or all of them, or one chunk, does not go on, as rows of text."""
-        explain = self._runtime.explain if id is None else self._find(id).explain
-        if key is None:
-            return {"rows": explain().splitlines()}
-        for candidate in _keys_of(key):
-            try:
-                return {"rows": explain(candidate).splitlines()}
-            except (KeyError, TypeError):
-                continue
+        explain = self._explain if id is None else self._find(id).explain
+        try:
+            if key is None:
+                return {"rows": explain(None, _PATIENCE_S).splitlines()}
+            for candidate in _keys_of(key):
+                with contextlib.suppress(KeyError, TypeError):
+                    return {"rows": explain(candidate, _PATIENCE_S).splitlines()}
+        except TimeoutError:
+            return {"rows": [_NO_TIME]}
         raise KeyError(key)
+
+    def _explain(self, key: object, patience_s: float) -> str:
+        engine = self._runtime.running_engine()
+        return "no workers are running" if engine is None else engine.explain(key, patience_s)
 
     # -- looking ----------------------------------------------------------------------------------------------
 

@@ -5,9 +5,11 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import dask
 import numpy as np
 import pytest
 
+from dask_mars import Runtime
 from dask_mars.client import records as records_module
 from dask_mars.client import tracking
 from dask_mars.client.layer_graph import blocks_of, edges_of
@@ -124,6 +126,37 @@ def test_what_cannot_be_stopped_any_more_is_not_cancelled():
         record.run(_source(), lambda: False)
         assert not record.cancel()
         record.checkpoint()
+    assert record.state == "finished"
+
+
+def test_what_cannot_be_stopped_yet_is_cancelled_all_the_same():
+    def stop() -> bool:
+        raise TimeoutError
+
+    record = Record()
+
+    def compute() -> None:
+        with record:
+            record.run(_source(), stop)
+            assert record.cancel()
+            # It is done before whoever was to stop it has had time.
+
+    with pytest.raises(Cancelled, match=record.id):
+        compute()
+    assert record.state == "cancelled"
+    assert not record.cancel()
+
+
+def test_what_ends_while_somebody_waits_for_it_to_be_stopped_is_not_cancelled():
+    record = Record()
+
+    def stop() -> bool:
+        record.end()
+        raise TimeoutError
+
+    with record:
+        record.run(_source(), stop)
+        assert not record.cancel()
     assert record.state == "finished"
 
 
@@ -300,13 +333,25 @@ def test_an_engine_that_has_no_time_leaves_what_was_known():
 
 
 def test_of_few_ended_ones_it_is_kept_what_chunks_are_called(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tracking, "_MOST_CHUNKS", 13)
     monkeypatch.setattr(tracking, "_ended", tracking._Ended())
-    sources = [_source() for _ in range(3)]
+    with dask.config.set({"dask-mars.remembered.chunks": 13}):
+        sources = [_source() for _ in range(3)]
     assert [source.chunks() for source in sources] == [0, 6, 6]
     assert sources[0].layers() == sources[1].layers()
     assert sources[0].edges() == sources[1].edges()
     assert sources[0].blocks("a-1") == ([], "", True)
+
+
+def test_settings_say_how_much_is_remembered(runtime: Runtime):
+    with dask.config.set({"dask-mars.remembered.computations": 1, "dask-mars.remembered.chunks": 0}):
+        graph = {("x", number): (abs, -number) for number in range(20)}
+        runtime.get(graph, list(graph))
+        runtime.get(graph, list(graph))
+    (record,) = list(runtime.records)
+    assert record.counts() == ChunkCounts(20, finished=20)
+    assert [layer.total for layer in record.layers()] == [20]
+    # Of its chunks no more than numbers is left.
+    assert record.source.blocks("x") == ([], "", True)
 
 
 def test_what_nobody_remembers_is_gone(monkeypatch: pytest.MonkeyPatch):

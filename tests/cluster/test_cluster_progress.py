@@ -341,12 +341,14 @@ def test_messages_are_few_and_short(get, sent, cluster):
     places = {
         (number, place)
         for _, number, _, ended in told
-        for _, ranges in ended
+        for _, ranges, _ in ended
         for place in progress.numbers_in(ranges)
     }
     assert len(places) == 3000
     # Operands of a subtask run in their order, more or less.
-    assert sum([len(ranges) for *_, ended in told for _, ranges in ended]) < 3000
+    assert sum([len(ranges) for *_, ended in told for _, ranges, _ in ended]) < 3000
+    # Callbacks are not told how long they took.
+    assert not [seconds for *_, ended in told for *_, seconds in ended if seconds]
 
 
 def test_nothing_grows_at_the_scheduler(get, client, cluster):
@@ -395,8 +397,8 @@ def test_messages_out_of_order_and_repeated(in_order):
     watch._take("host", 0, [0, 1], [])
     assert told.calls == [("begun", "a", None)]
     # Of what `b` has read nothing was heard.
-    watch._take("host", 0, [2, 1], [[7, [1, 1]]])
-    watch._take("other", 0, [0, 2], [[8, [0, 2]]])
+    watch._take("host", 0, [2, 1], [[7, [1, 1], [0.5]]])
+    watch._take("other", 0, [0, 2], [[8, [0, 2], [0.25, 0.5]]])
     begun = [call[1] for call in told.calls if call[0] == "begun"]
     ended = [call[1:] for call in told.calls if call[0] == "ended"]
     assert sorted(begun) == ["a", "b", "c"]

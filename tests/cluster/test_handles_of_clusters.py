@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,23 @@ def test_one_that_runs_is_followed_and_cancelled(client: Client, tmp_path: Path)
     with pytest.raises(Cancelled, match=computation.id):
         computation.result(PATIENCE_S)
     assert not runtime.cancel(computation.id)
+
+
+def test_agents_tell_how_long_chunks_took(client: Client, tmp_path: Path):
+    first = dask.delayed(time.sleep)(0.05, dask_key_name="first")
+    computation = dask_mars.submit(first, dask.delayed(wait_for)(tmp_path / "go", 1, dask_key_name="waits"))
+
+    def seconds() -> dict[str, float]:
+        return {layer.label: layer.seconds for layer in computation.layers}
+
+    try:
+        assert eventually(lambda: seconds().get("first", 0) > 0.04, PATIENCE_S)
+        assert seconds()["waits"] == 0
+    finally:
+        (tmp_path / "go").touch()
+    assert computation.result(PATIENCE_S)[1] == 1
+    assert seconds()["first"] > 0.04
+    assert computation.profile()["first"]["total_s"] > 0.04
 
 
 def test_what_a_task_raises_is_raised_by_result(client: Client):

@@ -1,17 +1,24 @@
-"""Servers of a fake monitor, and a client that says what came."""
+"""Servers of a fake monitor, a client that says what came, and somebody who looks at pages."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
+# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
+from conftest import shared_hosts
+
+from tests.web.browser import Viewer, browsing, look
 from tests.web.fakes import FakeMonitor
 
 
@@ -90,3 +97,42 @@ def view(server: Any) -> Asker:
 def nobody(server: Any) -> Asker:
     """Ask without a token."""
     return Asker(server.url, {})
+
+
+# -- browsers -----------------------------------------------------------------------------------------------
+
+
+class Browser:
+    """The browser's processes, which are there from test to test."""
+
+    def __init__(self, driver: Any) -> None:
+        self._pid = driver.service.process.pid
+
+    def pids(self) -> set[int]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return {self._pid, *[child.pid for child in psutil.Process(self._pid).children(recursive=True)]}
+        return set()
+
+
+@pytest.fixture(scope="module")
+def driver(private_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with browsing(tmp_path_factory.mktemp("browser")) as driver:
+        host = Browser(driver)
+        shared_hosts.append(host)
+        try:
+            yield driver
+        finally:
+            shared_hosts.remove(host)
+
+
+@pytest.fixture
+def viewer(driver: Any) -> Iterator[Viewer]:
+    """Somebody who looks; at the end the console must be empty, and no other host have been asked."""
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    look(driver)
+    viewer = Viewer(driver)
+    viewer.complaints()
+    yield viewer
+    viewer.leave()
+    complaints = viewer.complaints()
+    assert not complaints

@@ -13,7 +13,9 @@ import threading
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
-from dask_mars.web.handlers import Site, api_rules, page_rules
+from dask_mars.web.api_handlers import api_rules
+from dask_mars.web.handling import Site
+from dask_mars.web.page_handlers import page_rules
 from dask_mars.web.security import Access, Security
 
 from .scenes import Scene

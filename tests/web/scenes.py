@@ -31,6 +31,24 @@ def identifier(number: int) -> str:
     return f"{number:08x}-93a2-4d1c-8f0e-6b7a5c4d3e2f"
 
 
+def shares_of(state: str) -> tuple[float, ...]:
+    """Return how much of each layer is finished: the first ones first."""
+    shares = {
+        "finished": (1.0,) * 8,
+        "running": (1, 1, 0.92, 0.6, 0.55, 0.4, 0.25, 0),
+        "failed": (0.8, 0.65, 0.1, 0, 0, 0, 0, 0),
+        "cancelled": (0.9, 0.8, 0.6, 0.2, 0, 0, 0, 0),
+    }
+    return shares.get(state, (0.0,) * 8)
+
+
+#: What computations wait for that do not run yet.
+_WHY = {
+    "queued": "it waits for its turn: 1 computation is queued",
+    "preparing": "the graph is being prepared, for 4.0 s",
+}
+
+
 class Scene:
     """What a service tells, at one moment or with a chunk more each time it is asked.
 
@@ -74,7 +92,7 @@ class Scene:
 
     def _summary(self, number: int, state: str, name: str, after: float) -> Json:
         total = sum(SIZES)
-        finished = {"finished": total, "running": 886, "failed": 407, "cancelled": 610}.get(state, 0)
+        finished = sum(int(size * share) for size, share in zip(SIZES, shares_of(state), strict=True))
         running = 9 if state == "running" else 0
         failed = int(state == "failed")
         begun = self._begun + after
@@ -94,7 +112,7 @@ class Scene:
                 "finished": finished,
                 "failed": failed,
             },
-            "remaining": 52.4 if state == "running" else None,
+            "remaining": 34.2 if state == "running" else None,
             "error": {"type": "KeyError", "message": "(3, 11)"} if state == "failed" else None,
             "result": {
                 "kind": "array",
@@ -110,12 +128,11 @@ class Scene:
     def _layers(self, summary: Json) -> list[Json]:
         """Spread what is finished over the layers, the first ones first."""
         state = summary["state"]
-        shares = {"running": (1, 1, 0.92, 0.6, 0.55, 0.4, 0.25, 0), "failed": (0.8, 0.65, 0.1, 0, 0, 0, 0, 0)}
         if not summary["chunks"]["total"]:
             return []
         found = []
-        for number, (label, total) in enumerate(zip(LABELS, SIZES, strict=True)):
-            share = 1.0 if state == "finished" else shares.get(state, (0.9, 0.8, 0.6, 0.2, 0, 0, 0, 0))[number]
+        columns = zip(LABELS, SIZES, shares_of(state), strict=True)
+        for number, (label, total, share) in enumerate(columns):
             finished = int(total * share)
             running = min(total - finished, (0, 0, 3, 1, 2, 2, 1, 0)[number]) if state == "running" else 0
             failed = int(state == "failed" and label == "clip")
@@ -321,7 +338,8 @@ class Scene:
                 ]
             }
         if id is not None and self._summaries[id]["state"] != "running":
-            return {"rows": []}
+            state = self._summaries[id]["state"]
+            return {"rows": [_WHY.get(state, f"it is over: {state}")]}
         held = [
             f"worker {n} (process {41200 + n}) has {2 + n % 3} chunks in hand, and computes "
             f"('{LABELS[2 + n % 5]}-{2 + n % 5}f1c04', {n % 4}, {n}) [{512 + 61 * n}]"
@@ -331,7 +349,7 @@ class Scene:
             "rows": [
                 "8 workers; the store holds 6.4 GiB of 8 GiB, 640 MiB are reserved for what is in hand, "
                 "128 MiB are being written to disk",
-                "graph 4: 706 waiting, 9 running, 886 finished",
+                "graph 4: 501 waiting, 9 running, 1,091 finished",
                 *held,
                 "('subtract-4f1c04', 2, 5, 1) [1121] is next and waits for 8.2 MiB of memory: its result 8.2 MiB, "
                 "and its inputs on disk 8.2 MiB",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import socket
@@ -13,18 +12,14 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-import psutil
 import pytest
 
 pytest.importorskip("tornado")
 pytest.importorskip("selenium", reason="without selenium no browser is steered")
 
-# Not `tests.conftest`, which would be another module than the one that pytest has loaded.
-from conftest import shared_hosts
-
 import dask_mars
 from tests.tasks import block_when_let, fail_on_block
-from tests.web.browser import CHROMIUM, DRIVER, Viewer, browsing, look
+from tests.web.browser import CHROMIUM, DRIVER, Viewer, look
 from tests.web.proxy import proxying
 from tests.web.services import running
 
@@ -32,42 +27,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="there is no chromium, or no chromedriver"),
 ]
-
-
-class Browser:
-    """The browser's processes, which are there from test to test."""
-
-    def __init__(self, driver: Any) -> None:
-        self._pid = driver.service.process.pid
-
-    def pids(self) -> set[int]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return {self._pid, *[child.pid for child in psutil.Process(self._pid).children(recursive=True)]}
-        return set()
-
-
-@pytest.fixture(scope="module")
-def driver(private_tmp: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with browsing(tmp_path_factory.mktemp("browser")) as driver:
-        host = Browser(driver)
-        shared_hosts.append(host)
-        try:
-            yield driver
-        finally:
-            shared_hosts.remove(host)
-
-
-@pytest.fixture
-def viewer(driver: Any) -> Iterator[Viewer]:
-    """Somebody who looks; at the end the console must be empty, and no other host have been asked."""
-    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    look(driver)
-    viewer = Viewer(driver)
-    viewer.complaints()
-    yield viewer
-    viewer.leave()
-    complaints = viewer.complaints()
-    assert not complaints
 
 
 class Work:
@@ -149,6 +108,7 @@ def test_views_of_what_runs(viewer, server, work):
     viewer.open(server.link)
     viewer.press(RUNNING)
     viewer.reads("slow", "table.layers")
+    viewer.reads("puts the blocks of the result together", ".view.layers")
     viewer.press(tab("waiting"))
     viewer.wait(lambda: viewer.all(".rows li"))
     viewer.press("#key")
@@ -169,6 +129,15 @@ def test_views_of_what_runs(viewer, server, work):
     viewer.wait(lambda: viewer.all(".rows.chain li"))
     viewer.press(tab("log"))
     viewer.reads("block 0 begins", ".view.log")
+
+
+def test_a_view_without_a_computation_is_of_the_newest(viewer, server, runtime, work):
+    viewer.open(f"{server.url}view/layers?token={server.token}")
+    viewer.reads("slow", "table.layers")
+    (da.arange(4, chunks=2) + 1).sum().compute(scheduler=runtime.get)
+    viewer.reads("sum", "table.layers")
+    viewer.press(tab("log"))
+    viewer.reads("written nothing", ".view.log")
 
 
 def test_the_keyboard_alone_cancels(viewer, server, work):

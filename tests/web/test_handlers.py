@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tornado")
 
 from dask_mars.web import pages
-from dask_mars.web.handlers import described
+from dask_mars.web.handling import described
 from dask_mars.web.pages import PageFile
 
 
@@ -53,6 +53,27 @@ def test_everybody_hears_that_the_server_answers(nobody):
     assert nobody("/healthz").json == {"status": "ok"}
     # Whatever it is called.
     assert nobody("/healthz", Host="10.0.0.1").status == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/api/v1/state", "/api/v1/computations"])
+def test_who_asks_for_the_head_gets_no_body(ask, path):
+    answer = ask(path, "HEAD")
+    assert (answer.status, answer.body) == (200, b"")
+    assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "allowed"),
+    [("/healthz", "TRACE", "GET, HEAD"), ("/api/v1/state", "POST", "GET, HEAD"), ("/x", "PUT", None)],
+)
+def test_answers_say_which_methods_there_are(ask, path, method, allowed):
+    answer = ask(path, method)
+    assert (answer.status, answer.headers.get("allow")) == ((404, None) if allowed is None else (405, allowed))
+
+
+def test_of_a_route_that_only_changes_there_is_no_head(ask, monitor):
+    answer = ask.api(f"computations/{monitor.add()}/cancel", "HEAD")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
 
 def test_hosts_and_origins_that_are_not_ours(ask):

@@ -78,6 +78,12 @@ def test_bodies_that_are_none_are_refused(served, service, body: bytes, status: 
     assert detail in found[1]
 
 
+def test_a_compressed_body_is_refused(served, service) -> None:
+    status, detail = put(served, GOOD, Content_Encoding="gzip")
+    assert status == 415
+    assert "not compressed" in detail
+
+
 def test_bodies_above_the_limit_are_refused_before_they_are_read(served, service) -> None:
     x = da.from_array(np.zeros(LIMIT, np.uint8), chunks=-1)
     with pytest.raises(ServiceError, match="the body is longer than 4194304 bytes") as caught:

@@ -101,6 +101,18 @@ def test_what_is_persisted_is_in_the_users_process(service: Service) -> None:
     assert one.compute(scheduler="sync") == 1
 
 
+def test_a_handle_shows_how_it_is(service: Service) -> None:
+    computation = service.submit(da.ones(4, chunks=2).sum(), name="four")
+    assert computation.wait(20)
+    assert repr(computation).startswith("<RemoteComputation 'four' finished: ")
+    assert repr(service.computation(computation.id)) == repr(computation)
+    failing = service.submit(dask.delayed(int)("x"))
+    assert failing.wait(20)
+    assert f"<RemoteComputation {failing.id} failed: 0 of 1 chunk; ValueError: invalid" in repr(failing)
+    failing.delete()
+    assert f"{failing.id} deleted" in repr(failing)
+
+
 def test_graphs_as_dask_calls_schedulers(service: Service, get) -> None:
     graph = {"a": 1, "b": (lambda x: x + 1, "a")}
     assert service.get(graph, "b") == 2

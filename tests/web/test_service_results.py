@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from dask_mars.errors import ServiceError
 from dask_mars.web import api, pages, wire
 from dask_mars.web.client import Service
-from dask_mars.web.handlers import described
+from dask_mars.web.handling import described
 from dask_mars.web.service.handlers import OPENAPI
 from tests.conftest import eventually
 from tests.web.services import RunningService, raw, running, submission
@@ -137,6 +137,10 @@ def test_parts_are_had_by_ranges(served, service) -> None:
     check("/result", "get", status, headers, text)
     status, headers, text = raw(served, "HEAD", f"computations/{computation.id}/result")
     assert (status, int(headers["Content-Length"]), text) == (200, len(whole), b"")
+    tag = headers["ETag"]
+    assert result(served, computation.id, Range="bytes=1-2", If_Range=tag)[0] == 206
+    # Who has begun with something else gets it whole.
+    assert result(served, computation.id, Range="bytes=1-2", If_Range='"other"')[::2] == (200, whole)
 
 
 def test_a_line_that_breaks_in_a_download_is_connected_again(served, service, monkeypatch) -> None:

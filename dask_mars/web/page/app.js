@@ -1,10 +1,10 @@
 // The page: what is near its limit above, computations on the left, and one of them, or the workers.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { Computation } from "./computation.js";
+import { Computation, VIEW_NAMES } from "./computation.js";
 import { Computations } from "./computations.js";
 import { percent, plural, title } from "./format.js";
-import { follow } from "./live.js";
+import { follow, useAnswer } from "./live.js";
 import { Strip } from "./strip.js";
 import { Unauthorised } from "./unauthorised.js";
 import { Workers } from "./workers.js";
@@ -12,11 +12,12 @@ import { Workers } from "./workers.js";
 //: How many states the little picture of memory remembers.
 const REMEMBERED = 180;
 
-/** Return what the address asks for: `#/c/<id>/<view>?key=…`, or `#/?state=…`. */
+/** Return what the address asks for: `#/c/<id>/<view>?key=…`, or `#<view>` of whatever is the newest. */
 function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [kind, id, view] = path.split("/").map(decodeURIComponent);
-  return { id: kind === "c" && id ? id : null, view: view || null, query: new URLSearchParams(query) };
+  const ofNewest = VIEW_NAMES.includes(kind) ? kind : null;
+  return { chosen: kind === "c" && id ? id : null, view: view || ofNewest, query: new URLSearchParams(query) };
 }
 
 function useRoute() {
@@ -61,9 +62,12 @@ function Connection({ problem, askNow }) {
 }
 
 function App() {
-  const { id, view, query } = useRoute();
+  const { chosen, view, query } = useRoute();
   const { state, problem, memory, askNow } = useService();
   const [shown, setShown] = useState(null);
+  const version = state?.revision ?? null;
+  const newest = useAnswer(view && !chosen && version !== null ? "computations?limit=1" : null, version);
+  const id = chosen ?? newest.data?.computations[0]?.id ?? null;
   const main = useRef(null);
   const first = useRef(true);
 
@@ -71,7 +75,7 @@ function App() {
     // Whoever chose a computation goes on reading there; whoever opens the page begins at the top.
     if (!first.current) main.current?.focus({ preventScroll: matchMedia("(min-width: 900px)").matches });
     first.current = false;
-  }, [id]);
+  }, [chosen]);
 
   useEffect(() => {
     const { chunks, state: now } = shown ?? {};
@@ -80,7 +84,6 @@ function App() {
   }, [id, shown]);
 
   if (problem?.status === 401) return html`<${Unauthorised} problem=${problem} askNow=${askNow} />`;
-  const version = state?.revision ?? null;
   return html`
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>
       Skip to what is shown

@@ -24,6 +24,8 @@ const VIEWS = [
   ["result", "Result", Result],
 ];
 
+export const VIEW_NAMES = VIEWS.map(([name]) => name);
+
 function Tabs({ views, current, address }) {
   const list = useRef(null);
   const move = (event) => {

@@ -7,10 +7,10 @@ import { Bar, Nothing, Swatch } from "./parts.js";
 const COLUMNS = [
   ["label", "Layer", ""],
   ["finished", "Done", "n"],
-  ["running", "Running", "n"],
-  ["failed", "Failed", "n"],
+  ["running", "Running", "n wide"],
+  ["failed", "Failed", "n wide"],
   ["seconds", "Time", "n"],
-  ["mean", "Mean", "n"],
+  ["mean", "Mean", "n wide"],
   ["bytes", "Bytes", "n"],
 ];
 
@@ -65,11 +65,15 @@ export function Layers({ computation, colours }) {
               <span class="label"><${Swatch} name=${colours.get(layer.label)} /><span title=${layer.name}>${layer.label}</span></span>
               <${Bar} chunks=${layer} label=${layer.label} />
             </th>
-            <td class="n">${count(layer.finished)}<span class="faint"> / ${count(layer.total)}</span></td>
-            <td class=${layer.running ? "n key-running" : "n zero"}>${count(layer.running)}</td>
-            <td class=${layer.failed ? "n key-failed" : "n zero"}>${count(layer.failed)}</td>
+            <td class="n">
+              ${count(layer.finished)}<span class="faint"> / ${count(layer.total)}</span>
+              ${layer.running > 0 && html`<span class="slim key-running">${count(layer.running)} running</span>`}
+              ${layer.failed > 0 && html`<span class="slim key-failed">${count(layer.failed)} failed</span>`}
+            </td>
+            <td class=${layer.running ? "n wide key-running" : "n wide zero"}>${count(layer.running)}</td>
+            <td class=${layer.failed ? "n wide key-failed" : "n wide zero"}>${count(layer.failed)}</td>
             <${Share} words=${layer.seconds ? duration(layer.seconds) : "–"} part=${layer.seconds} whole=${seconds} />
-            <td class="n">${layer.mean ? duration(layer.mean) : "–"}</td>
+            <td class="n wide">${layer.mean ? duration(layer.mean) : "–"}</td>
             <${Share} words=${layer.bytes ? bytes(layer.bytes) : "–"} part=${layer.bytes} whole=${size} />
           </tr>`,
         )}
@@ -78,13 +82,15 @@ export function Layers({ computation, colours }) {
         <tr>
           <th scope="row">${count(layers.length)} layers${layers.length > LISTED ? `, ${LISTED} of them shown` : ""}</th>
           <td class="n">${count(sum("finished"))}<span class="faint"> / ${count(sum("total"))}</span></td>
-          <td class="n">${count(sum("running"))}</td>
-          <td class="n">${count(sum("failed"))}</td>
+          <td class="n wide">${count(sum("running"))}</td>
+          <td class="n wide">${count(sum("failed"))}</td>
           <td class="n">${duration(sum("seconds"))}</td>
-          <td class="n"></td>
+          <td class="n wide"></td>
           <td class="n">${bytes(sum("bytes"))}</td>
         </tr>
       </tfoot>
     </table>
+    ${layers.some(({ label }) => label === "finalize") &&
+    html`<p class="note faint">“finalize” is the last step: its chunk puts the blocks of the result together.</p>`}
   </div>`;
 }

@@ -23,7 +23,7 @@ export function Unauthorised({ problem, askNow }) {
       </div>
     </form>
     <p class="faint">
-      ${problem.message} ${" "}
+      The service says: “${problem.message}” ${" "}
       <button type="button" class="link" onClick=${askNow}>Try again without</button>
     </p>
   </main>`;

@@ -28,11 +28,11 @@ export function Workers({ state }) {
             <p>No workers now. They start with the next computation, and end when they have been idle for long.</p>
           </div>`
         : html`<div class="scroll" tabindex="0" role="region" aria-label="Workers">
-            <table>
+            <table class="workers">
               <thead>
                 <tr>
                   <th scope="col" class="n">Worker</th>
-                  <th scope="col" class="n">Process</th>
+                  <th scope="col" class="n wide">Process</th>
                   <th scope="col">Does</th>
                   <th scope="col">Chunk</th>
                   <th scope="col" class="n">In hand</th>
@@ -42,7 +42,7 @@ export function Workers({ state }) {
                 ${workers.slice(0, LISTED).map(
                   (worker) => html`<tr key=${worker.worker} class=${worker.running === null ? "idle" : ""}>
                     <th scope="row" class="n">${worker.worker}</th>
-                    <td class="n">${worker.pid}</td>
+                    <td class="n wide">${worker.pid}</td>
                     <td>${worker.step ?? (worker.running === null && !worker.in_hand ? "idle" : "")}</td>
                     <td class="key">${worker.running ?? ""}</td>
                     <td class="n">${count(worker.in_hand)}</td>

@@ -10,7 +10,7 @@ from typing import Any
 
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
-from dask_mars.web.handlers import ComputationHandler, Site
+from dask_mars.web.handling import ComputationHandler, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, Service
 
@@ -64,8 +64,6 @@ class ResultHandler(ComputationHandler):
         self.set_header("Vary", "Accept")
         await self._send(path, parts)
 
-    head = get
-
     async def _say_why_not(self, row: Any) -> None:
         if row["state"] not in ("failed", "cancelled"):
             raise Problem(409, f"the computation is {row['state']}: there is no result yet")
@@ -105,8 +103,12 @@ class ResultHandler(ComputationHandler):
         total = sum(len(part) if isinstance(part, bytes) else part[1] for part in parts)
         start, stop = 0, total
         self.set_header("Accept-Ranges", "bytes")
+        asked = self.request.headers.get("Range")
+        if self.request.headers.get("If-Range", self._headers["ETag"]) != self._headers["ETag"]:
+            # What was fetched before is of something else.
+            asked = None
         try:
-            wanted = wire.parse_range(self.request.headers.get("Range"), total)
+            wanted = wire.parse_range(asked, total)
         except wire.BadBody as error:
             raise Problem(416, error.message, {"Content-Range": f"bytes */{total}"}) from None
         if wanted is not None:

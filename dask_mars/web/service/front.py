@@ -20,7 +20,8 @@ from dask.utils import parse_timedelta
 from dask_mars import config
 from dask_mars.web.address import CONNECTION_FILE
 from dask_mars.web.connections import BoundedServer
-from dask_mars.web.handlers import Rule, Site, make_application
+from dask_mars.web.handlers import make_application
+from dask_mars.web.handling import Rule, Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.security import TOKEN_BYTES, Security
 from dask_mars.web.server import host_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dask_mars.web import api
-from dask_mars.web.handlers import Rule, Site
+from dask_mars.web.handling import Rule, Site
 from dask_mars.web.service.context import Service
 from dask_mars.web.service.downloads import ResultHandler
 from dask_mars.web.service.submissions import SubmissionHandler

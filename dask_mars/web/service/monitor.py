@@ -172,7 +172,8 @@ class ServiceMonitor:
         row = self._store.row(id)
         if row["state"] == "queued":
             before = self._supervisor.waiting()
-            return {"rows": [f"it waits for others: {before} computations are queued"]}
+            queued = "1 computation is" if before == 1 else f"{before} computations are"
+            return {"rows": [f"it waits for its turn: {queued} queued"]}
         if row["state"] in OVER:
             if key is not None:
                 raise KeyError(key)

@@ -15,7 +15,8 @@ from tornado.web import stream_request_body
 
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
-from dask_mars.web.handlers import OneHandler, Site
+from dask_mars.web.api_handlers import OneHandler
+from dask_mars.web.handling import Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, Service
 from dask_mars.web.service.store import SPARE_BYTES
@@ -88,13 +89,16 @@ class SubmissionHandler(OneHandler):
         Raises
         ------
         Problem
-            As `Handler.prepare`; 411 for bodies of unknown length, 503 while there is no room.
+            As `Handler.prepare`; 411 for bodies of unknown length, 415 for compressed ones, 503 while there is no
+            room.
         """
         super().prepare()
         if self.request.method != "PUT":
             return
         self.query()
         api.computation_id(self.path_args[0])
+        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise Problem(415, "a submission is taken as it is, and not compressed")
         length = self.request.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise Problem(411, "a submission says by Content-Length how long it is")

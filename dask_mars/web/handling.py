@@ -1,0 +1,246 @@
+"""What all handlers of tornado do: ask who comes, bound what is taken, word errors, stop when nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from dask_mars.web import api, pages
+from dask_mars.web.api import Problem
+from dask_mars.web.monitor import Json, Monitor
+from dask_mars.web.security import CONTENT_SECURITY_POLICY, Access, Refused, Security
+from dask_mars.web.snapshots import Snapshots
+
+logger = logging.getLogger("dask_mars")
+
+#: What headers of a request may take, in bytes. tornado closes connections that send much more.
+LARGEST_HEADERS = 16 << 10
+#: What the body of a request may take that nobody reads.
+_LARGEST_BODY = 64 << 10
+
+Rule = tuple[str, type[RequestHandler], dict[str, Any]]
+
+
+class Site:
+    """What all handlers of a place share.
+
+    Parameters
+    ----------
+    monitor : Monitor
+        What is shown.
+    security : Security
+        To whom.
+    executor : Executor, optional
+        Where the monitor is asked. By default in the event loop.
+    more_openapi : sequence of Path, optional
+        Descriptions of further routes, whose ``paths`` and ``components`` are added to those of `api.ROUTES`.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        security: Security,
+        executor: Executor | None = None,
+        more_openapi: Sequence[Path] = (),
+    ) -> None:
+        self.monitor = monitor
+        self.security = security
+        self.snapshots = Snapshots(monitor, executor)
+        self.openapi = described([pages.OPENAPI, *more_openapi])
+
+
+def described(paths: Sequence[Path]) -> Json:
+    """Return the description of an API that is in several files: the first, with what the others add."""
+    first, *others = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    whole: Json = first
+    for other in others:
+        for path, methods in other.get("paths", {}).items():
+            whole["paths"].setdefault(path, {}).update(methods)
+        for kind, components in other.get("components", {}).items():
+            whole["components"].setdefault(kind, {}).update(components)
+    return whole
+
+
+@stream_request_body
+class Handler(RequestHandler):  # type: ignore[misc]
+    """Checks who asks before anything else, and words errors as ``application/problem+json``.
+
+    Bodies are not read into memory: a handler that wants one takes it by `data_received`, and says by
+    `largest_body` how long it may be.
+    """
+
+    site: Site
+    #: What the request may do, once it is prepared.
+    access: Access = Access.NONE
+    #: Whether ``?token=`` in the address is taken.
+    takes_query_token: ClassVar[bool] = False
+    #: Whether everybody may ask.
+    is_public: ClassVar[bool] = False
+    #: The most bytes of a body.
+    largest_body: ClassVar[int] = _LARGEST_BODY
+
+    def initialize(self, site: Site) -> None:
+        """Take what all handlers share."""
+        self.site = site
+        self._task: asyncio.Task[Any] | None = None
+
+    def set_default_headers(self) -> None:
+        """Say what browsers may do with any answer."""
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        # The address may have a token in it.
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        """Refuse who may not ask, and what is too large.
+
+        Raises
+        ------
+        Problem
+            401, 403, 413, 431.
+        """
+        request = self.request
+        if not self.is_public:
+            token = self.get_query_argument("token", None) if self.takes_query_token else None
+            try:
+                self.access = self.site.security.check(
+                    request.method,
+                    request.headers,
+                    {name: morsel.value for name, morsel in self.cookies.items()},
+                    query_token=token,
+                    from_own_user=is_from_own_user(self),
+                )
+            except Refused as refused:
+                headers = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
+                raise Problem(refused.status, refused.detail, headers) from None
+        if sum(len(name) + len(value) for name, value in request.headers.get_all()) > LARGEST_HEADERS:
+            raise Problem(431, f"the headers take more than {LARGEST_HEADERS} bytes")
+        if len(request.uri) > LARGEST_HEADERS:
+            raise Problem(414, f"the address takes more than {LARGEST_HEADERS} bytes")
+        length = request.headers.get("Content-Length", "0")
+        if length.isdecimal() and int(length) > self.largest_body:
+            raise Problem(413, f"the body is longer than {self.largest_body} bytes")
+        request.connection.set_max_body_size(self.largest_body)
+
+    def head(self, *arguments: str) -> Any:
+        """Answer as to GET, of which tornado leaves out the body."""
+        return self.get(*arguments)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Take a part of the body; here nobody wants it."""
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function that may block: beside the event loop, if the monitor lives there."""
+        return await self.site.snapshots.call(function, *arguments)
+
+    def query(self, *known: str) -> dict[str, str]:
+        """Return the parameters in the address, refusing unknown ones."""
+        arguments = self.request.query_arguments
+        api.check_names(arguments, known)
+        return {name: self.get_query_argument(name) for name in arguments}
+
+    def send_json(self, body: Any, kind: str = "application/json") -> None:
+        """Answer with JSON."""
+        self.set_header("Content-Type", kind)
+        self.finish(json.dumps(body, allow_nan=False, separators=(",", ":")))
+
+    async def unless_gone(self, waiting: Awaitable[Any]) -> Any:
+        """Return what comes of it, or stop as soon as the client hangs up."""
+        self._task = asyncio.ensure_future(waiting)
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            raise StreamClosedError from None
+        finally:
+            self._task = None
+
+    def on_connection_close(self) -> None:
+        """Nobody waits for the answer any more."""
+        super().on_connection_close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def write_error(self, status_code: int, **details: Any) -> None:
+        """Say what is wrong: to programs as JSON, to browsers as a page."""
+        error = details.get("exc_info", (None, None))[1]
+        if isinstance(error, Problem):
+            detail = error.detail
+            for name, value in error.headers.items():
+                self.set_header(name, value)
+        elif isinstance(error, HTTPError):
+            detail = error.log_message or error.reason or api.problem(status_code, "")["title"]
+            if status_code == 405:
+                self.set_header("Allow", ", ".join(self._allowed()))
+        else:
+            detail = "this is a bug in dask_mars, please report it; its log says more"
+        body = api.problem(status_code, detail)
+        if "text/html" in self.request.headers.get("Accept", ""):
+            self.finish(pages.error_page(body))
+        else:
+            self.send_json(body, "application/problem+json")
+
+    def _allowed(self) -> list[str]:
+        """Return the methods that there are here."""
+        own = [name for name in self.SUPPORTED_METHODS if _is_own(self, name.lower())]
+        return sorted({*own, "HEAD"} if "GET" in own else {*own} - {"HEAD"})
+
+    def _handle_request_exception(self, error: BaseException) -> None:
+        """Answer with what went wrong. `Problem` knows no tornado, which would take it for a bug."""
+        if isinstance(error, StreamClosedError):
+            return
+        if isinstance(error, Problem) and not self._finished:
+            self.send_error(error.status, exc_info=(type(error), error, error.__traceback__))
+        else:
+            super()._handle_request_exception(error)
+
+    def log_exception(self, kind: Any, error: Any, traceback: Any) -> None:
+        """Log bugs, and nothing that clients do."""
+        if not isinstance(error, HTTPError | Problem):
+            logger.error("%s %s failed", self.request.method, self.request.path, exc_info=(kind, error, traceback))
+
+
+class ComputationHandler(Handler):
+    """Of routes of one computation: unknown ones are 404."""
+
+    async def ask(self, name: str, id: str, *arguments: Any) -> Any:
+        """Return what the monitor says of a computation.
+
+        Raises
+        ------
+        Problem
+            404 if it is unknown.
+        """
+        known = api.computation_id(id)
+        try:
+            return await self.site.snapshots.ask(name, known, *arguments)
+        except KeyError as error:
+            raise unknown(error) from None
+
+
+def _is_own(handler: RequestHandler, method: str) -> bool:
+    return getattr(type(handler), method, None) is not getattr(RequestHandler, method, None)
+
+
+def unknown(error: KeyError) -> Problem:
+    """Return how to say that there is no such computation, layer or key."""
+    return Problem(404, f"there is no {str(error.args[0])[:200]!r}" if error.args else "there is no such thing")
+
+
+def is_from_own_user(handler: RequestHandler) -> bool:
+    """Say whether a request came by a unix socket, which the server lets nobody but its own user connect to."""
+    return getattr(handler.request.connection.context, "address_family", None) == socket.AF_UNIX
+
+
+__all__ = ["LARGEST_HEADERS", "ComputationHandler", "Handler", "Rule", "Site", "is_from_own_user", "unknown"]

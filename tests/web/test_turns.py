@@ -1,0 +1,69 @@
+"""Threads take shorter turns while somebody looks, and those of before afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dask_mars.web.turns import Turns
+
+
+@pytest.fixture(autouse=True)
+def before_s() -> Iterator[float]:
+    before_s = sys.getswitchinterval()
+    yield before_s
+    sys.setswitchinterval(before_s)
+
+
+def test_the_last_who_looks_restores_them(before_s):
+    turns, first, second = Turns(), object(), object()
+    turns.begin(first)
+    turns.begin(second)
+    turns.begin(second)
+    turns.end(first)
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    turns.end(second)
+    turns.end(second)
+    assert sys.getswitchinterval() == before_s
+
+
+@pytest.mark.parametrize("own_s", [0.0005, 0.02])
+def test_what_the_user_sets_is_left(own_s):
+    turns = Turns()
+    turns.begin(turns)
+    sys.setswitchinterval(own_s)
+    turns.end(turns)
+    assert sys.getswitchinterval() == pytest.approx(own_s)
+    turns.begin(turns)
+    assert sys.getswitchinterval() == pytest.approx(min(own_s, 0.001))
+    turns.end(turns)
+    assert sys.getswitchinterval() == pytest.approx(own_s)
+
+
+def test_a_served_runtime_takes_them_while_it_is_looked_at(runtime, before_s):
+    pytest.importorskip("tornado")
+    from dask_mars.web.runtime_monitor import RuntimeMonitor
+
+    monitor = RuntimeMonitor(runtime)
+    assert sys.getswitchinterval() == before_s
+    monitor.state()
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    monitor.close()
+    assert sys.getswitchinterval() == before_s
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_in_a_forked_process_nobody_looks(before_s):
+    turns = Turns()
+    turns.begin(turns)
+    with turns._lock:
+        pid = os.fork()
+        if pid == 0:
+            turns.forget()
+            os._exit(0 if sys.getswitchinterval() == before_s else 1)
+    _, status = os.waitpid(pid, 0)
+    turns.end(turns)
+    assert status == 0
