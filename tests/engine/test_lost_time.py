@@ -19,7 +19,7 @@ from dask_mars.optimize import library_code
 
 pytestmark = [
     pytest.mark.timeout(60),
-    pytest.mark.skipif(not (PROC / "self/schedstat").exists(), reason="the system does not say who waits for what"),
+    pytest.mark.skipif(not (PROC / "self/schedstat").exists(), reason="the system does not say who waits"),
 ]
 
 
