@@ -35,7 +35,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     """
     if evaluator == "plain":
         return operand
-    operand = without_unread(operand)
+    operand = without_unread(operand, reductions)
     if reductions:
         operand = with_means_of_moments(operand)
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
