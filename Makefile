@@ -5,6 +5,7 @@ VENV ?= .venv
 STRESS = tests/heap_stress.c dask_mars/store/_heap.c
 STRESS_STREAMS = tests/streams_stress.c dask_mars/expressions/_streams.c
 BLOCKS_STRESS = tests/blocks_stress.c dask_mars/expressions/_blocks.c dask_mars/expressions/_loops.c
+HISTOGRAM_STRESS = tests/histogram_stress.c dask_mars/expressions/_histogram.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 INCLUDES = import numpy, sysconfig; print("-I" + numpy.get_include(), "-I" + sysconfig.get_paths()["include"])
 
@@ -34,6 +35,9 @@ stress: $(VENV)/installed
 	$(CC) $(STRESS_FLAGS) -ffp-contract=off -fsanitize=address,undefined -fno-sanitize-recover=all \
 		-I $$($(VENV)/bin/python -c 'import numpy; print(numpy.get_include())') $(STRESS_STREAMS) -o build/stress-streams
 	build/stress-streams 200000
+	$(CC) $(STRESS_FLAGS) -fsanitize=address,undefined -fno-sanitize-recover=all $(HISTOGRAM_STRESS) -lm \
+		-o build/stress-histogram
+	build/stress-histogram 20000
 	$(CC) $(STRESS_FLAGS) -fsanitize=thread $(STRESS) -o build/stress-thread
 	build/stress-thread 20000
 	$(CC) $(STRESS_FLAGS) $(STRESS) -o build/stress

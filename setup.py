@@ -53,8 +53,10 @@ setup(
         ),
         Extension(
             "dask_mars.expressions._native",
-            [f"dask_mars/expressions/{name}.c" for name in ("_native", "_blocks", "_loops")],
-            depends=["dask_mars/expressions/_blocks.h", "dask_mars/expressions/_loops.h"],
+            [f"dask_mars/expressions/{name}.c" for name in ("_native", "_blocks", "_histogram", "_loops")],
+            depends=[
+                f"dask_mars/expressions/{name}.h" for name in ("_blocks", "_histogram", "_loops", "_vectorised")
+            ],
             include_dirs=[numpy.get_include()],
             # Casts are vectorised from -O3 on, comparisons of real numbers if they need not trap.
             extra_compile_args=["-std=c11", "-O3", "-fno-trapping-math", "-fvisibility=hidden"],

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ from dask_mars.engine.loop import Engine
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.effects import appends
-from dask_mars.optimize.library_code import is_library_code
+from dask_mars.optimize.library_code import library_modules
 from dask_mars.optimize.temporaries import temporary_share
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.object_ref import ObjectRef, is_stored
@@ -112,6 +112,8 @@ class Computation:
         self._graph = graph
         self._observer = observer
         self._rerun_locally = rerun_locally
+        #: Of libraries, that its tasks are known to need.
+        self._modules: Collection[str] = ()
         self._pool: ThreadPoolExecutor | None = None
         self._pool_size = num_workers or engine.settings.num_workers
         operands = graph.operands
@@ -160,8 +162,10 @@ class Computation:
     def _is_library_code(self) -> bool:
         """Say whether threads of this process may compute the graph, as far as that matters now."""
         engine, graph = self._engine, self._graph
-        if self._defers or not engine.wants_threads or not is_library_code(graph):
+        modules = None if self._defers or not engine.wants_threads else library_modules(graph)
+        if modules is None:
             return False
+        self._modules = modules
         # Threads have no quotas.
         most_bytes = engine.settings.memory_limit // (_CHUNK_SHARE * engine.settings.num_workers)
         sizes = DeclaredSizes(graph)
@@ -180,6 +184,7 @@ class Computation:
             observed=observer is not None and observer.wants_tasks,
             values_wanted=observer is not None and observer.values_wanted,
         )
+        run.modules = self._modules
         # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
         try:
             engine.submit(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from array import array
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +118,8 @@ class GraphRun:
         What is kept of chunks that have been computed.
     subtask_ids : SubtaskIds
         The ids by which people are told of chunks.
+    modules : collection of str
+        Of libraries, that are known to be needed.
     """
 
     number: int
@@ -134,6 +137,7 @@ class GraphRun:
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     client_only: set[int] = field(default_factory=set)
     one_by_one: bool = False
+    modules: Collection[str] = ()
     measurements: ChunkMeasurements = field(init=False)
     subtask_ids: SubtaskIds = field(init=False)
 

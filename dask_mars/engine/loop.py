@@ -960,7 +960,8 @@ class Engine:
         """Run a worker process, which imports what it needs and waits until it is told who it is."""
         inherited = (self._control_file, self._locks_file, self._wake_writer, *self._arena_files)
         try:
-            handle = ProcessHandle(number, inherited)
+            modules = sorted({module for run in self._runs.values() for module in run.modules})
+            handle = ProcessHandle(number, inherited, modules)
         except OSError as error:
             raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
         self._listen_to(handle)
@@ -1141,10 +1142,12 @@ class Engine:
             return
         if len(self._workers) < self.settings.num_workers:
             self._start_missing()
-        if self._has_threads() and (
-            startup.loading or startup.needs_processes(runs, self._registry.is_short, now_s)
-        ):
-            self._replace_threads()
+        threads = [handle for handle in self._workers.values() if isinstance(handle, ThreadHandle)]
+        if threads:
+            startup.note_lost(startup.lost_time.look(threads, now_s))
+            if (count := startup.wanted_processes(runs, self._registry.is_short, now_s)) or startup.loading:
+                joins = self._registry.is_short or startup.is_worth_joining(runs, now_s)
+                self._replace_threads(count, joins)
 
     def _has_threads(self) -> bool:
         return any(not handle.is_process for handle in list(self._workers.values()))
@@ -1162,16 +1165,28 @@ class Engine:
             else:
                 self._start_process(number)
 
-    def _replace_threads(self) -> None:
-        """Have processes take the place of threads, as soon as they have imported what they need."""
+    def _replace_threads(self, count: int, joins: bool) -> None:
+        """Have processes take the place of threads, as soon as they have imported what they need.
+
+        Parameters
+        ----------
+        count : int
+            How many of the workers are to be processes.
+        joins : bool
+            Whether those that are ready take part in what is being computed.
+        """
+        there = sum([handle.is_process for handle in self._workers.values()])
+        missing = count - there - len(self._startup.loading)
         for handle in self._workers.values():
             if not isinstance(handle, ThreadHandle) or handle.is_leaving:
                 continue
             loading = self._startup.loading.get(handle.number)
             if loading is None:
-                loading = self._startup.loading[handle.number] = self._launch(handle.number)
-                self._cancellation.add_start_deadline(loading, self.settings.start_timeout_s)
-            elif loading.is_loaded:
+                if missing > 0:
+                    missing -= 1
+                    loading = self._startup.loading[handle.number] = self._launch(handle.number)
+                    self._cancellation.add_start_deadline(loading, self.settings.start_timeout_s)
+            elif loading.is_loaded and joins:
                 handle.is_leaving = True
                 handle.send(Exit())
 

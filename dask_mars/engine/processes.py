@@ -22,7 +22,7 @@ options = json.loads(sys.argv[1])
 sys.path[:] = options["path"]
 from dask_mars.worker.main import main
 
-main(options["socket"], options["parent"])
+main(options["socket"], options["parent"], options["modules"])
 """
 
 
@@ -35,13 +35,17 @@ class ProcessHandle(WorkerHandle):
         Its number.
     descriptors : collection of int
         What it inherits: of arenas and the like, as `Start` names them.
+    modules : collection of str, optional
+        What it imports besides, as it will need it.
     """
 
     is_process: ClassVar[bool] = True
 
-    def __init__(self, number: int, descriptors: Collection[int]) -> None:
+    def __init__(self, number: int, descriptors: Collection[int], modules: Collection[str] = ()) -> None:
         ours, theirs = connected()
-        options = json.dumps({"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid()})
+        options = json.dumps(
+            {"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid(), "modules": list(modules)}
+        )
         # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
         try:
             self.process = subprocess.Popen(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
 from typing import ClassVar
 
 from dask_mars.engine.worker_handle import WorkerHandle, connected
+from dask_mars.worker.thread import IdleTime
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +24,8 @@ class ThreadHandle(WorkerHandle):
     number : int
         Its number.
     serve : callable
-        Takes the worker's end of the connection, and returns when the engine has said EXIT or is gone; what it
-        returns becomes `pinned`.
+        Takes the worker's end of the connection and what is to be told when there is no work, and returns when the
+        engine has said EXIT or is gone; what it returns becomes `pinned`.
 
     Attributes
     ----------
@@ -35,13 +37,16 @@ class ThreadHandle(WorkerHandle):
 
     is_process: ClassVar[bool] = False
 
-    def __init__(self, number: int, serve: Callable[[socket.socket], list[tuple[int, int]]]) -> None:
+    def __init__(self, number: int, serve: Callable[[socket.socket, IdleTime], list[tuple[int, int]]]) -> None:
         ours, theirs = connected()
         super().__init__(number, ours)
         self.is_loaded = True
         self.is_leaving = False
         self.pinned: list[tuple[int, int]] = []
         self._serve = serve
+        self._idle_time = IdleTime()
+        #: Of what the system counts for it; None before it is first looked at, -1 where there is no such thing.
+        self._counts: int | None = None
         self._thread = threading.Thread(
             target=self._run, args=(theirs,), name=f"dask-mars-worker-{number}", daemon=True
         )
@@ -50,13 +55,32 @@ class ThreadHandle(WorkerHandle):
 
     def _run(self, connection: socket.socket) -> None:
         try:
-            self.pinned = self._serve(connection)
+            self.pinned = self._serve(connection, self._idle_time)
         except Exception:
             # The engine learns it from the end of the stream.
             if not self.is_closed:
                 logger.warning("a thread that computes has failed", exc_info=True)
         finally:
             connection.close()
+
+    def idle_s(self, now_s: float) -> float:
+        """Return for how many seconds it has had no work until now."""
+        return self._idle_time.until(now_s)
+
+    def queued_s(self) -> float | None:
+        """Return for how many seconds it was ready and had no processor; None where the system does not say."""
+        if self._counts is None:
+            try:
+                self._counts = os.open(f"/proc/self/task/{self.pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._counts = -1
+        if self._counts < 0:
+            return None
+        try:
+            return int(os.pread(self._counts, 64, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            # It has just ended.
+            return None
 
     def interrupt(self) -> None:
         """Do nothing: what is queued it gives back when it is told so, and library code comes to an end."""
@@ -69,6 +93,13 @@ class ThreadHandle(WorkerHandle):
     def has_ended(self) -> bool:
         """Say whether the thread has ended."""
         return not self._thread.is_alive()
+
+    def close_descriptors(self) -> None:
+        """Close this process's ends of everything."""
+        super().close_descriptors()
+        if self._counts is not None and self._counts >= 0:
+            os.close(self._counts)
+        self._counts = -1
 
     def close(self) -> int:
         """Close the connection, after which the thread ends as soon as it can."""

@@ -5,18 +5,11 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_vectorised.h"
+
 #define PARAMETERS                                                                                                   \
     PyArrayMethod_Context *Py_UNUSED(context), char *const *data, npy_intp const *dimensions,                        \
         npy_intp const *strides, NpyAuxData *Py_UNUSED(auxiliary)
-
-/* Compiled several times where the loader can choose by processor: these loops are short, and wider registers make them
- * two to four times as fast. Sanitizers start too late for that. */
-#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && defined(__x86_64__) && defined(__GLIBC__) \
-    && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define VECTORISED __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
-#define VECTORISED
-#endif
 
 /* Two copies of the loop, so that the compiler makes vector instructions of the one for consecutive elements. */
 #define UNARY(name, from, to, expression)                                                                            \

@@ -8,8 +8,10 @@
 #include <numpy/arrayobject.h>
 
 #include <fenv.h>
+#include <math.h>
 
 #include "_blocks.h"
+#include "_histogram.h"
 
 typedef struct {
     PyObject_HEAD
@@ -249,8 +251,49 @@ static PyObject *select_(PyObject *Py_UNUSED(module), PyObject *size)
     return loop_capsule(select_loop(item_bytes));
 }
 
+/* Whether an object is an aligned array of one dimension, without gaps, of a type. */
+static int is_plain(PyObject *object, int type)
+{
+    PyArrayObject *array = (PyArrayObject *)object;
+    return PyArray_Check(object) && PyArray_TYPE(array) == type && PyArray_NDIM(array) == 1
+           && PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISALIGNED(array) && PyArray_ISNOTSWAPPED(array);
+}
+
+static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyArrayObject *values, *edges, *counts;
+    int regular;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!p:histogram", &PyArray_Type, &values, &PyArray_Type, &edges, &PyArray_Type,
+                          &counts, &regular))
+        return NULL;
+    if (!is_plain((PyObject *)values, NPY_DOUBLE) || !is_plain((PyObject *)edges, NPY_DOUBLE)
+        || !is_plain((PyObject *)counts, NPY_INT64) || !PyArray_ISWRITEABLE(counts)) {
+        PyErr_SetString(PyExc_TypeError, "values and edges are to be plain arrays of doubles, counts of int64");
+        return NULL;
+    }
+    npy_intp count = PyArray_SIZE(counts);
+    const double *edge = PyArray_DATA(edges);
+    int rise = count > 0 && count < INT32_MAX && PyArray_SIZE(edges) == count + 1 && isfinite(edge[0])
+               && isfinite(edge[count]) && isfinite(edge[count] - edge[0]) && edge[count] > edge[0];
+    for (npy_intp number = 0; rise && number < count; number++)
+        rise = edge[number] <= edge[number + 1];
+    if (!rise) {
+        PyErr_SetString(PyExc_ValueError, "edges have to rise, and to be one more than there are counts");
+        return NULL;
+    }
+    struct bins bins = {count, edge, regular};
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = count_in_bins(&bins, PyArray_DATA(values), PyArray_SIZE(values), PyArray_DATA(counts));
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"cast", cast_, METH_VARARGS, "Return the loop that casts from one type to another, by NumPy's characters, or None."},
+    {"histogram", histogram_, METH_VARARGS, "Add the numbers of values between edges to counts; by steps of NumPy's if the bins have one width."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of so many bytes, or None."},
     {NULL, NULL, 0, NULL},
 };

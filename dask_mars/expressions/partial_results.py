@@ -17,6 +17,7 @@ from dask.array.linalg import _wrapped_qr
 from dask.array.reductions import mean_chunk, numel
 
 from dask_mars.expressions.functions import is_second_moment
+from dask_mars.expressions.triangular import triangular_factor
 from dask_mars.graph.chunks import Operand, Step
 
 
@@ -27,26 +28,38 @@ class RItem:
     ----------
     qr : callable
         Dask's function, or NumPy's, which returns Q and R.
+    exact : bool
+        Whether R is to have the bits that it would have beside Q.
     """
 
     __name__ = "qr_item"
 
-    def __init__(self, qr: Callable[[Any], Any]) -> None:
+    def __init__(self, qr: Callable[[Any], Any], exact: bool) -> None:
         self._qr = qr
+        self._exact = exact
 
     def __call__(self, values: Any, place: Any) -> Any:
         """Return Q or R, as the place says."""
         if type(place) is int and place == 1 and type(values) is np.ndarray and values.ndim == 2 and len(values):
-            # It comes from the same call of LAPACK's.
-            return np.linalg.qr(values, mode="r")
+            found = None if self._exact else triangular_factor(values)
+            # NumPy's comes from the same call of LAPACK's.
+            return np.linalg.qr(values, mode="r") if found is None else found
         return self._qr(values)[place]
 
 
 _QR = (np.linalg.qr, _wrapped_qr)
 
 
-def without_unread(operand: Operand) -> Operand:
-    """Return an operand that computes the same, without what its functions return and no step reads."""
+def without_unread(operand: Operand, reductions: bool) -> Operand:
+    """Return an operand that computes the same, without what its functions return and no step reads.
+
+    Parameters
+    ----------
+    operand : Operand
+        Is not changed.
+    reductions : bool
+        Whether sums may be added up in another order.
+    """
     pairs = _pairs(operand)
     if not pairs:
         return operand
@@ -64,7 +77,7 @@ def without_unread(operand: Operand) -> Operand:
         source = taken[0] - before if taken else -1
         if source in pairs:
             call = operand.steps[source]
-            functions.append(RItem(operand.functions[call.function]))
+            functions.append(RItem(operand.functions[call.function], exact=not reductions))
             step, taken = step._replace(function=len(functions) - 1), (call.slots[0], taken[1])
         slots.append(before + len(steps))
         steps.append(step._replace(slots=tuple([slots[slot] for slot in taken])))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from dask.array.reductions import numel
 
-from dask_mars.expressions import draws, functions, native
+from dask_mars.expressions import draws, functions, histograms, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.expressions.partial_results import with_means_of_moments, without_unread
 from dask_mars.expressions.planning import TILE_BYTES
@@ -35,13 +35,13 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     """
     if evaluator == "plain":
         return operand
-    operand = without_unread(operand)
+    operand = without_unread(operand, reductions)
     if reductions:
         operand = with_means_of_moments(operand)
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
-    replaced = _moment_steps(operand) if reductions else {}
+    replaced = _tiled_steps(operand, reductions)
     sources = _sources(kinds)
     if sources:
         lazy = _lazy_sources(operand, sources, regions, replaced)
@@ -70,9 +70,9 @@ def never_stored(operand: Operand, reductions: bool) -> bool:
         Whether reductions may be worked out tile by tile.
     """
     kinds = [_kind(_known(operand.functions[step.function], step, reductions)) for step in operand.steps]
-    moments = _moment_steps(operand) if reductions else {}
+    tiled = _tiled_steps(operand, reductions)
     sources = _sources(kinds)
-    return _lazy_sources(operand, sources, find_regions(operand, kinds), moments) == sources
+    return _lazy_sources(operand, sources, find_regions(operand, kinds), tiled) == sources
 
 
 def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
@@ -116,9 +116,7 @@ def _kind(known: Any) -> Kind:
     return Kind.REDUCTION if isinstance(known, functions.Reduction) else Kind.ELEMENTWISE
 
 
-def _lazy_sources(
-    operand: Operand, sources: set[int], regions: list[Region], moments: Collection[int]
-) -> set[int]:
+def _lazy_sources(operand: Operand, sources: set[int], regions: list[Region], tiled: Collection[int]) -> set[int]:
     """Return the sources that nobody needs as arrays: what reads them makes their elements as it goes."""
     before = operand.input_count + operand.literal_count
     region_of = {step: place for place, region in enumerate(regions) for step in region.steps}
@@ -129,9 +127,18 @@ def _lazy_sources(
             if slot - before not in sources:
                 continue
             readers[slot - before].add(region_of.get(number, -1 - number))
-            if number not in region_of and not (number in moments and place == 0):
+            if number not in region_of and not (number in tiled and place == 0):
                 lazy.discard(slot - before)
     return {number for number in lazy if len(readers[number]) <= _MOST_READERS}
+
+
+def _tiled_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:
+    """Return, for the steps that read their chunk part by part, what computes them so."""
+    found: dict[int, Callable[..., Any]] = _moment_steps(operand) if reductions else {}
+    for number, step in enumerate(operand.steps):
+        if histograms.is_histogram(operand.functions[step.function], step.slots, step.keywords):
+            found[number] = histograms.block_histogram
+    return found
 
 
 def _moment_steps(operand: Operand) -> dict[int, Callable[..., Any]]:

@@ -26,6 +26,13 @@ _LIBRARIES = frozenset(
     {"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy", "operator", "scipy"}
     | {"flox", "numbagg", "numpy_groupies", "pathlib", "tlz", "toolz", "xarray", "zarr"}
 )
+#: Of them, what every worker has, or next to nothing to import.
+_LOADED = frozenset({"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy"}) | {
+    "operator",
+    "pathlib",
+    "tlz",
+    "toolz",
+}
 #: Packages whose objects read and decode, whatever they hold.
 _READERS = frozenset({"adlfs", "fsspec", "gcsfs", "numcodecs", "s3fs"})
 #: Of them, what runs whatever it is given.
@@ -52,14 +59,26 @@ def is_library_code(graph: ChunkGraph) -> bool:
     graph : ChunkGraph
         Large ones are not looked at, and said not to be: they are worth starting processes for.
     """
+    return library_modules(graph) is not None
+
+
+def library_modules(graph: ChunkGraph) -> set[str] | None:
+    """Return the modules of a graph's functions and objects if all are those of well-known libraries, else None.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        As of `is_library_code`.
+    """
     if len(graph) > _MOST_CHUNKS:
-        return False
+        return None
     look = _Look()
-    return (
+    known = (
         all(look.is_known(function) for operand in graph.operands for function in operand.functions)
         and all(look.is_plain(value) for value in graph.values.values() if type(value) is not PersistedChunk)
         and all(look.is_plain(literal) for literals in graph.literals for literal in literals)
     )
+    return look.modules if known else None
 
 
 class _Look:
@@ -69,13 +88,15 @@ class _Look:
         self._functions: dict[Hashable, bool] = {}
         #: What it has found of objects, by identity; kept, so that no two have the same.
         self._objects: dict[int, tuple[Any, bool]] = {}
+        #: Where what it has seen is from, but for what every worker has.
+        self.modules: set[str] = set()
 
     def is_known(self, function: Any, depth: int = _DEPTH) -> bool:
         """Say whether a callable is one of a library's, with nothing of the user's in it."""
         kind = type(function)
         if not depth:
             return False
-        if kind is functools.partial or (kind.__name__ == "curry" and _is_library(kind.__module__)):
+        if kind is functools.partial or (kind.__name__ == "curry" and self._is_library(kind.__module__)):
             return (
                 self.is_known(function.func, depth - 1)
                 and all(self.is_plain(value, depth - 1) for value in function.args)
@@ -93,7 +114,7 @@ class _Look:
         if kind is Dispatch:
             # What it calls goes by the classes of data, which come from libraries too.
             return True
-        if kind.__name__ == "Compose" and _is_library(kind.__module__):
+        if kind.__name__ == "Compose" and self._is_library(kind.__module__):
             return all(self.is_known(inner, depth - 1) for inner in (function.first, *function.funcs))
         try:
             known = self._functions.get(function)
@@ -111,9 +132,9 @@ class _Look:
             module = function.__globals__.get("__name__", "")
             cells = [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
             inside = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-            return _is_library(module) and all(self.is_plain(value, depth - 1) for value in inside)
+            return self._is_library(module) and all(self.is_plain(value, depth - 1) for value in inside)
         path = path_of(function)
-        return path is not None and path not in _NOT and _is_library(path.partition(":")[0])
+        return path is not None and path not in _NOT and self._is_library(path.partition(":")[0])
 
     def is_plain(self, value: Any, depth: int = _DEPTH) -> bool:
         """Say whether a value is data, a library's function, or a container of such."""
@@ -132,6 +153,7 @@ class _Look:
             return not value.dtype.hasobject
         if kind.__module__.partition(".")[0] == "pandas" and isinstance(getattr(value, "dtype", None), np.dtype):
             # An index of groups, say.
+            self.modules.add("pandas")
             return not value.dtype.hasobject
         if isinstance(value, _DATA) and kind.__module__.startswith("numpy."):
             return True
@@ -146,7 +168,7 @@ class _Look:
             return found[1]
         # What leads back to it does not make it otherwise.
         self._objects[id(value)] = value, True
-        known = _is_library(kind.__module__)
+        known = self._is_library(kind.__module__)
         if known and kind.__module__.partition(".")[0] not in _READERS:
             state = [getattr(value, name) for name in _slots(kind) if hasattr(value, name)]
             state += list(getattr(value, "__dict__", {}).values())
@@ -154,10 +176,13 @@ class _Look:
         self._objects[id(value)] = value, known
         return known
 
-
-def _is_library(module: str) -> bool:
-    root = module.partition(".")[0]
-    return root in _LIBRARIES or root in _READERS
+    def _is_library(self, module: str) -> bool:
+        root = module.partition(".")[0]
+        if root not in _LIBRARIES and root not in _READERS:
+            return False
+        if root not in _LOADED:
+            self.modules.add(module)
+        return True
 
 
 def _slots(kind: type) -> list[str]:
@@ -169,4 +194,4 @@ def _slots(kind: type) -> list[str]:
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-__all__ = ["is_library_code"]
+__all__ = ["is_library_code", "library_modules"]

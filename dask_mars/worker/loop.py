@@ -394,10 +394,10 @@ class WorkerProcess:
     @staticmethod
     def _expressions(operand: Operand) -> Operand:
         """Evaluate chains of elementwise functions as the configuration says."""
-        # A step alone gains nothing, but for Dask's moments, which are partial, and its random numbers.
+        # A step alone gains nothing, but for Dask's moments, which are partial, its random numbers and histograms.
         if len(operand.steps) < 2:
             function = operand.functions[0]
-            if type(function) is not partial and getattr(function, "__module__", None) != "dask.array.random":
+            if type(function) is not partial and getattr(function, "__module__", None) not in _WORTH_A_LOOK:
                 return operand
         if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
             return operand
@@ -725,6 +725,10 @@ def _is_about_memory(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+#: Of functions that are rewritten even where they are all of an operand.
+_WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.routines"})
 
 
 def _is_elementwise(function: Any) -> bool:

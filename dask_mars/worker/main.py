@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import warnings
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from dask_mars.worker.outbox import Output
 from dask_mars.worker.preload import load_dask_array
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
     """Run a worker process.
 
     Parameters
@@ -36,12 +37,18 @@ def main(descriptor: int, parent: int) -> None:
         Socket to the engine, whose first message is a `messages.Start`.
     parent : int
         Process id of the engine.
+    modules : collection of str, optional
+        What tasks are known to need besides what arrays do.
     """
     # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
     process_role.die_with_parent(parent)
     _load_what_arrays_need()
+    for name in modules:
+        # Whoever needs it gets the error.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
     start = channel.receive_start(connection)

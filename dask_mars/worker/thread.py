@@ -23,11 +23,42 @@ from dask_mars.store.store import Store
 from dask_mars.worker.loop import WorkerProcess, overflow_files
 
 
+class IdleTime:
+    """How long a thread has had nothing to do; others may read it at any moment."""
+
+    def __init__(self) -> None:
+        #: Up to the last time that it got work, and since when it has none, None while it has. In one object, so
+        #: that nobody reads one before and the other after.
+        self._state: tuple[float, float | None] = (0.0, time.monotonic())
+
+    def begin(self) -> None:
+        """Note that there is nothing to do."""
+        self._state = (self._state[0], time.monotonic())
+
+    def end(self) -> None:
+        """Note that there is work."""
+        self._state = (self.until(time.monotonic()), None)
+
+    def until(self, now_s: float) -> float:
+        """Return the seconds without work up to now."""
+        total_s, since_s = self._state
+        return total_s if since_s is None else total_s + now_s - since_s
+
+
 class WorkerThread(WorkerProcess):
     """The loop of a worker that is a thread.
 
     What surrounds its tasks (directory, environment, settings) is the user's own, and stays as it is.
     """
+
+    #: Told when it waits for work.
+    idle_time: IdleTime
+
+    def _wait_for_messages(self) -> bool:
+        self.idle_time.begin()
+        goes_on = super()._wait_for_messages()
+        self.idle_time.end()
+        return goes_on
 
     def finish(self) -> None:
         """Report what has been computed; nothing follows."""
@@ -54,6 +85,7 @@ class WorkerThread(WorkerProcess):
 
 def serve(
     connection: socket.socket,
+    idle_time: IdleTime,
     start: Start,
     arenas: list[Arena],
     page: ControlPage,
@@ -64,6 +96,8 @@ def serve(
     ----------
     connection : socket.socket
         To the engine; closed in the end.
+    idle_time : IdleTime
+        Told when there is no work.
     start : Start
         Who it is.
     arenas : list of Arena
@@ -83,6 +117,7 @@ def serve(
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
     overflow = partial(overflow_files, page)
     worker = WorkerThread(connection, store, page.part_of(start.number), start.idle_trim_s, overflow)
+    worker.idle_time = idle_time
     try:
         worker.serve()
         worker.finish()
@@ -104,4 +139,4 @@ def serve(
     return in_arrays()
 
 
-__all__ = ["serve"]
+__all__ = ["IdleTime", "serve"]

@@ -36,6 +36,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have threads go on however slow this machine is."""
     monkeypatch.setattr(startup, "_PATIENCE_S", 1000.0)
     monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 1000.0)
+    monkeypatch.setattr(startup, "_LOST_PATIENCE_S", 1000.0)
 
 
 @pytest.fixture

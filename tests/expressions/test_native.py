@@ -688,20 +688,21 @@ SANITIZERS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizers are tried on Linux")
 @pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
-def test_stress_under_a_sanitizer(tmp_path: Path, flags: list[str]) -> None:
+@pytest.mark.parametrize(("stress", "parts"), [("blocks", ("_blocks", "_loops")), ("histogram", ("_histogram",))])
+def test_stress_under_a_sanitizer(tmp_path: Path, flags: list[str], stress: str, parts: tuple[str, ...]) -> None:
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler is None:
         pytest.skip("no C compiler")
     package = ROOT / "dask_mars" / "expressions"
-    sources = [ROOT / "tests" / "blocks_stress.c", package / "_blocks.c", package / "_loops.c"]
+    sources = [ROOT / "tests" / f"{stress}_stress.c", *[package / f"{part}.c" for part in parts]]
     includes = [f"-I{np.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
     options = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-pthread", *flags, *includes]
-    stress = tmp_path / "stress"
-    built = subprocess.run([compiler, *options, *sources, "-lm", "-o", stress], capture_output=True, text=True)
+    program = tmp_path / "stress"
+    built = subprocess.run([compiler, *options, *sources, "-lm", "-o", program], capture_output=True, text=True)
     if built.returncode:
         pytest.skip(f"it could not be built: {built.stderr[-200:]}")
     assert built.stderr == ""
-    done = subprocess.run([stress, "200"], capture_output=True, text=True)
+    done = subprocess.run([program, "200"], capture_output=True, text=True)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the sanitizer does not know this kernel's address space")
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_mars.optimize import library_code
-from dask_mars.optimize.library_code import is_library_code
+from dask_mars.optimize.library_code import is_library_code, library_modules
 from dask_mars.optimize.prepare import prepare
 
 
@@ -101,4 +101,8 @@ def test_zarr_and_xarray(tmp_path, zarr):
     assert is_library_code(prepared(dataset.t.mean("time").data))
     dataset.to_zarr(str(tmp_path / "x.zarr"), consolidated=False)
     opened = xarray.open_zarr(str(tmp_path / "x.zarr"), consolidated=False)
-    assert is_library_code(prepared(opened.t.groupby("time").sum().data))
+    grouped = prepared(opened.t.groupby("time").sum().data)
+    assert is_library_code(grouped)
+    # What processes import before they take part.
+    assert {name.partition(".")[0] for name in library_modules(grouped)} >= {"xarray", "zarr"}
+    assert not library_modules(prepared(ones.sum()))

@@ -1,0 +1,123 @@
+"""Histograms of chunks as Dask asks NumPy for them, counted natively.
+
+NumPy sorts a chunk, part by part, where it is given edges, and makes ten passes over it where it is given a number
+of bins. Counts are exact, so that they are the same however they come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask.array.routines
+import numpy as np
+
+from dask_mars.expressions import draws, native
+
+#: Dask's function for the histogram of a chunk; another version may have another.
+DASK_FUNCTION: Callable[..., Any] | None = getattr(dask.array.routines, "_block_hist", None)
+#: Below so many numbers NumPy is as fast.
+_FEWEST = 1 << 10
+#: How many random numbers are made at a time, or numbers converted.
+_PART = 1 << 15
+#: Whole numbers up to this are doubles, too.
+_EXACT = 1 << 53
+
+
+def block_histogram(values: Any, bins_range: Any) -> Any:
+    """Return what Dask's function does, with these arguments.
+
+    Parameters
+    ----------
+    values : numpy.ndarray or Draw
+        A chunk.
+    bins_range : sequence
+        The number of bins, or their edges, and their range.
+    """
+    assert DASK_FUNCTION is not None
+    drawn = type(values) is draws.Draw
+    edges = _edges(bins_range) if _is_countable(values) else None
+    if edges is None or native.histogram is None:
+        return DASK_FUNCTION(values.array() if drawn else values, bins_range)
+    counts = np.zeros(edges[0].size - 1, np.int64)
+    for part in _parts(values):
+        native.histogram(part, edges[0], counts, edges[1])
+    return counts.astype(np.intp, copy=False)[np.newaxis]
+
+
+def is_histogram(function: Any, slots: tuple[int, ...], keywords: tuple[str, ...]) -> bool:
+    """Say whether a step is a histogram without weights, and may be counted natively."""
+    return native.histogram is not None and function is DASK_FUNCTION and len(slots) == 2 and not keywords
+
+
+def _is_countable(values: Any) -> bool:
+    if values.size < _FEWEST:
+        return False
+    if type(values) is not draws.Draw and type(values) is not np.ndarray:
+        return False
+    dtype = values.dtype
+    # Of smaller floats NumPy works out the places in their own precision.
+    return dtype == np.float64 or (dtype.kind in "iu" and dtype.itemsize <= 4 and dtype.isnative)
+
+
+def _edges(bins_range: Any) -> tuple[np.ndarray, bool] | None:
+    """Return the edges, and whether NumPy works places out from a number of bins; None if that is not known."""
+    try:
+        bins, ends = bins_range
+        if isinstance(bins, (int, np.integer)) and type(bins) is not bool:
+            if ends is None or not all(_is_number(end) for end in ends):
+                return None
+            # Of nothing, with NumPy's own way from a range to edges.
+            edges = np.histogram(np.empty(0), bins, range=tuple(ends))[1]
+            if edges[0] >= edges[-1]:
+                return None
+            known = edges.dtype == np.float64 and np.isfinite(edges[-1] - edges[0]) and _rise(edges)
+            return (edges, True) if known else None
+        if type(bins) is not np.ndarray or bins.ndim != 1 or bins.size < 2 or bins.dtype not in _EDGE_TYPES:
+            return None
+        if bins.dtype.kind == "i" and np.abs(bins).max() > _EXACT:
+            return None
+        edges = np.ascontiguousarray(bins, np.float64)
+        width = (edges[-1] - edges[0]) / (edges.size - 1)
+        even = np.linspace(edges[0], edges[-1], edges.size)
+        # Places are looked for from where they would be if all were of one width.
+        near = np.isfinite(width) and width > 0 and np.abs(edges - even).max() <= width
+        return (edges, False) if near and _rise(edges) else None
+    except (TypeError, ValueError):
+        # Dask's function says why.
+        return None
+
+
+def _rise(edges: np.ndarray) -> bool:
+    return bool(np.all(edges[:-1] <= edges[1:]))
+
+
+_EDGE_TYPES = (np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.int32))
+
+
+def _is_number(end: Any) -> bool:
+    if isinstance(end, (int, np.integer)):
+        return abs(int(end)) <= _EXACT
+    return type(end) in (float, np.float64)
+
+
+def _parts(values: Any) -> Iterator[np.ndarray]:
+    """Yield the numbers as doubles, a part at a time unless they are that already."""
+    if type(values) is draws.Draw:
+        fill, left = values.begin(), values.size
+        memory = np.empty(min(_PART, left), values.dtype)
+        while left:
+            part = memory[:left]
+            fill(part)
+            yield part.astype(np.float64, copy=False)
+            left -= part.size
+        return
+    flat = values.ravel()
+    if flat.dtype == np.float64 and flat.flags.aligned:
+        yield flat
+        return
+    for start in range(0, flat.size, _PART):
+        yield flat[start : start + _PART].astype(np.float64)
+
+
+__all__ = ["DASK_FUNCTION", "block_histogram", "is_histogram"]
