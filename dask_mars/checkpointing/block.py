@@ -25,9 +25,17 @@ class Budget:
         How many may be there; None for any.
     used_bytes : callable
         Returns how many are there; asked when it matters first.
+    directory : Path
+        Where they are.
+    spare_bytes : int, optional
+        What is to stay free on the disk.
     """
 
-    def __init__(self, limit_bytes: int | None, used_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self, limit_bytes: int | None, used_bytes: Callable[[], int], directory: Path, spare_bytes: int = 0
+    ) -> None:
+        self._directory = directory
+        self._spare_bytes = spare_bytes
         self._limit_bytes = limit_bytes
         self._count_used = used_bytes
         self._used_bytes: int | None = None
@@ -35,6 +43,8 @@ class Budget:
 
     def take(self, size_bytes: int) -> bool:
         """Take some; False if there is too little left."""
+        if self._spare_bytes and self._free_bytes() < size_bytes + self._spare_bytes:
+            return False
         if self._limit_bytes is None:
             return True
         with self._lock:
@@ -44,6 +54,10 @@ class Budget:
                 return False
             self._used_bytes += size_bytes
             return True
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
 
     def give_back(self, size_bytes: int) -> None:
         """Give some back."""

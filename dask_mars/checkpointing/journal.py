@@ -127,7 +127,11 @@ class Journal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o600)
         self._size = 0
-        self._write(_beginning(identity))
+        try:
+            self._write(_beginning(identity))
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
     def append(self, records: Sequence[Record], lasting: bool = False) -> int:
         """Append records, and return how many bytes that were.

@@ -185,7 +185,7 @@ class Session:
             "sources": sources,
         }
         self._costs = _costs_of(settings.directory)
-        self._budget = Budget(settings.limit_bytes, self._used_bytes)
+        self._budget = Budget(settings.limit_bytes, self._used_bytes, directory.path, settings.spare_bytes)
         self._restore(verify=False)
 
     def _used_bytes(self) -> int:
@@ -246,7 +246,8 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self.saver.stop()
+            # Whoever has been interrupted, or meets with an exception, may begin again.
+            self.saver.stop(drain=error is not None)
         finally:
             self._directory.release()
 

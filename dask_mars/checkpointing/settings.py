@@ -28,6 +28,8 @@ class CheckpointSettings(NamedTuple):
         The `with` block that the computation is in.
     trusts_targets : bool
         Whether what was written to stores counts as written without proof.
+    spare_bytes : int
+        What is to stay free on the disk.
     """
 
     directory: Path
@@ -36,6 +38,7 @@ class CheckpointSettings(NamedTuple):
     wait_s: float = 10.0
     block: Block | None = None
     trusts_targets: bool = False
+    spare_bytes: int = 0
 
 
 def configured(directory: str) -> CheckpointSettings:

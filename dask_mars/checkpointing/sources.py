@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_mars.checkpointing.stores import zarr_directory
+from dask_mars.checkpointing.stores import store_calls, target_slots, zarr_directory
 from dask_mars.graph.chunks import DATA, ChunkGraph, Constant, Operand, Subprogram
 
 #: What objects that read files have of each other: xarray's adapters, its files, HDF5's.
@@ -40,23 +40,32 @@ def sources_of(graph: ChunkGraph) -> set[Path]:
             plain.add(kind)
         found.update(paths)
 
-    for value in graph.values.values():
-        look(value)
+    targets = [target_slots(operand) for operand in graph.operands]
     readers = {number for number, operand in enumerate(graph.operands) if _reads_named(operand)}
-    for operand in graph.operands:
-        for held in _held(operand):
+    for operand, (inputs, literal_numbers) in zip(graph.operands, targets, strict=True):
+        # What a store holds for all of its chunks is its target.
+        for held in () if store_calls(operand) and not (inputs or literal_numbers) else _held(operand):
             look(held)
+    read: set[int] = set()
     for chunk, number in enumerate(graph.operand_of):
         if number == DATA:
             continue
+        of_inputs, of_literals = targets[number]
+        if of_inputs:
+            read.update([source for at, source in enumerate(graph.inputs[chunk]) if at not in of_inputs])
+        else:
+            read.update(graph.inputs[chunk])
         literals = graph.literals[chunk]
         if number in readers:
-            found.update(
-                Path(literal) for literal in literals if isinstance(literal, str) and Path(literal).is_file()
-            )
+            named = [Path(literal) for literal in literals if isinstance(literal, str)]
+            found.update([path for path in named if path.is_file()])
         if not plain.issuperset(map(type, literals)):
-            for literal in literals:
-                look(literal)
+            for at, literal in enumerate(literals):
+                if at not in of_literals:
+                    look(literal)
+    for chunk, value in graph.values.items():
+        if chunk in read or chunk in graph.outputs:
+            look(value)
     return {path.absolute() for path in found}
 
 

@@ -19,6 +19,9 @@ from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 _MOST_FILES = 1000
 #: What stands in the place of a value that is not known before it is computed.
 _UNKNOWN: Any = object()
+#: Stores of Zarr that are directories, and those that may be.
+_LOCAL_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
+_FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
 
 
 class _Input(NamedTuple):
@@ -57,6 +60,13 @@ def store_calls(operand: Operand) -> list[_StoreCall]:
             parts = [_part(operand, slots[name]) if name in slots else _Value(None) for name in names[1:]]
             found.append(_StoreCall(*parts))
     return found
+
+
+def target_slots(operand: Operand) -> tuple[frozenset[int], frozenset[int]]:
+    """Return which of an operand's inputs, and which of its literals, are targets of stores."""
+    targets = [call.target for call in store_calls(operand)]
+    inputs = frozenset([part.number for part in targets if isinstance(part, _Input)])
+    return inputs, frozenset([part.number for part in targets if isinstance(part, _Literal)])
 
 
 def _part(operand: Operand, slot: int) -> Any:
@@ -145,10 +155,18 @@ def zarr_directory(array: Any) -> Path | None:
     if type(array).__module__.partition(".")[0] != "zarr":
         return None
     store = getattr(array, "store", None)
+    kind = type(store).__name__
     root = getattr(store, "root", None) or getattr(store, "path", None)
-    if type(store).__name__ not in ("LocalStore", "DirectoryStore", "NestedDirectoryStore") or root is None:
+    if root is None or not (kind in _LOCAL_STORES or (kind in _FILE_SYSTEM_STORES and _is_local(store))):
         return None
     return Path(root).absolute() / getattr(array, "path", "")
+
+
+def _is_local(store: Any) -> bool:
+    """Say whether a store of fsspec's is in local files."""
+    filesystem = getattr(store, "fs", None)
+    protocol = getattr(getattr(filesystem, "sync_fs", filesystem), "protocol", ())
+    return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol or ()))
 
 
 def _names_of_blocks(array: Any) -> Any:
@@ -185,4 +203,4 @@ def proof_of(path: str) -> FileProof:
     return path, found.st_size, found.st_mtime_ns
 
 
-__all__ = ["StoredRegion", "proof_of", "regions", "store_calls", "zarr_directory"]
+__all__ = ["StoredRegion", "proof_of", "regions", "store_calls", "target_slots", "zarr_directory"]
