@@ -64,6 +64,7 @@ class ComputationDirectory:
             It cannot be made, or others could write to it.
         """
         deadline = time.monotonic() + wait_s
+        reason = OSError(errno.EAGAIN, "others make and remove it again and again")
         for _ in range(_ATTEMPTS):
             try:
                 # It may be everybody's: what is in it is this user's alone.
@@ -72,8 +73,9 @@ class ComputationDirectory:
                 descriptor = os.open(
                     self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
                 )
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 # Whoever had it has just removed it.
+                reason = error
                 continue
             except OSError as error:
                 raise failed(self.path, error) from error
@@ -85,7 +87,7 @@ class ComputationDirectory:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
-        raise CheckpointFailed(str(self.path), "others make and remove it again and again")
+        raise failed(self.path, reason)
 
     def _locked(self, descriptor: int, deadline: float) -> bool:
         """Lock a file; False if it is gone by then."""
