@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from benchmarks import options
+from studies.checkpoint import checkpoint
 from studies.expressions import expressions
 from studies.idle import idle
 from studies.operands import operands
@@ -19,10 +20,22 @@ from studies.store import store
 
 @click.group(context_settings=options.SETTINGS)
 def main() -> None:
-    """Look at one part of dask_mars: its order, its records, its store, where time goes."""
+    """Look at one part of dask_mars: its order, its records, its store, its checkpoints, where time goes."""
 
 
-for command in (expressions, idle, operands, ordering, policies, preparation, profile, records, simulate, store):
+for command in (
+    checkpoint,
+    expressions,
+    idle,
+    operands,
+    ordering,
+    policies,
+    preparation,
+    profile,
+    records,
+    simulate,
+    store,
+):
     main.add_command(command)
 
 

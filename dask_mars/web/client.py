@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from dask.utils import parse_timedelta
 
-from dask_mars import config
-from dask_mars.client import units
+from dask_mars import config, units
 from dask_mars.errors import Cancelled, ComputationFailed, ServiceError
 from dask_mars.web import wire
 from dask_mars.web.address import find
