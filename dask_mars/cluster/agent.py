@@ -98,6 +98,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         #: The end of the engine.
         self._ending: asyncio.Future[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
+        #: Why it has begun to close.
+        self.end_reason = ""
         #: Whether the scheduler has closed it, and counts on another in its place.
         self.is_removed = False
         self._subtasks_lock = threading.Lock()
@@ -150,6 +152,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
+        if self.status not in (Status.closing, Status.closed):
+            self.end_reason = str(kwargs.get("reason", ""))
         # One that is to retire is told so before.
         if kwargs.get("reason") in _REMOVED and self.status is Status.running:
             self.is_removed = True

@@ -8,16 +8,26 @@ from typing import Any
 from distributed import Client, Future, get_worker
 from distributed.client import FutureCancelledError
 
+from dask_mars import config
 from dask_mars.backend import Options
 from dask_mars.client.backend import GraphBackend, fold_from, remaking
-from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.client.callbacks import CallbackObserver, Observer, TellOnce
 from dask_mars.client.records import Record, Records
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
 from dask_mars.cluster.planning import AgentInfo, find_agents
+from dask_mars.cluster.reconnection import (
+    HOW_TO_RECONNECT,
+    Connection,
+    Reconnection,
+    close_successors,
+    is_of_lost_scheduler,
+    ready,
+    refuse_lost,
+)
 from dask_mars.cluster.requirements import RequirementsFinder
 from dask_mars.cluster.runtime import ClusterRuntime
-from dask_mars.cluster.submission import run_on_cluster
-from dask_mars.errors import Cancelled, NoAgents
+from dask_mars.cluster.submission import SideEffects, run_on_cluster
+from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.prepare import PrepareOptions
 
@@ -87,14 +97,50 @@ class ClusterBackend(GraphBackend):
     ) -> dict[int, Any]:
         """Compute a graph, as `GraphBackend` says."""
         requirements = self._requirements.of(graph)
-        try:
-            return run_on_cluster(
-                self._client, graph, self._hosts, requirements, options.retries, persist, observer, record
+        refuse_lost(graph.values.values(), self._client)
+        reconnect_s, losses = config.reconnect_s(), 0
+        told: Observer | None = TellOnce(observer) if observer is not None and reconnect_s else observer
+        effects = SideEffects()
+        while True:
+            connection = Connection(self._client)
+            try:
+                return run_on_cluster(
+                    self._client, graph, self._hosts, requirements, options.retries, persist, told, record, effects
+                )
+            except Exception as error:
+                if isinstance(error, FutureCancelledError) and CANCELLED_ON_PAGE in str(error):
+                    raise Cancelled(record.id) from None
+                if not reconnect_s and is_of_lost_scheduler(error):
+                    error.add_note(HOW_TO_RECONNECT)
+                if not reconnect_s or not connection.was_lost(error):
+                    raise
+                losses += 1
+                self._reconnect(connection, graph, reconnect_s, losses, record, effects, error)
+
+    def _reconnect(
+        self,
+        connection: Connection,
+        graph: ChunkGraph,
+        timeout_s: float,
+        losses: int,
+        record: Record,
+        effects: SideEffects,
+        error: Exception,
+    ) -> None:
+        """Wait for a scheduler that is lost, if a computation may be begun anew."""
+        record.checkpoint()
+        if effects.begun:
+            raise BegunBefore(effects.begun[0]) from error
+        if futures := [value for value in graph.values.values() if isinstance(value, Future)]:
+            raise FuturesLost(str(futures[0].key), "the scheduler that knew of them was lost") from error
+        allowed = int(config.get("cluster.allowed-scheduler-losses"))
+        if losses > allowed:
+            reason = (
+                f"dask-mars.cluster.allowed-scheduler-losses is {allowed}: the computation may be what ends it"
             )
-        except FutureCancelledError as error:
-            if CANCELLED_ON_PAGE in str(error):
-                raise Cancelled(record.id) from None
-            raise
+            raise SchedulerLost(connection.address, reason, losses) from error
+        agents = len(self._hosts)
+        self._client, self._hosts = Reconnection(connection, timeout_s, losses, agents).wait(record)
 
 
 def cluster_of(client: Client) -> ClusterBackend:
@@ -113,6 +159,7 @@ def cluster_of(client: Client) -> ClusterBackend:
         raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
     if client.asynchronous:
         raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
+    client = ready(client)
     hosts = find_agents(client)
     if not hosts:
         raise NoAgents(client.scheduler.address)
@@ -132,14 +179,18 @@ def current_cluster() -> ClusterBackend | None:
         client = Client.current()
     except ValueError:
         return None
-    if client.status != "running" or client.asynchronous:
+    if client.asynchronous:
+        return None
+    client = ready(client)
+    if client.status != "running":
         return None
     hosts = find_agents(client)
     return ClusterBackend(client, hosts) if hosts else None
 
 
 def close() -> None:
-    """Close the clients that `connect` has made."""
+    """Close the clients that were made here."""
+    close_successors()
     with _lock:
         for client in _clients.values():
             client.close()

@@ -12,6 +12,7 @@ import pickle
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -54,6 +55,7 @@ def run_on_cluster(
     persist: bool = False,
     observer: Observer | None = None,
     record: Record | None = None,
+    effects: SideEffects | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -75,6 +77,8 @@ def run_on_cluster(
         Told what becomes of chunks; not together with `persist`.
     record : Record, optional
         What others know of it, and by which they may cancel it.
+    effects : SideEffects, optional
+        Told what may not be begun again if this fails.
 
     Returns
     -------
@@ -106,12 +110,27 @@ def run_on_cluster(
     while True:
         found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, selections, number)
         try:
-            submission = _Submission(computation, packer, found, persist, observer, record)
+            submission = _Submission(
+                computation, packer, found, persist, observer, record, effects or SideEffects()
+            )
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
         else:
             values = submission.results()
             return {chunk: values[new[chunk]] for chunk in given_outputs}
+
+
+@dataclass(slots=True)
+class SideEffects:
+    """What a computation may have done that it must not do again.
+
+    Attributes
+    ----------
+    begun : list of str
+        Tasks that append and may have begun, for people.
+    """
+
+    begun: list[str] = field(default_factory=list)
 
 
 class _Submission:
@@ -125,7 +144,7 @@ class _Submission:
         Of its graph.
     found : Cut
         The subtasks that the graph is cut into.
-    persist, observer, record
+    persist, observer, record, effects
         As `run_on_cluster` takes them.
 
     Raises
@@ -142,6 +161,7 @@ class _Submission:
         persist: bool,
         observer: Observer | None,
         record: Record,
+        effects: SideEffects,
     ) -> None:
         client, graph = computation.client, computation.graph
         self._client = client
@@ -156,6 +176,7 @@ class _Submission:
         self._requested = frozenset(graph.outputs)
         self._persist = persist
         self._record = record
+        self._effects = effects
         self._progress: ProgressReceiver | None = None
         self._source = ClusterSource(client, graph, observer)
         if record.is_submitted and not persist:
@@ -163,7 +184,7 @@ class _Submission:
             observer = self._source
         if observer is not None and observer.wants_tasks:
             self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer)
-        self._local_tasks = LocalTasks(computation, self._progress)
+        self._local_tasks = LocalTasks(computation, self._progress, effects.begun)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
@@ -384,6 +405,10 @@ class _Submission:
             for name in next(iter(by_key.values()))
         }
         register_once(self._client, self._once[self._allowed :])
+        firsts = {number: self._subtasks[number].chunks[0] for number in sorted(sent)}
+        self._effects.begun += [
+            str(self._graph.keys[chunk]) for chunk in firsts.values() if chunk in self._requirements.once
+        ]
         self._allowed = len(self._once)
         wanted = self._wanted(batch, sent)
         if not wanted:
@@ -420,4 +445,4 @@ class _Submission:
         return annotations
 
 
-__all__ = ["run_on_cluster"]
+__all__ = ["SideEffects", "run_on_cluster"]
