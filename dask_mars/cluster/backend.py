@@ -14,14 +14,15 @@ from dask_mars.client.backend import GraphBackend, fold_from, remaking
 from dask_mars.client.callbacks import CallbackObserver, Observer, TellOnce
 from dask_mars.client.records import Record, Records
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
-from dask_mars.cluster.planning import AgentInfo, find_agents
+from dask_mars.cluster.planning import AgentInfo
 from dask_mars.cluster.reconnection import (
     HOW_TO_RECONNECT,
     Connection,
     Reconnection,
     close_successors,
+    cluster_behind,
     is_of_lost_scheduler,
-    ready,
+    may_come_back,
     refuse_lost,
 )
 from dask_mars.cluster.requirements import RequirementsFinder
@@ -53,7 +54,7 @@ class ClusterBackend(GraphBackend):
     client : Client
         Connected to it.
     hosts : list of AgentInfo
-        Its agents; at least one.
+        Its agents. If there are none it waits for some.
     """
 
     is_remote = True
@@ -67,6 +68,12 @@ class ClusterBackend(GraphBackend):
         """Compute keys of a Dask graph; see `Backend`. What is persisted is not waited for."""
         # Nobody waits for what is persisted, and would see the end.
         return super().compute(dsk, keys, options._replace(callbacks=()) if persist else options, persist)
+
+    def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
+        if not self._hosts:
+            waiting = Reconnection(Connection(self._client), config.reconnect_s())
+            self._client, self._hosts = waiting.wait(record)
+        return super()._compute(dsk, keys, options, persist, record)
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
@@ -159,9 +166,8 @@ def cluster_of(client: Client) -> ClusterBackend:
         raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
     if client.asynchronous:
         raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
-    client = ready(client)
-    hosts = find_agents(client)
-    if not hosts:
+    client, hosts = cluster_behind(client)
+    if not hosts and not may_come_back(client):
         raise NoAgents(client.scheduler.address)
     return ClusterBackend(client, hosts)
 
@@ -181,11 +187,8 @@ def current_cluster() -> ClusterBackend | None:
         return None
     if client.asynchronous:
         return None
-    client = ready(client)
-    if client.status != "running":
-        return None
-    hosts = find_agents(client)
-    return ClusterBackend(client, hosts) if hosts else None
+    client, hosts = cluster_behind(client)
+    return ClusterBackend(client, hosts) if hosts or may_come_back(client) else None
 
 
 def close() -> None:

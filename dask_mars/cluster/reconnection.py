@@ -23,7 +23,7 @@ from distributed.client import ClosedClientError, FutureCancelledError, FuturesC
 from dask_mars import config
 from dask_mars.client import units
 from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts, Record, Source
-from dask_mars.cluster.planning import AgentInfo, agents_among
+from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
 from dask_mars.errors import FuturesLost, SchedulerLost
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ _STRAGGLERS_S = 10.0
 _lock = threading.Lock()
 #: Clients in the place of those that have given their schedulers up.
 _successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictionary()
+#: Clients whose clusters had agents.
+_had_agents: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def latest(client: Client) -> Client:
@@ -55,13 +57,29 @@ def latest(client: Client) -> Client:
         return client
 
 
-def ready(client: Client) -> Client:
-    """Return a client, or the one in its place, when it has come back, if it is about to."""
+def cluster_behind(client: Client) -> tuple[Client, list[AgentInfo]]:
+    """Return a client, or the one in its place, and the agents of its cluster as far as that is there."""
     client = latest(client)
-    if client.status != "connecting" or not config.reconnect_s():
-        return client
-    connection = Connection(client)
-    return Reconnection(connection, config.reconnect_s(), losses=1, agents=1).wait(Record())[0]
+    hosts: list[AgentInfo] = []
+    try:
+        if client.status == "running":
+            hosts = find_agents(client)
+    except OSError:
+        if not config.reconnect_s():
+            raise
+    if hosts:
+        _had_agents.add(client)
+    return client, hosts
+
+
+def may_come_back(client: Client) -> bool:
+    """Say whether computations wait for the agents of a client that has none now.
+
+    Where they wait for schedulers that are lost, they do so for one that is away just now, and for agents of a
+    cluster that had some.
+    """
+    is_open = client.status in ("running", "connecting")
+    return is_open and client in _had_agents and config.reconnect_s() > 0
 
 
 def close_successors() -> None:
@@ -216,13 +234,13 @@ class Reconnection:
         That is broken.
     timeout_s : float
         How long it may take.
-    losses : int
+    losses : int, optional
         How often the computation has lost its scheduler.
-    agents : int
+    agents : int, optional
         How many there were.
     """
 
-    def __init__(self, connection: Connection, timeout_s: float, losses: int, agents: int) -> None:
+    def __init__(self, connection: Connection, timeout_s: float, losses: int = 1, agents: int = 1) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._losses = losses
@@ -269,6 +287,7 @@ class Reconnection:
                 if len(hosts) >= self._agents or now > first_s + _STRAGGLERS_S:
                     waited = units.duration(now - self._began_s)
                     count = units.plural(len(hosts), "agent")
+                    _had_agents.add(client)
                     self._say(record, f"the scheduler {self._where} is back after {waited}, with {count}")
                     return client, hosts
             waiting.is_cancelled.wait(_LOOK_S)
@@ -351,7 +370,6 @@ __all__ = [
     "Reconnection",
     "close_successors",
     "is_of_lost_scheduler",
-    "latest",
-    "ready",
+    "may_come_back",
     "refuse_lost",
 ]
