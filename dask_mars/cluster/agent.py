@@ -46,6 +46,8 @@ _RELEASE_MS = 100
 #: Why workers close that Dask's scheduler wants others for, as after `Client.restart`: it says so,
 #: or a heartbeat is answered before what it says arrives.
 _REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
+#: What is said instead of those that nobody wants another for.
+_RETIRED = "worker-retired"
 #: Of the memory limit: what may be read from disk at the same time to be sent to others.
 _SENT_SHARE = 0.1
 
@@ -152,11 +154,14 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
+        if kwargs.get("reason") in _REMOVED:
+            # One that is to retire is told so before.
+            if self.status is Status.running:
+                self.is_removed = True
+            elif self.status is Status.closing_gracefully:
+                kwargs["reason"] = _RETIRED
         if self.status not in (Status.closing, Status.closed):
             self.end_reason = str(kwargs.get("reason", ""))
-        # One that is to retire is told so before.
-        if kwargs.get("reason") in _REMOVED and self.status is Status.running:
-            self.is_removed = True
         for key in list(self._subtasks):
             self.cancel_subtask(key)
         try:

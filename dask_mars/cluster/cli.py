@@ -127,7 +127,7 @@ def main(
     reconnect_s = _reconnect_s(reconnect, reconnect_timeout)
     if reconnect_s and options["death_timeout"] is None:
         # An agent that begins would wait for one scheduler, and at one address, for ever.
-        options["death_timeout"] = min(reconnect_s, _START_S)
+        options["death_timeout"] = _START_S
     options |= {
         "scheduler_file": scheduler_file,
         "nthreads": _processes(n_workers, nthreads),
