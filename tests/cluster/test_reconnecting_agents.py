@@ -92,6 +92,12 @@ def wait_until_said(process: subprocess.Popen[str], text: str) -> None:
     assert any(text in line for line in process.stderr), f"it ended without {text!r}"
 
 
+def others(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes of an agent but for its first, and for what Python starts to clean up behind others."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in children if "multiprocessing.resource_tracker" not in " ".join(child.cmdline())]
+
+
 def ended(process: subprocess.Popen[str]) -> int:
     try:
         process.communicate(timeout=PATIENCE_S)
