@@ -20,6 +20,8 @@ from dask_mars.runtimes import Runtime, close, get, runtime, submit
 from dask_mars.version import __version__
 
 if TYPE_CHECKING:
+    from dask_mars.checkpointing.block import checkpoint
+    from dask_mars.checkpointing.listing import checkpoints
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.diagnostics.drawing.visualize import visualize
@@ -30,6 +32,8 @@ __all__ = [
     "LocalMarsCluster",
     "Runtime",
     "__version__",
+    "checkpoint",
+    "checkpoints",
     "close",
     "connect",
     "get",
@@ -48,6 +52,14 @@ def __getattr__(name: str) -> Any:
         from dask_mars.diagnostics.drawing.visualize import visualize
 
         return visualize
+    if name == "checkpoint":
+        from dask_mars.checkpointing.block import checkpoint
+
+        return checkpoint
+    if name == "checkpoints":
+        from dask_mars.checkpointing.listing import checkpoints
+
+        return checkpoints
     if name == "Computation":
         from dask_mars.client.handles import Computation
 

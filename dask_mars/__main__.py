@@ -24,7 +24,14 @@ def main(module: bool, script: str, arguments: tuple[str, ...]) -> None:
 
     The script and its arguments need no change: the scheduler is set in Dask's configuration, which a call's own
     `scheduler=` and a script's own configuration still override.
+
+    `python -m dask_mars checkpoint DIRECTORY` shows the checkpoints in a directory, unless there is a script of
+    that name here.
     """
+    if script == "checkpoint" and not module and not Path(script).exists():
+        from dask_mars.checkpointing.cli import main as checkpoint
+
+        checkpoint(list(arguments), prog_name="python -m dask_mars checkpoint")
     dask.config.set(scheduler="mars")
     sys.argv = [script, *arguments]
     if module:

@@ -50,12 +50,19 @@ def _web() -> click.Command:
     return command
 
 
+def _checkpoint() -> click.Command:
+    from dask_mars.checkpointing.cli import main
+
+    command: click.Command = main
+    return command
+
+
 def _missing(error: ModuleNotFoundError, package: str) -> Exception:
     """Return what to raise where something could not be imported: a message, if it is an optional package."""
     return click.ClickException(str(error)) if error.name == package else error
 
 
-_COMMANDS: dict[str, Callable[[], click.Command]] = {"web": _web, "worker": _worker}
+_COMMANDS: dict[str, Callable[[], click.Command]] = {"checkpoint": _checkpoint, "web": _web, "worker": _worker}
 
 
 def _run(name: str) -> None:

@@ -479,7 +479,7 @@ class WorkerDied(MarsError):
 
 
 class BegunBefore(MarsError):
-    """A task that appends to files or tables was to be begun a second time, because a host was lost.
+    """A task that appends to files or tables was to be begun a second time: a host or a process was lost.
 
     Attributes
     ----------
@@ -493,10 +493,80 @@ class BegunBefore(MarsError):
 
     def _message(self) -> str:
         return (
-            f"{self.key}, which appends to files or tables, was begun before, on a host that has been lost or in "
-            "a computation that was cancelled. It is not tried again because what it had written would be there "
-            "twice. Remove what is there and compute anew."
+            f"{self.key}, which appends to files or tables, was begun before, on a host or by a process that has "
+            "been lost, or in a computation that was cancelled. It is not tried again because what it had written "
+            "would be there twice. Remove what is there, and the checkpoint if there is one, and compute anew."
         )
+
+
+class CheckpointError(MarsError):
+    """Base of what is wrong with checkpoints."""
+
+
+class CheckpointInUse(CheckpointError):
+    """Another process computes the same in the same directory.
+
+    Attributes
+    ----------
+    directory : str
+        The directory of the computation.
+    holder : str
+        Who uses it.
+    """
+
+    def __init__(self, directory: str, holder: str) -> None:
+        super().__init__(directory, holder)
+        self.directory = directory
+        self.holder = holder
+
+    def _message(self) -> str:
+        return (
+            f"{self.holder} computes the same at this moment, under the checkpoint {self.directory}. Wait until "
+            "it has ended, or give this one another directory; dask-mars.checkpoint.wait is the longest wait."
+        )
+
+
+class CheckpointFailed(CheckpointError):
+    """A directory cannot be used for checkpoints.
+
+    Attributes
+    ----------
+    directory : str
+        Which.
+    reason : str
+        Why.
+    """
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(directory, reason)
+        self.directory = directory
+        self.reason = reason
+
+    def _message(self) -> str:
+        return f"{self.directory} cannot be used for checkpoints: {self.reason}"
+
+
+class SavedChunkLost(CheckpointError):
+    """What was saved of a chunk is gone, or is not what was written. The chunk is computed again.
+
+    Attributes
+    ----------
+    key : str
+        Dask's key of the chunk.
+    path : str
+        The file.
+    reason : str
+        What is wrong with it.
+    """
+
+    def __init__(self, key: str, path: str, reason: str) -> None:
+        super().__init__(key, path, reason)
+        self.key = key
+        self.path = path
+        self.reason = reason
+
+    def _message(self) -> str:
+        return f"{self.path}, to which {self.key} was saved, cannot be read: {self.reason}"
 
 
 class FilesLost(MarsError):

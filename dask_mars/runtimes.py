@@ -23,6 +23,7 @@ from dask_mars.client.records import Records
 from dask_mars.errors import EngineStopped, refuse_unhashable
 
 if TYPE_CHECKING:
+    from dask_mars.checkpointing.settings import CheckpointSettings
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.backend import ClusterBackend
     from dask_mars.cluster.runtime import ClusterRuntime
@@ -624,7 +625,19 @@ def _local_backend(
 
     backend = EngineBackend(engine_for, store_limit)
     backend.records = records
+    backend.checkpoint = _checkpoint()
     return backend
+
+
+def _checkpoint() -> CheckpointSettings | None:
+    """Return where what is computed now is to be saved."""
+    directory = config.get("checkpoint.directory")
+    if directory is None:
+        return None
+    # Most programs save nothing.
+    from dask_mars.checkpointing.settings import configured
+
+    return configured(directory)
 
 
 def _default_backend(client: Any) -> Backend:
@@ -635,6 +648,7 @@ def _default_backend(client: Any) -> Backend:
     if cluster is None:
         return _local_backend(_default.engine, _default.store_limit, _default.records)
     cluster.records = _default.records
+    cluster.checkpoint = _checkpoint()
     return cluster
 
 

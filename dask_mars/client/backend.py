@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask
 from dask.callbacks import local_callbacks
@@ -17,14 +17,18 @@ from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_ta
 from dask_mars.client.computation import Computation
 from dask_mars.client.records import Record, Records
 from dask_mars.client.tracking import EngineSource
-from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import Engine
+from dask_mars.errors import SavedChunkLost
 from dask_mars.graph.chunks import ChunkGraph, Key, Operand
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import PrepareOptions, prepare
 from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
+
+if TYPE_CHECKING:
+    from dask_mars.checkpointing.settings import CheckpointSettings
 
 
 class GraphBackend(ABC):
@@ -38,11 +42,17 @@ class GraphBackend(ABC):
         Where others learn of its computations.
     record : Record or None
         That of the next computation, if it is among them already.
+    checkpoint : CheckpointSettings or None
+        Where what is computed is saved.
+    saver : Saver or None
+        What saves the chunks of the computation that is going on.
     """
 
     is_remote: ClassVar[bool] = False
     records: Records | None = None
     record: Record | None = None
+    checkpoint: CheckpointSettings | None = None
+    saver: Saver | None = None
 
     @abstractmethod
     def prepare_options(self, options: Options) -> PrepareOptions:
@@ -118,10 +128,40 @@ class GraphBackend(ABC):
     ) -> Mapping[int, Any]:
         if any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs):
             with gc_control.collect_less_often(len(graph)):
+                if self.checkpoint is not None:
+                    return self._run_saved(self.checkpoint, graph, observer, options, persist, record)
                 return self.run(graph, observer, options, persist, record)
         # Nothing to run: the values are in the graph.
         values = {chunk: graph.values[chunk] for chunk in graph.outputs}
         return values if persist else {chunk: value_of(value) for chunk, value in values.items()}
+
+    def _run_saved(
+        self,
+        checkpoint: CheckpointSettings,
+        graph: ChunkGraph,
+        observer: CallbackObserver | None,
+        options: Options,
+        persist: bool,
+        record: Record,
+    ) -> dict[int, Any]:
+        """Compute what is not saved of a graph, and save what is worth it."""
+        # Most computations are not saved.
+        from dask_mars.checkpointing.session import Session
+
+        with Session(checkpoint, graph) as session:
+            while True:
+                left = session.graph
+                self.saver = session.saver
+                try:
+                    if any(left.operand_of[chunk] >= 0 for chunk in left.outputs):
+                        values = self.run(left, observer, options, persist, record)
+                    else:
+                        values = {chunk: left.values[chunk] for chunk in left.outputs}
+                except SavedChunkLost as error:
+                    session.restore_again(error)
+                    continue
+                session.succeed()
+                return {chunk: values[other] for chunk, other in zip(graph.outputs, left.outputs, strict=True)}
 
 
 class _Observation:
@@ -212,7 +252,9 @@ class EngineBackend(GraphBackend):
         def started(run: GraphRun) -> None:
             record.run(EngineSource(engine, run), partial(engine.cancel_graph, run.number), run.number)
 
-        computation = Computation(engine, graph, observer, workers, options.retries, rerun, note=record.note)
+        computation = Computation(
+            engine, graph, observer, workers, options.retries, rerun, note=record.note, saver=self.saver
+        )
         return computation.results(persist, started)
 
 

@@ -19,7 +19,7 @@ from dask_mars.client.assembling import input_to_assemble, is_assembly
 from dask_mars.client.callbacks import Observer
 from dask_mars.client.local_tasks import raised_by, run_chunk
 from dask_mars.engine import graph_run as client_messages
-from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
@@ -92,6 +92,8 @@ class Computation:
         Whether this is not the user's process, and what cannot be pickled is to be computed there.
     note : callable, optional
         Told what tasks print and warn, besides the user: the stream, and the text.
+    saver : Saver, optional
+        Saves what is computed.
     """
 
     def __init__(
@@ -104,8 +106,10 @@ class Computation:
         rerun_locally: bool = False,
         defers: bool = False,
         note: Callable[[str, str], None] | None = None,
+        saver: Saver | None = None,
     ) -> None:
         self._engine = engine
+        self._saver = saver
         self._note = note
         #: Whether this is not the user's process, and what cannot be pickled is to be computed there.
         self._defers = defers
@@ -180,6 +184,8 @@ class Computation:
             observed=observer is not None and observer.wants_tasks,
             values_wanted=observer is not None and observer.values_wanted,
         )
+        if self._saver is not None:
+            engine.save_by(run, self._saver)
         # From here on until the engine knows that all is done Ctrl-C may come at any moment, or the engine's end.
         try:
             engine.submit(run)

@@ -102,6 +102,8 @@ class Executor:
 
     def _run(self, instruction: Run) -> None:
         run = self._runs[instruction.graph]
+        if run.saver is not None:
+            run.saver.starting(instruction.chunks)
         if run.observed:
             run.inbox.put(client_messages.Started(instruction.chunks))
         if instruction.worker == CLIENT:

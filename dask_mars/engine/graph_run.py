@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.graph.chunks import ChunkGraph
@@ -14,6 +15,7 @@ from dask_mars.protocol.columns import PackedOperand
 from dask_mars.protocol.object_ref import Block, ObjectRef
 from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import GraphPlan
+from dask_mars.store.store import Store
 
 # -- what the engine tells the calling thread -------------------------------------------------------------------
 
@@ -76,6 +78,30 @@ class Stopped:
     error: BaseException
 
 
+class Saver(Protocol):
+    """Saves the chunks of a computation. It is called in the engine's thread."""
+
+    def begin(
+        self,
+        store: Store,
+        store_bytes: int,
+        incref: Callable[[ObjectRef], None],
+        decref: Callable[[ObjectRef], None],
+        call_soon: Callable[[Callable[[], None]], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Take note of the engine: its store, how to keep and release values, and how to call in its thread."""
+
+    def starting(self, chunks: Sequence[int]) -> None:
+        """Take note that chunks are about to be begun."""
+
+    def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
+        """Take note of chunks that workers have computed."""
+
+    def computed_in_client(self, chunk: int) -> None:
+        """Take note of a chunk that was computed in the user's process."""
+
+
 Message = RunInClient | Started | Done | Printed | Warned | Finished | Failed | Stopped
 
 
@@ -115,6 +141,8 @@ class GraphRun:
         Send one chunk a message, because some chunk of a message could not be read.
     measurements : ChunkMeasurements
         What is kept of chunks that have been computed.
+    saver : Saver or None
+        Saves what is computed.
     subtask_ids : SubtaskIds
         The ids by which people are told of chunks.
     """
@@ -134,6 +162,7 @@ class GraphRun:
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     client_only: set[int] = field(default_factory=set)
     one_by_one: bool = False
+    saver: Saver | None = None
     measurements: ChunkMeasurements = field(init=False)
     subtask_ids: SubtaskIds = field(init=False)
 

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import logging
 import os
+import pickle
 import selectors
 import sys
 import threading
@@ -28,7 +29,7 @@ from dask_mars.config import Settings
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.executor import Executor
-from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.idle import EndingWorkers, IdleClock
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
@@ -296,6 +297,16 @@ class Engine:
 
         self._call_soon(command)
 
+    def save_by(self, run: GraphRun, saver: Saver) -> None:
+        """Have the chunks of a graph that is to be submitted saved."""
+
+        def warn(text: str) -> None:
+            run.inbox.put(client_messages.Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
+
+        blocks, limit_bytes = self._blocks, self.settings.store_limit
+        saver.begin(self.store, limit_bytes, blocks.incref_object, blocks.decref_object, self._call_soon, warn)
+        run.saver = saver
+
     def results_taken(self, run: GraphRun) -> None:
         """Release a finished graph's data."""
         self._call_soon(lambda: self._handle(ResultsTaken(run.number)))
@@ -447,6 +458,8 @@ class Engine:
                 run.measurements.durations_s[chunk] = duration_s
                 sizes = {chunk: copied_bytes} if copied_bytes > self.settings.inline_bytes else {}
                 run.copied_bytes.update(sizes)
+                if run.saver is not None:
+                    run.saver.computed_in_client(chunk)
                 self._handle(ChunksFinished(CLIENT, run.number, [chunk], [duration_s], sizes, steps_s=[steps_s]))
 
         self._call_soon(command)

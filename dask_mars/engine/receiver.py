@@ -115,6 +115,8 @@ class Receiver:
                     fresh[chunk] = self._blocks.stored_bytes - before
                 if is_map_output(ref):
                     map_outputs.append(chunk)
+        if run.saver is not None:
+            run.saver.computed(chunks, refs, durations_s)
         handle.known[number].update(chunks)
         if run.observed:
             values = self._copies(chunks, refs) if run.values_wanted else {}

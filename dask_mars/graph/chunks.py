@@ -272,6 +272,8 @@ class ChunkGraph:
     priorities: dict[int, float] = field(default_factory=dict)
     #: What the user's `dask.annotate(workers=..., resources=...)` says of a chunk. One machine does not mind.
     restrictions: dict[int, Restriction] = field(default_factory=dict)
+    #: What the user's `dask.annotate(checkpoint=...)` says of a chunk: save it whatever it costs, or never.
+    saves: dict[int, bool] = field(default_factory=dict)
     #: What is known of the chunks of a layer before they are computed, by the layer's name.
     declared: Mapping[str, Declared] = field(default_factory=dict)
     #: Declared bytes of chunks whose value is a tuple of what several chunks would be.
@@ -296,6 +298,7 @@ class ChunkGraph:
         self.retries = {new[chunk]: count for chunk, count in graph.retries.items()}
         self.priorities = {new[chunk]: priority for chunk, priority in graph.priorities.items()}
         self.restrictions = {new[chunk]: restriction for chunk, restriction in graph.restrictions.items()}
+        self.saves = {new[chunk]: wanted for chunk, wanted in graph.saves.items()}
         self.joined_bytes = {new[chunk]: size for chunk, size in graph.joined_bytes.items()}
 
     def chunks_for_client(self) -> set[int]:

@@ -103,7 +103,8 @@ def count_uses(graph: ChunkGraph) -> list[int]:
 
 def fixed_chunks(graph: ChunkGraph) -> set[int]:
     """Return chunks about which the user or the conversion has said something that merging would blur."""
-    return graph.in_client | graph.retries.keys() | graph.priorities.keys() | graph.restrictions.keys()
+    annotated = graph.retries.keys() | graph.priorities.keys() | graph.restrictions.keys() | graph.saves.keys()
+    return graph.in_client | annotated
 
 
 def _join(operands: list[Operand], first: int, second: int, join_slices: JoinSlices | None) -> _Joined:

@@ -37,7 +37,7 @@ from dask_mars.optimize.unfused import unfused_graph
 logger = logging.getLogger(__name__)
 
 #: Annotations that we honour.
-HONOURED = ("retries", "priority", "workers", "allow_other_workers", "resources")
+HONOURED = ("retries", "priority", "workers", "allow_other_workers", "resources", "checkpoint")
 
 
 def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, Any]]]:
@@ -298,9 +298,13 @@ def _tasks_of(layer: Layer) -> Mapping[Key, Any]:
 
 def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
+    is_saving = dask.config.get("dask-mars.checkpoint.directory", None) is not None
     for graph in _high_level_graphs(dsk):
         for name, layer in graph.layers.items():
             honoured = {kind: value for kind, value in (layer.annotations or {}).items() if kind in HONOURED}
+            if "checkpoint" in honoured and not is_saving:
+                # What it is said of need not stay apart.
+                del honoured["checkpoint"]
             if honoured:
                 found[name] = honoured
                 # Materialised layers may hold keys that do not carry the layer's name.
@@ -392,6 +396,8 @@ def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
             graph.retries[chunk] = int(retries)
         if (priority := _value_for(wanted.get("priority"), key)) is not None:
             graph.priorities[chunk] = float(priority)
+        if (saves := _value_for(wanted.get("checkpoint"), key)) is not None:
+            graph.saves[chunk] = bool(saves)
         workers = _value_for(wanted.get("workers"), key)
         resources = _value_for(wanted.get("resources"), key)
         if workers is not None or resources:

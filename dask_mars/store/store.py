@@ -413,12 +413,8 @@ class Store:
             value is alive, the array has more references than this list's own: see `still_used`.
         """
         kind = ref[0]
-        if kind == VALUE:
-            return ref[1]
-        if kind == PICKLE:
-            return loads(ref[1])
-        if kind == SMALL:
-            return _load_small(*ref[1:])
+        if kind < ARRAY:
+            return inline_value(ref)
         if kind == SPILLED:
             return _load_spilled(ref)
         value = value_from_blocks(ref, self._bases(ref, owners))
@@ -645,6 +641,14 @@ def _unused_count() -> int:
 
 
 _UNUSED_COUNT = _unused_count()
+
+
+def inline_value(ref: ObjectRef) -> Any:
+    """Return a value that is in its reference."""
+    kind = ref[0]
+    if kind == VALUE:
+        return ref[1]
+    return loads(ref[1]) if kind == PICKLE else _load_small(*ref[1:])
 
 
 def _load_spilled(ref: ObjectRef) -> Any:

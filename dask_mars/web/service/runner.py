@@ -23,8 +23,9 @@ from typing import Any
 
 import dask
 
-from dask_mars import Runtime
+from dask_mars import Runtime, config
 from dask_mars.backend import Options
+from dask_mars.checkpointing.settings import CheckpointSettings, configured
 from dask_mars.client.assembling import is_assembly
 from dask_mars.client.backend import EngineBackend, GraphBackend
 from dask_mars.client.records import ChunkCounts, Record, Records, ValueDescription
@@ -39,6 +40,7 @@ from dask_mars.web.runtime_monitor import RuntimeMonitor
 from dask_mars.web.service import results
 from dask_mars.web.service.lines import Lines
 from dask_mars.web.service.on_cluster import ClusterMonitor
+from dask_mars.web.service.store import SPARE_BYTES
 
 logger = logging.getLogger("dask_mars.web")
 
@@ -127,6 +129,8 @@ class Run:
         header, submitted = self._unpickled()
         is_graph = header["kind"] == "graph"
         backend = self.runner.backend()
+        if self.runner.checkpoint is not None:
+            backend.checkpoint = self.runner.checkpoint._replace(directory=Path(self._order["checkpoint"]))
         run: Callable[..., dict[int, Any]] = backend.run
 
         def checked(graph: ChunkGraph, *rest: Any) -> dict[int, Any]:
@@ -203,6 +207,8 @@ class Runner:
         Of the computations.
     memory_limit : int or None
         The most bytes that a result may have.
+    checkpoint : CheckpointSettings or None
+        How what is computed is saved.
     """
 
     def __init__(
@@ -213,7 +219,9 @@ class Runner:
         monitor: RuntimeMonitor,
         records: Records,
         memory_limit: int | None,
+        checkpoint: CheckpointSettings | None = None,
     ) -> None:
+        self.checkpoint = checkpoint
         self.lines = lines
         self.directory = directory
         self.backend = backend
@@ -348,6 +356,17 @@ def _failure(error: BaseException) -> Json:
     return told
 
 
+def _checkpoint(directory: Path) -> CheckpointSettings | None:
+    """Return how what is computed is saved, for those that come after this process."""
+    if not config.get("web.checkpoints"):
+        return None
+    root = directory / "checkpoints"
+    # What users annotate is honoured where there is a directory.
+    dask.config.set({"dask-mars.checkpoint.directory": str(root)})
+    # The targets of stores were made before the graph was submitted, and nobody makes them anew.
+    return configured(str(root))._replace(trusts_targets=True, spare_bytes=SPARE_BYTES)
+
+
 def main(settings: Json) -> None:
     """Compute for the front that has started this process.
 
@@ -373,7 +392,7 @@ def main(settings: Json) -> None:
             # Before the first computation, so that all of that is seen.
             runtime.engine()
             monitor, limit = RuntimeMonitor(runtime), runtime.settings.memory_limit
-            Runner(lines, directory, here, monitor, runtime.records, limit).serve()
+            Runner(lines, directory, here, monitor, runtime.records, limit, _checkpoint(directory)).serve()
         else:
             cluster = ClusterMonitor(runtime, address)
             Runner(lines, directory, cluster.backend, cluster, runtime.records, None).serve()

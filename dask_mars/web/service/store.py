@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -40,13 +41,17 @@ CREATE TABLE IF NOT EXISTS computations (
     error TEXT,
     result TEXT,
     file_bytes INTEGER NOT NULL DEFAULT 0,
-    evicted INTEGER NOT NULL DEFAULT 0
+    evicted INTEGER NOT NULL DEFAULT 0,
+    saved_bytes INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS by_state ON computations (state, number);
 """
 #: The layout of the tables; a directory with another one is of another version.
-_LAYOUT = 1
+_LAYOUT = 2
+#: What makes the tables of the first layout those of the second.
+_FROM_FIRST = "ALTER TABLE computations ADD COLUMN saved_bytes INTEGER NOT NULL DEFAULT 0"
 _GRAPHS, _RESULTS, _DETAILS, _INCOMING = "graphs", "results", "details", "incoming"
+_CHECKPOINTS = "checkpoints"
 _NOT_OVER = "state NOT IN ('finished', 'failed', 'cancelled')"
 _BY_ID = "SELECT * FROM computations WHERE id = ?"
 #: Bytes that stay free on the disk whatever is submitted and computed, so that rows can be written.
@@ -85,7 +90,7 @@ class Store:
         self._held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in (_GRAPHS, _RESULTS, _DETAILS, _INCOMING):
+            for name in (_GRAPHS, _RESULTS, _DETAILS, _INCOMING, _CHECKPOINTS):
                 private_directory(directory / name)
             # What was under way when another service ended is not wanted.
             for left in (directory / _INCOMING).iterdir():
@@ -115,8 +120,10 @@ class Store:
         # A row that says 201 must be there after a loss of power.
         database.execute("PRAGMA synchronous=FULL")
         layout = database.execute("PRAGMA user_version").fetchone()[0]
-        if layout not in (0, _LAYOUT):
+        if layout not in (0, 1, _LAYOUT):
             raise RuntimeError(f"{self.directory} was written by another version of dask_mars")
+        if layout == 1:
+            database.execute(_FROM_FIRST)
         database.executescript(_TABLES)
         database.execute(f"PRAGMA user_version={_LAYOUT}")
         # A graph whose row was not written was never promised to be computed.
@@ -125,6 +132,11 @@ class Store:
             for path in (self.directory / name).iterdir():
                 if path.name.partition(".")[0] not in numbers:
                     path.unlink()
+        unfinished = database.execute(f"SELECT number FROM computations WHERE {_NOT_OVER}")
+        going_on = {str(number) for (number,) in unfinished}
+        for path in (self.directory / _CHECKPOINTS).iterdir():
+            if path.name not in going_on:
+                shutil.rmtree(path, ignore_errors=True)
         newest = database.execute("SELECT max(revision) FROM computations").fetchone()[0] or 0
         # Revisions grow over restarts too: those that were never written down were younger than now.
         self._revision = max(newest, time.time_ns() // 1_000_000)
@@ -166,6 +178,18 @@ class Store:
     def details(self, number: int) -> Path:
         """Return the path of what is kept of a computation besides its row."""
         return self.directory / _DETAILS / f"{number}.json"
+
+    def checkpoint(self, number: int) -> Path:
+        """Return the directory of what is saved of a computation that is not over."""
+        return self.directory / _CHECKPOINTS / str(number)
+
+    def saved_bytes(self, number: int) -> int:
+        """Return how much is written down of the saved chunks of a computation: it grows with each."""
+        found = 0
+        for journal in self.checkpoint(number).glob("*/*.journal"):
+            with contextlib.suppress(OSError):
+                found += journal.stat().st_size
+        return found
 
     def kept(self, number: int) -> Json:
         """Return what is kept of a computation besides its row: nothing if it was too old, or its process died."""
@@ -262,6 +286,7 @@ class Store:
         assert state in OVER
         done = self.update(number, state=state, ended=time.time(), file_bytes=file_bytes, **values)
         self.graph(number).unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoint(number), ignore_errors=True)
         row = self.numbered(number) if done else None
         return None if row is None else str(row["id"])
 
@@ -316,6 +341,7 @@ class Store:
             path.unlink(missing_ok=True)
         for path in (self.directory / _RESULTS).glob(f"{number}.*"):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoint(number), ignore_errors=True)
 
     # -- history ------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ logger = logging.getLogger("dask_mars.web")
 
 #: Computations that the runner has at once; more wait.
 AT_ONCE = 8
-#: How often the runner may die with a computation in its hands before that fails.
+#: How often the runner may die with a computation in its hands before that fails, unless it gets on from one time
+#: to the next.
 _LOSSES = 3
 #: Pause before the runner is started again that has died at once, doubled each time.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
@@ -362,7 +363,10 @@ class Supervisor:
                 if row is None or row["cancelling"]:
                     self._ended(number, "cancelled")
                     continue
-                losses = row["losses"] + (blamed is None)
+                saved_bytes = self._store.saved_bytes(number)
+                # What has got on since the last time is not what the runner has died of, or will not be for long.
+                before = 0 if saved_bytes > row["saved_bytes"] else row["losses"]
+                losses = before + (blamed is None)
                 if losses >= _LOSSES:
                     text = (
                         f"the process that computes {describe_exit(exit_code)}, {losses} times with this "
@@ -371,7 +375,8 @@ class Supervisor:
                     error = {"type": "RunnerDied", "message": text}
                     self._ended(number, "failed", error=error)
                     continue
-                self._store.update(number, state="queued", attempt=row["attempt"] + 1, losses=losses)
+                attempt = row["attempt"] + 1
+                self._store.update(number, state="queued", attempt=attempt, losses=losses, saved_bytes=saved_bytes)
                 has = self._in_hand.pop(number)
                 has.is_suspect, has.live = losses > 0, {}
                 again.append(has)
@@ -387,6 +392,7 @@ def _order(row: sqlite3.Row, store: Store) -> Json:
         "name": row["name"],
         "attempt": row["attempt"],
         "graph": os.fspath(store.graph(row["number"])),
+        "checkpoint": os.fspath(store.checkpoint(row["number"])),
     }
 
 

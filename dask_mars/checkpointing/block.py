@@ -1,0 +1,218 @@
+"""`with dask_mars.checkpoint(...)` blocks: what they set, and what goes when they end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import dask
+
+from dask_mars import config
+from dask_mars.checkpointing.directory import ComputationDirectory
+from dask_mars.errors import CheckpointInUse
+
+
+class Budget:
+    """Bytes that may still be written to a directory. Threads may share it.
+
+    Parameters
+    ----------
+    limit_bytes : int or None
+        How many may be there; None for any.
+    used_bytes : callable
+        Returns how many are there; asked when it matters first.
+    directory : Path
+        Where they are.
+    spare_bytes : int, optional
+        What is to stay free on the disk.
+    """
+
+    def __init__(
+        self, limit_bytes: int | None, used_bytes: Callable[[], int], directory: Path, spare_bytes: int = 0
+    ) -> None:
+        self._directory = directory
+        self._spare_bytes = spare_bytes
+        self._limit_bytes = limit_bytes
+        self._count_used = used_bytes
+        self._used_bytes: int | None = None
+        self._lock = threading.Lock()
+
+    def take(self, size_bytes: int) -> bool:
+        """Take some; False if there is too little left."""
+        if self._spare_bytes and self._free_bytes() < size_bytes + self._spare_bytes:
+            return False
+        if self._limit_bytes is None:
+            return True
+        with self._lock:
+            if self._used_bytes is None:
+                self._used_bytes = self._count_used()
+            if self._used_bytes + size_bytes > self._limit_bytes:
+                return False
+            self._used_bytes += size_bytes
+            return True
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give some back."""
+        with self._lock:
+            if self._used_bytes is not None:
+                self._used_bytes -= size_bytes
+
+
+class Block:
+    """A `with` block, or several that are open for one directory.
+
+    Parameters
+    ----------
+    directory : Path
+        Which.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._finished: dict[str, ComputationDirectory] = {}
+        self._depth = 0
+        self._is_closed = False
+
+    def enter(self) -> None:
+        """Note that one more block begins."""
+        with self._lock:
+            self._depth += 1
+
+    def leave(self, failed: bool) -> bool:
+        """Note that a block ends, and return whether it was the last; then finished computations' files go.
+
+        After an exception they stay: whoever runs it all again has them already.
+        """
+        with self._lock:
+            self._depth -= 1
+            if self._depth:
+                return False
+            self._is_closed = not failed
+            finished, self._finished = self._finished, {}
+        if not failed:
+            for directory in finished.values():
+                try:
+                    directory.acquire(0.0)
+                except CheckpointInUse:
+                    # Whoever computes it will remove it.
+                    continue
+                directory.remove()
+                directory.release()
+        return True
+
+    def keeps(self, directory: ComputationDirectory) -> bool:
+        """Say whether the files of a computation that has finished stay until the block ends."""
+        with self._lock:
+            if not self._is_closed:
+                self._finished[directory.identity] = ComputationDirectory(directory.root, directory.identity)
+            return not self._is_closed
+
+
+_lock = threading.Lock()
+_blocks: dict[Path, Block] = {}
+
+
+def open_block(directory: Path) -> Block | None:
+    """Return the block that is open for a directory."""
+    return _blocks.get(directory)
+
+
+def _forget_after_fork() -> None:
+    """In a forked process: what blocks do at their ends is their process's business."""
+    global _lock
+    _lock = threading.Lock()
+    _blocks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+class Checkpoint:
+    """Saves what is computed while it is in force; `dask_mars.checkpoint` makes it."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str], limit: int | float | str | None, cost_share: float | None
+    ) -> None:
+        self.directory = Path(directory).expanduser().absolute()
+        self._settings: dict[str, Any] = {"dask-mars.checkpoint.directory": str(self.directory)}
+        if limit is not None:
+            config.parse_size(limit, "limit")
+            self._settings["dask-mars.checkpoint.limit"] = limit
+        if cost_share is not None:
+            if not isinstance(cost_share, int | float) or not cost_share > 0:
+                raise ValueError(f"cost_share is a share of the time, such as 0.05, and not {cost_share!r}")
+            self._settings["dask-mars.checkpoint.cost-share"] = cost_share
+        self._entered: list[tuple[Any, Block]] = []
+
+    def __enter__(self) -> Self:
+        with _lock:
+            block = _blocks.setdefault(self.directory, Block(self.directory))
+            block.enter()
+        self._entered.append((dask.config.set(self._settings), block))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        settings, block = self._entered.pop()
+        settings.__exit__(kind, error, traceback)
+        with _lock:
+            is_last = block.leave(error is not None)
+            if is_last and _blocks.get(self.directory) is block:
+                del _blocks[self.directory]
+
+    def __repr__(self) -> str:
+        return f"<checkpoint {self.directory}>"
+
+
+def checkpoint(
+    directory: str | os.PathLike[str],
+    limit: int | float | str | None = None,
+    cost_share: float | None = None,
+) -> Checkpoint:
+    """Save what is computed in a `with` block, as far as that pays, so that it need not be computed again.
+
+    When the process dies, and the script is run again, what was saved is read, and what only that needed is not
+    computed. When the block ends without an exception, what it has saved is removed.
+
+    Parameters
+    ----------
+    directory : str or Path
+        Where to save. Several computations, and several processes, may use it, as long as no two compute the same.
+    limit : int, float or str, optional
+        How many bytes may be there, as in ``"50 GiB"``. Default: ``dask-mars.checkpoint.limit``.
+    cost_share : float, optional
+        How much of the time saving may take. Default: ``dask-mars.checkpoint.cost-share``, 0.05.
+
+    Returns
+    -------
+    Checkpoint
+        To be used in a `with` statement.
+
+    Raises
+    ------
+    ValueError
+        An argument makes no sense.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dask.array as da
+    >>> import dask_mars
+    >>> with tempfile.TemporaryDirectory() as directory, dask_mars.checkpoint(directory, limit="1 GiB"):
+    ...     int(da.arange(10, chunks=5).sum().compute(scheduler=dask_mars.get))
+    45
+    """
+    return Checkpoint(directory, limit, cost_share)
+
+
+__all__ = ["Block", "Budget", "Checkpoint", "checkpoint", "open_block"]

@@ -1,0 +1,289 @@
+"""Directories of checkpoints: one for each computation, with a lock, what is known of it, journals and files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from dask_mars.checkpointing.journal import Begun, Journal, Saved, read_journal
+from dask_mars.errors import CheckpointFailed, CheckpointInUse
+from dask_mars.protocol.object_ref import SPILLED, ObjectRef, SpilledFile, spilled_file
+from dask_mars.store.spill_ownership import make_private_directory
+
+_LOCK, _ABOUT, _JOURNAL, _CHUNK = "lock", "about.json", ".journal", ".chunk"
+_PARTIAL = ".partial"
+#: How often is looked whether another process has let go.
+_LOOK_S = 0.05
+#: Between looks at a directory that others remove meanwhile.
+_ATTEMPTS = 100
+
+
+class ComputationDirectory:
+    """The directory of one computation, whether or not somebody uses it.
+
+    Parameters
+    ----------
+    root : Path
+        The directory that the user has named.
+    identity : str
+        Of the computation.
+    """
+
+    def __init__(self, root: Path, identity: str) -> None:
+        self.root = root
+        self.identity = identity
+        self.path = root / identity
+        self._lock: int | None = None
+
+    # -- who uses it --------------------------------------------------------------------------------------------
+
+    def acquire(self, wait_s: float) -> None:
+        """Keep others from using it, having made it if need be; the lock goes with this process.
+
+        Parameters
+        ----------
+        wait_s : float
+            How long to wait for another process that uses it.
+
+        Raises
+        ------
+        CheckpointInUse
+            Another one uses it still.
+        CheckpointFailed
+            It cannot be made, or others could write to it.
+        """
+        deadline = time.monotonic() + wait_s
+        reason = OSError(errno.EAGAIN, "others make and remove it again and again")
+        for _ in range(_ATTEMPTS):
+            try:
+                # It may be everybody's: what is in it is this user's alone.
+                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private_directory(self.path)
+                descriptor = os.open(
+                    self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
+            except FileNotFoundError as error:
+                # Whoever had it has just removed it.
+                reason = error
+                continue
+            except OSError as error:
+                raise failed(self.path, error) from error
+            try:
+                if self._locked(descriptor, deadline):
+                    self._lock = descriptor
+                    return
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+        raise failed(self.path, reason)
+
+    def _locked(self, descriptor: int, deadline: float) -> bool:
+        """Lock a file; False if it is gone by then."""
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise CheckpointInUse(str(self.path), _holder(descriptor)) from None
+                time.sleep(_LOOK_S)
+            except OSError as error:
+                raise failed(self.path, error) from error
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), (self.path / _LOCK).stat()):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                return True
+        return False
+
+    def release(self) -> None:
+        """Let others use it."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            # Processes that were forked meanwhile have it too.
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
+
+    def is_in_use(self) -> bool:
+        """Say whether a living process uses it."""
+        try:
+            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def remove(self) -> None:
+        """Remove it and all that is in it."""
+        # The lock goes last: who waits for it finds that it is gone, and makes a new one.
+        with contextlib.suppress(OSError):
+            for entry in list(self.path.iterdir()):
+                if entry.name != _LOCK:
+                    entry.unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    # -- what is in it ------------------------------------------------------------------------------------------
+
+    def about(self) -> dict[str, Any]:
+        """Return what was noted of it; nothing if that cannot be read."""
+        try:
+            found = json.loads((self.path / _ABOUT).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def note(self, about: Mapping[str, Any]) -> None:
+        """Note what is to be known of it.
+
+        Raises
+        ------
+        OSError
+            It cannot be written.
+        """
+        partial = self.path / f".{secrets.token_hex(4)}{_PARTIAL}"
+        try:
+            partial.write_text(json.dumps(about), encoding="utf-8")
+            partial.rename(self.path / _ABOUT)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    def journal(self) -> Journal:
+        """Return a new journal.
+
+        Raises
+        ------
+        OSError
+            It cannot be made.
+        """
+        return Journal(self.path / f"{secrets.token_hex(8)}{_JOURNAL}", self.identity)
+
+    def read(self) -> tuple[dict[tuple[Any, str], Saved], set[Any]]:
+        """Return what is saved, by key and form, and the keys of what was begun and must not be begun again.
+
+        Files that are not as long as they were written are passed over.
+        """
+        saved: dict[tuple[Any, str], Saved] = {}
+        begun: set[Any] = set()
+        sizes = self._sizes()
+        for path in sorted(self.path.glob(f"*{_JOURNAL}")):
+            for record in read_journal(path, self.identity):
+                if isinstance(record, Begun):
+                    begun.add(record.key)
+                    continue
+                with contextlib.suppress(Exception):
+                    usable = self._usable(record, sizes)
+                    if usable is not None:
+                        saved[record.key, record.form] = usable
+        return saved, begun
+
+    def _usable(self, record: Saved, sizes: Mapping[str, int]) -> Saved | None:
+        """Return a record as it can be read here, None if what it tells of is gone."""
+        if record.ref[0] != SPILLED:
+            return record
+        file = spilled_file(record.ref)
+        if sizes.get(file.path) != file.size_bytes:
+            return None
+        return record._replace(ref=_in(self.path, record.ref))
+
+    def _sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_file(follow_symlinks=False):
+                        sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
+
+    def is_empty(self) -> bool:
+        """Say whether nothing is saved in it."""
+        return not any(name.endswith(_JOURNAL) for name in self._sizes())
+
+    def size_bytes(self) -> int:
+        """Return how many bytes its files have."""
+        return sum(self._sizes().values())
+
+    def tidy(self, saved: Mapping[tuple[Any, str], Saved]) -> None:
+        """Remove files that are not whole, or of which no journal tells."""
+        wanted = {
+            Path(spilled_file(record.ref).path).name for record in saved.values() if record.ref[0] == SPILLED
+        }
+        for name in self._sizes():
+            if name.endswith((_CHUNK, _PARTIAL)) and name not in wanted:
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink()
+
+    def clear(self) -> None:
+        """Remove all that is saved."""
+        for name in self._sizes():
+            if name != _LOCK:
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, 300, 0).decode(errors="replace") or "another process"
+
+
+def _in(directory: Path, ref: ObjectRef) -> ObjectRef:
+    file = spilled_file(ref)
+    return (*ref[:2], dataclasses.replace(file, path=str(directory / Path(file.path).name)), *ref[3:])
+
+
+def named(ref: ObjectRef) -> ObjectRef:
+    """Return a reference to a value in a file whose path is only the name of the file."""
+    file: SpilledFile = spilled_file(ref)
+    return (*ref[:2], dataclasses.replace(file, path=Path(file.path).name), *ref[3:])
+
+
+def failed(path: Path, error: OSError) -> CheckpointFailed:
+    """Return the exception for a directory that cannot be used."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        reason += "; it has to be this user's own, and writable for nobody else"
+    return CheckpointFailed(str(path), reason)
+
+
+def computations(root: Path) -> Iterator[ComputationDirectory]:
+    """Yield the directories of computations in one that a user has named."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise failed(root, error) from error
+    for name in names:
+        if len(name) == 32 and set(name) <= set("0123456789abcdef"):
+            yield ComputationDirectory(root, name)
+
+
+def name_of_file(prefix: str, chunk: int) -> str:
+    """Return the name of the file of a chunk."""
+    return f"{prefix}-{chunk}{_CHUNK}"
+
+
+__all__ = ["ComputationDirectory", "computations", "failed", "name_of_file", "named"]

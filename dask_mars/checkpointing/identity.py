@@ -1,0 +1,81 @@
+"""By what computations and saved values are known again, in another process and on another day."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram, layer_of
+
+#: What a key ends with that is another one in each run.
+_RANDOM = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$")
+#: From what on keys that look random are taken for that; deeper there is nothing that stands for the whole.
+_DEEPEST = 4
+
+
+def identity_of(graph: ChunkGraph) -> str:
+    """Return the name of a computation: equal for those that are asked for the same chunks.
+
+    What assembles a result has a key that is another one in each run; there the keys of what it assembles count.
+    """
+    digest = hashlib.sha256()
+    for root in sorted(map(repr, _roots(graph))):
+        digest.update(root.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _roots(graph: ChunkGraph) -> set[Key]:
+    found: set[Key] = set()
+    chunks = set(graph.outputs)
+    for depth in range(_DEEPEST):
+        deeper: set[int] = set()
+        for chunk in chunks:
+            key = graph.keys[chunk]
+            if depth + 1 < _DEEPEST and graph.inputs[chunk] and _is_random(key):
+                deeper.update(graph.inputs[chunk])
+            else:
+                found.add(key)
+        chunks = deeper
+    return found
+
+
+def _is_random(key: Key) -> bool:
+    name = layer_of(key)
+    match = _RANDOM.search(name)
+    # Dask's own tokens have as many digits: by chance one in thirty-two looks like that.
+    return match is not None and (name.startswith("finalize-") or "-" in match.group())
+
+
+def form_of(graph: ChunkGraph, chunk: int) -> str:
+    """Return what the value of a chunk is, besides what its key says.
+
+    Optimisation may give a key to what is not that key's value alone, such as the tuple of what several reductions
+    return. What is saved of one graph is not to be taken for the other in another.
+    """
+    number = graph.operand_of[chunk]
+    if number == DATA:
+        return "data"
+    operand = graph.operands[number]
+    if chunk in graph.joined_bytes:
+        return f"joined {_signature(operand)}"
+    return _path(operand.functions[operand.steps[-1].function])
+
+
+def _signature(operand: Operand) -> str:
+    parts = [*map(_path, operand.functions), repr(operand.steps), repr(operand.input_count)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _path(function: Any) -> str:
+    if isinstance(function, Subprogram):
+        inner = function.operand
+        return _path(inner.functions[inner.steps[-1].function])
+    while hasattr(function, "func"):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+
+
+__all__ = ["form_of", "identity_of"]

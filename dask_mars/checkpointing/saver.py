@@ -1,0 +1,414 @@
+"""Saves the chunks of a computation as an engine computes them: what is worth it is written by a thread beside it.
+
+Engines, of users' processes and of agents, call a `Saver`'s hooks in their own thread. Each writer has a journal
+of its own, so that several hosts may save to one directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple, Protocol
+
+from dask_mars.checkpointing.costs import MeasuredCosts
+from dask_mars.checkpointing.directory import ComputationDirectory, failed, name_of_file, named
+from dask_mars.checkpointing.facts import Facts
+from dask_mars.checkpointing.identity import form_of
+from dask_mars.checkpointing.journal import Begun, FileProof, Journal, Record, Saved
+from dask_mars.checkpointing.policy import Policy
+from dask_mars.errors import SpillError
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.protocol.object_ref import (
+    SPILLED,
+    ObjectRef,
+    SpilledFile,
+    is_map_output,
+    is_spilled,
+    is_stored,
+    size_of,
+    spilled_file,
+)
+from dask_mars.store.codec import lz4_codec
+from dask_mars.store.spill_files import SpillFiles
+from dask_mars.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+#: Work after which it is measured what saving costs here, and before which nothing is saved that need not be.
+_MEASURE_AFTER_S = 0.06
+#: Bytes that wait to be written, at most: they are kept in memory for that.
+_BACKLOG_BYTES, _BACKLOG_SHARE = 1 << 28, 16
+#: How long is waited for the file that is being written when a computation ends.
+_END_S = 30.0
+
+
+class _Hooks(NamedTuple):
+    """What an engine does for a saver."""
+
+    store: Store
+    incref: Callable[[ObjectRef], None]
+    decref: Callable[[ObjectRef], None]
+    call_soon: Callable[[Callable[[], None]], None]
+    warn: Callable[[str], None]
+
+
+class Budget(Protocol):
+    """How many bytes may still be written."""
+
+    def take(self, size_bytes: int) -> bool:
+        """Take some of it; False if there is too little left."""
+
+    def give_back(self, size_bytes: int) -> None:
+        """Give some of it back."""
+
+
+class _ToSave(NamedTuple):
+    chunk: int
+    ref: ObjectRef
+    risk_s: float
+
+
+class _ToRemove(NamedTuple):
+    chunk: int
+
+
+class Saver:
+    """Saves what is worth it of one graph.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        What is computed, without what is saved already.
+    facts : Facts
+        Of that graph.
+    directory : ComputationDirectory
+        Where to save; somebody holds its lock.
+    share : float
+        Of the time, what saving may take.
+    budget : Budget
+        Of bytes on disk.
+    costs : MeasuredCosts
+        Of that directory.
+    existing : mapping, optional
+        The files of chunks of the graph that are read and not computed.
+    note : callable, optional
+        Called before the first chunk is saved.
+    inline_bytes : int, optional
+        Values up to this size stand in the journal.
+    """
+
+    def __init__(
+        self,
+        graph: ChunkGraph,
+        facts: Facts,
+        directory: ComputationDirectory,
+        share: float,
+        budget: Budget,
+        costs: MeasuredCosts,
+        existing: Mapping[int, SpilledFile] | None = None,
+        note: Callable[[], None] = lambda: None,
+        inline_bytes: int = 1 << 14,
+    ) -> None:
+        self._graph = graph
+        self._facts = facts
+        self._directory = directory
+        self._budget = budget
+        self._costs = costs
+        self._inline_bytes = inline_bytes
+        self._note = note
+        self._policy = Policy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
+        self._policy.saved(existing or ())
+        self._tainted: bytearray | None = None
+        self._has_new_taints = False
+        self._hooks: _Hooks | None = None
+        self._queue: SimpleQueue[list[_ToSave | _ToRemove] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._journal: Journal | None = None
+        self._journal_lock = threading.RLock()
+        self._files = SpillFiles(directory.path, lz4_codec())
+        self._prefix = ""
+        self._backlog_bytes = 0
+        #: The files that there are of chunks: their names, and their bytes.
+        self._written_files = {
+            chunk: (Path(file.path).name, file.size_bytes) for chunk, file in (existing or {}).items()
+        }
+        #: Guards that nothing is put into the queue after its end.
+        self._end_lock = threading.Lock()
+        self._is_closed = False
+        self._is_stopped = False
+        self._has_failed = False
+        self._is_over_limit = False
+
+    # -- for the engine's thread --------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        store: Store,
+        store_bytes: int,
+        incref: Callable[[ObjectRef], None],
+        decref: Callable[[ObjectRef], None],
+        call_soon: Callable[[Callable[[], None]], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Take note of the engine that computes.
+
+        Parameters
+        ----------
+        store : Store
+            Where values are.
+        store_bytes : int
+            How many bytes of results it may hold.
+        incref, decref : callable
+            Keep a value, and let it go; in the engine's thread.
+        call_soon : callable
+            Has a function called in the engine's thread.
+        warn : callable
+            Tells the user something.
+        """
+        self._hooks = _Hooks(store, incref, decref, call_soon, warn)
+        self._most_bytes = min(_BACKLOG_BYTES, store_bytes // _BACKLOG_SHARE)
+
+    def starting(self, chunks: Sequence[int]) -> None:
+        """Write down that chunks are begun, before they are, where they must not be begun again.
+
+        Raises
+        ------
+        CheckpointFailed
+            That cannot be written.
+        """
+        unrepeatable = self._facts.unrepeatable
+        if not unrepeatable:
+            return
+        records = [Begun(self._graph.keys[chunk]) for chunk in chunks if chunk in unrepeatable]
+        if records:
+            try:
+                self._append(records, lasting=True)
+            except OSError as error:
+                raise failed(self._directory.path, error) from error
+
+    def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
+        """Save what is worth it of chunks that workers have computed; their values are in the store."""
+        if self._has_new_taints:
+            self._spread(chunks)
+        policy = self._policy
+
+        def size_at(position: int) -> int:
+            return size_of(refs[position])
+
+        chosen = policy.computed(chunks, durations_s, size_at, self._inline_bytes, self._costs.now)
+        if chosen:
+            self._choose([(chunks[position], refs[position]) for position in chosen])
+        elif self._thread is None and policy.work_s > _MEASURE_AFTER_S and not self._has_failed:
+            self._start()
+
+    def computed_in_client(self, chunk: int) -> None:
+        """Take note that a chunk was computed in the user's process: what it did there goes with the process."""
+        if chunk in self._facts.taints or self._facts.exempt[chunk]:
+            return
+        if self._tainted is None:
+            self._tainted = bytearray(len(self._graph))
+        self._tainted[chunk] = self._facts.exempt[chunk] = 1
+        self._has_new_taints = True
+
+    def _spread(self, chunks: Sequence[int]) -> None:
+        tainted, exempt = self._tainted, self._facts.exempt
+        assert tainted is not None
+        for chunk in chunks:
+            if any(tainted[source] for source in self._graph.inputs[chunk]):
+                tainted[chunk] = exempt[chunk] = 1
+
+    def _choose(self, chosen: list[tuple[int, ObjectRef]]) -> None:
+        """Have values written that are worth it, as far as there is room."""
+        hooks, policy, forced = self._hooks, self._policy, self._facts.forced
+        assert hooks is not None
+        batch: list[_ToSave | _ToRemove] = []
+        for chunk, ref in chosen:
+            size = size_of(ref)
+            if self._has_failed or self._is_closed or is_spilled(ref) or is_map_output(ref):
+                policy.rejected(chunk)
+                continue
+            if is_stored(ref):
+                waiting = self._backlog_bytes
+                is_too_much = waiting and waiting + size > self._most_bytes and chunk not in forced
+                if is_too_much or not self._take(size):
+                    policy.rejected(chunk)
+                    continue
+                hooks.incref(ref)
+                self._backlog_bytes += size
+            batch.append(_ToSave(chunk, ref, policy.risk_of(chunk)))
+        if batch:
+            self._put(batch)
+
+    def _put(self, batch: list[_ToSave | _ToRemove]) -> None:
+        with self._end_lock:
+            if not self._is_closed:
+                self._start()
+                self._queue.put(batch)
+                return
+        self._on_written([item for item in batch if isinstance(item, _ToSave)], [])
+
+    def _take(self, size_bytes: int) -> bool:
+        if self._budget.take(size_bytes):
+            return True
+        if not self._is_over_limit:
+            self._is_over_limit = True
+            self._warn("the limit of bytes in the directory is reached: what is computed from now on is not saved")
+        return False
+
+    def _warn(self, text: str) -> None:
+        assert self._hooks is not None
+        with contextlib.suppress(Exception):
+            self._hooks.warn(f"checkpoint in {self._directory.root}: {text}")
+
+    def _on_written(self, saved: list[_ToSave], kept: list[_ToSave]) -> None:
+        """Take note of what was written of values, in the engine's thread."""
+        assert self._hooks is not None
+        for item in saved:
+            if is_stored(item.ref):
+                self._backlog_bytes -= size_of(item.ref)
+                self._hooks.decref(item.ref)
+        done = {item.chunk for item in kept}
+        for item in saved:
+            if item.chunk not in done:
+                self._policy.rejected(item.chunk)
+        superseded = self._policy.saved([item.chunk for item in kept])
+        removable: list[_ToSave | _ToRemove] = [_ToRemove(chunk) for chunk in superseded]
+        if removable and not self._is_closed:
+            self._put(removable)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def stop(self, drain: bool = False) -> None:
+        """Write no more, and return when nothing is being written any more.
+
+        Parameters
+        ----------
+        drain : bool, optional
+            Write what waits first.
+        """
+        if not drain:
+            self._is_stopped = True
+        with self._end_lock:
+            self._is_closed = True
+            thread = self._thread
+            if thread is not None:
+                self._queue.put(None)
+        if thread is not None:
+            thread.join(_END_S)
+            if thread.is_alive():
+                logger.warning("a file of the checkpoint in %s is still being written", self._directory.root)
+        self._is_stopped = True
+        with self._journal_lock:
+            journal, self._journal = self._journal, None
+            if journal is not None:
+                journal.close()
+
+    # -- the writer's thread ------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="dask-mars-checkpoint", daemon=True)
+            self._thread.start()
+
+    def _write_all(self) -> None:
+        if not self._costs.is_measured:
+            with contextlib.suppress(OSError):
+                self._costs.measure(self._directory.path)
+        while (batch := self._queue.get()) is not None:
+            to_save = [item for item in batch if isinstance(item, _ToSave)]
+            kept: list[_ToSave] = []
+            try:
+                if not (self._has_failed or self._is_stopped):
+                    self._remove([item.chunk for item in batch if isinstance(item, _ToRemove)])
+                    self._save(to_save, kept)
+            except Exception as error:
+                self._fail(error)
+            if to_save:
+                self._tell(to_save, kept)
+
+    def _tell(self, to_save: list[_ToSave], kept: list[_ToSave]) -> None:
+        assert self._hooks is not None
+        # The engine may have ended meanwhile.
+        with contextlib.suppress(Exception):
+            self._hooks.call_soon(lambda: self._on_written(to_save, kept))
+
+    def _fail(self, error: Exception) -> None:
+        """Go on without saving."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        reason = error.reason if isinstance(error, SpillError) else getattr(error, "strerror", None) or repr(error)
+        self._warn(f"it cannot be written ({reason}): what is computed from now on is not saved")
+
+    def _save(self, items: list[_ToSave], kept: list[_ToSave]) -> None:
+        inline: list[tuple[_ToSave, Saved]] = []
+        for item in items:
+            if self._is_stopped:
+                break
+            proof = self._proof(item.chunk)
+            if proof is None:
+                continue
+            if is_stored(item.ref):
+                started_s = time.perf_counter()
+                ref = self._written(item)
+                record = self._record(item, named(ref), proof)
+                self._append([record])
+                self._costs.learn(spilled_file(ref).size_bytes, time.perf_counter() - started_s)
+                kept.append(item)
+            else:
+                inline.append((item, self._record(item, item.ref, proof)))
+        if inline:
+            started_s = time.perf_counter()
+            self._append([record for _, record in inline])
+            self._costs.learn_records(len(inline), time.perf_counter() - started_s)
+            kept += [item for item, _ in inline]
+
+    def _proof(self, chunk: int) -> tuple[FileProof, ...] | None:
+        found: list[FileProof] = []
+        for region in self._facts.stores.get(chunk, ()):
+            proof = region.proof()
+            if proof is None:
+                return None
+            found += proof
+        return tuple(found)
+
+    def _written(self, item: _ToSave) -> ObjectRef:
+        assert self._hooks is not None
+        self._opened()
+        ref = self._hooks.store.spill(item.ref, name_of_file(self._prefix, item.chunk), self._files)
+        file = spilled_file(ref)
+        self._written_files[item.chunk] = Path(file.path).name, file.size_bytes
+        self._budget.give_back(size_of(item.ref) - file.size_bytes)
+        # Where the value has been in memory is nobody's business any more.
+        return (SPILLED, (), file, ref[3])
+
+    def _record(self, item: _ToSave, ref: ObjectRef, proof: tuple[FileProof, ...]) -> Saved:
+        return Saved(self._graph.keys[item.chunk], form_of(self._graph, item.chunk), item.risk_s, ref, proof)
+
+    def _append(self, records: Sequence[Record], lasting: bool = False) -> None:
+        with self._journal_lock:
+            self._opened().append(records, lasting)
+
+    def _opened(self) -> Journal:
+        with self._journal_lock:
+            if self._journal is None:
+                self._note()
+                self._journal = self._directory.journal()
+                self._prefix = Path(self._journal.path).stem
+            return self._journal
+
+    def _remove(self, chunks: Sequence[int]) -> None:
+        for chunk in chunks:
+            name, size_bytes = self._written_files.pop(chunk, (None, 0))
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    (self._directory.path / name).unlink()
+                    self._budget.give_back(size_bytes)
+
+
+__all__ = ["Budget", "Saver"]

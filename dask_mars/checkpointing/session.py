@@ -1,0 +1,290 @@
+"""One computation under a checkpoint: its lock, what is restored, what is saved, and the end of its files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import dask
+import numpy as np
+
+from dask_mars.checkpointing import facts as graph_facts
+from dask_mars.checkpointing.block import Budget
+from dask_mars.checkpointing.costs import MeasuredCosts
+from dask_mars.checkpointing.directory import ComputationDirectory, computations
+from dask_mars.checkpointing.identity import form_of, identity_of
+from dask_mars.checkpointing.journal import Saved
+from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
+from dask_mars.checkpointing.restore import restored
+from dask_mars.checkpointing.saver import Saver
+from dask_mars.checkpointing.settings import CheckpointSettings
+from dask_mars.checkpointing.sources import changed, fingerprint, sources_of
+from dask_mars.checkpointing.stores import proof_of
+from dask_mars.errors import BegunBefore, SavedChunkLost
+from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.protocol.object_ref import SPILLED, SpilledFile
+from dask_mars.store.store import inline_value
+from dask_mars.version import __version__
+
+#: How many keys and names are noted for people.
+_SHOWN = 3
+
+
+class Restoration(NamedTuple):
+    """What is restored of a graph.
+
+    Attributes
+    ----------
+    graph : ChunkGraph
+        What is left to be computed.
+    existing : dict
+        Of its chunks that are read from files, the files.
+    restored_s : float
+        How much work need not be done again.
+    lost : list of str
+        What was saved and does not count any more, in words.
+    """
+
+    graph: ChunkGraph
+    existing: dict[int, SpilledFile]
+    restored_s: float
+    lost: list[str]
+
+
+def restore(
+    graph: ChunkGraph, directory: ComputationDirectory, trusts_targets: bool = False, verify: bool = False
+) -> Restoration:
+    """Return a graph minus what is saved of it in a directory.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Prepared.
+    directory : ComputationDirectory
+        Of the computation; the caller holds its lock.
+    trusts_targets : bool, optional
+        As `facts.facts_of` takes it.
+    verify : bool, optional
+        Read all files that are to be read, and pass over those that are not what was written.
+
+    Raises
+    ------
+    BegunBefore
+        A chunk that must not be begun twice was begun, and nobody knows how far it came.
+    """
+    saved, begun = directory.read()
+    if not saved and not begun:
+        return Restoration(graph, {}, 0.0, [])
+    facts = graph_facts.facts_of(graph, sources_of(graph), trusts_targets)
+    values: dict[int, Any] = {}
+    files: dict[int, SavedFile] = {}
+    lost: list[str] = []
+    risk_s = 0.0
+    for chunk, key in enumerate(graph.keys):
+        if graph.operand_of[chunk] == DATA or facts.exempt[chunk]:
+            continue
+        record = saved.get((key, form_of(graph, chunk)))
+        if record is None:
+            continue
+        if not is_proved(record, is_needed=chunk in facts.stores and not trusts_targets):
+            lost.append(f"what {key!r} had written is not there any more")
+            continue
+        if record.ref[0] == SPILLED:
+            file = SavedFile(repr(key), record.ref)
+            if verify and not is_whole(file):
+                continue
+            files[chunk] = file
+        else:
+            try:
+                values[chunk] = inline_value(record.ref)
+            except Exception:
+                continue
+        risk_s += record.risk_s
+    before = graph_facts.begun_before(facts, graph.keys, begun, values.keys() | files.keys())
+    if before is not None:
+        raise BegunBefore(repr(before))
+    left = restored(graph, values, files, read_saved)
+    existing = {
+        left.ids[graph.keys[chunk]]: file.file for chunk, file in files.items() if graph.keys[chunk] in left.ids
+    }
+    return Restoration(left, existing, risk_s, lost)
+
+
+def is_proved(record: Saved, is_needed: bool) -> bool:
+    """Say whether what a chunk had written is there as it was."""
+    if is_needed and not record.proof:
+        return False
+    return all(proof_of(path) == (path, size, time_ns) for path, size, time_ns in record.proof)
+
+
+class Session:
+    """A computation under a checkpoint.
+
+    Parameters
+    ----------
+    settings : CheckpointSettings
+        Where, and how much.
+    graph : ChunkGraph
+        What is to be computed, prepared.
+
+    Attributes
+    ----------
+    graph : ChunkGraph
+        What is left to be computed.
+    saver : Saver
+        To be told of what is computed.
+
+    Raises
+    ------
+    CheckpointError
+        The directory cannot be used, or somebody else computes the same.
+    BegunBefore
+        See `restore`.
+    """
+
+    def __init__(self, settings: CheckpointSettings, graph: ChunkGraph) -> None:
+        self._settings = settings
+        self._whole = graph
+        self._directory = ComputationDirectory(settings.directory, identity_of(graph))
+        self._directory.acquire(settings.wait_s)
+        try:
+            self._begin()
+        except BaseException:
+            self._directory.release()
+            raise
+
+    def _begin(self) -> None:
+        settings, directory = self._settings, self._directory
+        about = directory.about()
+        read = sources_of(self._whole)
+        written = graph_facts.facts_of(self._whole, read, settings.trusts_targets).written
+        # What it also writes changes by itself.
+        sources = {str(path): fingerprint(path) for path in sorted(read - written)}
+        other = changed(_strings(about.get("sources")), sources)
+        if other and not directory.is_empty():
+            warnings.warn(
+                f"{', '.join(other[:_SHOWN])} {'has' if len(other) == 1 else 'have'} changed since the checkpoint "
+                f"in {settings.directory} was written: what was saved does not count, and all is computed anew",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            directory.clear()
+            about = {}
+        self._sources = read
+        self._about = {
+            "name": _name_of(self._whole),
+            "begun": about.get("begun", time.time()),
+            "attempts": int(about.get("attempts", 0)) + 1,
+            "versions": _versions(),
+            "sources": sources,
+        }
+        self._costs = _costs_of(settings.directory)
+        self._budget = Budget(settings.limit_bytes, self._used_bytes, directory.path, settings.spare_bytes)
+        self._restore(verify=False)
+
+    def _used_bytes(self) -> int:
+        return sum([other.size_bytes() for other in computations(self._settings.directory)])
+
+    def _restore(self, verify: bool) -> None:
+        trusts = self._settings.trusts_targets
+        found = restore(self._whole, self._directory, trusts, verify)
+        if found.lost:
+            warnings.warn(
+                f"checkpoint in {self._settings.directory}: {found.lost[0]}"
+                + (f", and so it is of {len(found.lost) - 1} others" if len(found.lost) > 1 else "")
+                + ": that is computed and written again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.graph = found.graph
+        self.restored_s = found.restored_s
+        facts = graph_facts.facts_of(self.graph, self._sources, trusts)
+        for chunk in found.existing:
+            facts.exempt[chunk] = 1
+        self.saver = Saver(
+            self.graph,
+            facts,
+            self._directory,
+            self._settings.share,
+            self._budget,
+            self._costs,
+            found.existing,
+            note=self._note,
+        )
+
+    def _note(self) -> None:
+        """Note what is to be known of the computation, once there is something to be saved."""
+        self._directory.note(self._about)
+
+    def restore_again(self, lost: SavedChunkLost) -> None:
+        """Begin again after a saved value turned out not to be what was written."""
+        self.saver.stop()
+        warnings.warn(f"{lost}. It is computed again.", RuntimeWarning, stacklevel=2)
+        Path(lost.path).unlink(missing_ok=True)
+        self._restore(verify=True)
+
+    def succeed(self) -> None:
+        """Take note that the computation has come to its end: its files are of no use any more."""
+        block = self._settings.block
+        if block is not None and block.keeps(self._directory):
+            # What comes after it in the same block may not.
+            self.saver.stop(drain=True)
+        else:
+            self.saver.stop()
+            self._directory.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            # Whoever has been interrupted, or meets with an exception, may begin again.
+            self.saver.stop(drain=error is not None)
+        finally:
+            self._directory.release()
+
+
+_known_costs: dict[Path, MeasuredCosts] = {}
+
+
+def _costs_of(directory: Path) -> MeasuredCosts:
+    """Return what saving costs in a directory, as far as this process has found out."""
+    return _known_costs.setdefault(directory, MeasuredCosts())
+
+
+def _forget_after_fork() -> None:
+    _known_costs.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _strings(found: Any) -> Mapping[str, str]:
+    return found if isinstance(found, dict) else {}
+
+
+def _name_of(graph: ChunkGraph) -> str:
+    layers = dict.fromkeys(
+        [graph.layer_of(chunk) for chunk in range(len(graph) - 1, max(-1, len(graph) - 100), -1)]
+    )
+    return ", ".join([name for name in layers if not name.startswith("finalize-")][:_SHOWN])[:200]
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "dask_mars": __version__,
+        "dask": dask.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+__all__ = ["Restoration", "Session", "is_proved", "restore"]

@@ -1,0 +1,206 @@
+"""Where tasks write: the targets of `da.store` and `to_zarr`, and proof that what was written is still there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dask.array.core import load_store_chunk
+from dask.array.optimization import fuse_slice
+
+from dask_mars.checkpointing.journal import FileProof
+from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
+
+#: Of how many files is looked at most for one chunk.
+_MOST_FILES = 1000
+#: What stands in the place of a value that is not known before it is computed.
+_UNKNOWN: Any = object()
+#: Stores of Zarr that are directories, and those that may be.
+_LOCAL_STORES = frozenset({"LocalStore", "DirectoryStore", "NestedDirectoryStore"})
+_FILE_SYSTEM_STORES = frozenset({"FsspecStore", "FSStore"})
+
+
+class _Input(NamedTuple):
+    number: int
+
+
+class _Literal(NamedTuple):
+    number: int
+
+
+class _Value(NamedTuple):
+    value: Any
+
+
+class _StoreCall(NamedTuple):
+    """Where an operand has the target, the index and the region of a store."""
+
+    target: Any
+    index: Any
+    region: Any
+
+
+def store_calls(operand: Operand) -> list[_StoreCall]:
+    """Return the stores that an operand does."""
+    found: list[_StoreCall] = []
+    for step in operand.steps:
+        function = operand.functions[step.function]
+        if isinstance(function, Subprogram):
+            for call in store_calls(function.operand):
+                found.append(_StoreCall(*[_outside(operand, step.slots, function, part) for part in call]))
+        elif function is load_store_chunk:
+            split = len(step.slots) - len(step.keywords)
+            names = ("x", "out", "index", "region")
+            slots = dict(zip(names, step.slots[:split], strict=False))
+            slots.update(zip(step.keywords, step.slots[split:], strict=True))
+            parts = [_part(operand, slots[name]) if name in slots else _Value(None) for name in names[1:]]
+            found.append(_StoreCall(*parts))
+    return found
+
+
+def target_slots(operand: Operand) -> tuple[frozenset[int], frozenset[int]]:
+    """Return which of an operand's inputs, and which of its literals, are targets of stores."""
+    targets = [call.target for call in store_calls(operand)]
+    inputs = frozenset([part.number for part in targets if isinstance(part, _Input)])
+    return inputs, frozenset([part.number for part in targets if isinstance(part, _Literal)])
+
+
+def _part(operand: Operand, slot: int) -> Any:
+    if slot < operand.input_count:
+        return _Input(slot)
+    slot -= operand.input_count
+    if slot < operand.literal_count:
+        return _Literal(slot)
+    function = operand.functions[operand.steps[slot - operand.literal_count].function]
+    return _Value(function.value if isinstance(function, Constant) else _UNKNOWN)
+
+
+def _outside(operand: Operand, slots: Sequence[int], inner: Subprogram, part: Any) -> Any:
+    """Return a part of an inner program's call in the terms of the program that calls it."""
+    if isinstance(part, _Input):
+        return _part(operand, slots[part.number])
+    if isinstance(part, _Literal):
+        return _Value(inner.literals[part.number])
+    return part
+
+
+class StoredRegion(NamedTuple):
+    """What a chunk writes: a part of a target.
+
+    Attributes
+    ----------
+    target : object
+        An array on disk, say.
+    index : tuple
+        The slices that are written.
+    """
+
+    target: Any
+    index: Any
+
+    def root(self) -> Path | None:
+        """Return the directory of a Zarr array on a local disk, None of any other target."""
+        return zarr_directory(self.target)
+
+    def proof(self) -> tuple[FileProof, ...] | None:
+        """Return what is there of the files that the region is in, None if that cannot be found."""
+        files = self._files()
+        return None if files is None else tuple([proof_of(file) for file in files])
+
+    def _files(self) -> list[str] | None:
+        directory = self.root()
+        if directory is None:
+            return None
+        target = self.target
+        grid = getattr(target, "shards", None) or target.chunks
+        along = [
+            _covered(*each) for each in zip(_slices(self.index, target.shape), target.shape, grid, strict=True)
+        ]
+        if None in along or math.prod([len(blocks or ()) for blocks in along]) > _MOST_FILES:
+            return None
+        name = _names_of_blocks(target)
+        return (
+            None
+            if name is None
+            else [str(directory / name(block)) for block in itertools.product(*[blocks or () for blocks in along])]
+        )
+
+
+def regions(graph: ChunkGraph, chunk: int, calls: Sequence[_StoreCall]) -> Iterator[StoredRegion | None]:
+    """Yield what a chunk writes, None of what is not known beforehand."""
+    for call in calls:
+        target, index, region = [_found(graph, chunk, part) for part in call]
+        if target is _UNKNOWN or index is _UNKNOWN or region is _UNKNOWN:
+            yield None
+            continue
+        if region:
+            index = fuse_slice(region, index) if index else region
+        yield StoredRegion(target, index)
+
+
+def _found(graph: ChunkGraph, chunk: int, part: Any) -> Any:
+    if isinstance(part, _Input):
+        return graph.values.get(graph.inputs[chunk][part.number], _UNKNOWN)
+    if isinstance(part, _Literal):
+        return graph.literals[chunk][part.number]
+    return part.value
+
+
+def zarr_directory(array: Any) -> Path | None:
+    """Return the directory that a Zarr array is in, if that is on a local disk."""
+    if type(array).__module__.partition(".")[0] != "zarr":
+        return None
+    store = getattr(array, "store", None)
+    kind = type(store).__name__
+    root = getattr(store, "root", None) or getattr(store, "path", None)
+    if root is None or not (kind in _LOCAL_STORES or (kind in _FILE_SYSTEM_STORES and _is_local(store))):
+        return None
+    return Path(root).absolute() / getattr(array, "path", "")
+
+
+def _is_local(store: Any) -> bool:
+    """Say whether a store of fsspec's is in local files."""
+    filesystem = getattr(store, "fs", None)
+    protocol = getattr(getattr(filesystem, "sync_fs", filesystem), "protocol", ())
+    return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol or ()))
+
+
+def _names_of_blocks(array: Any) -> Any:
+    """Return what names the file of a block of a Zarr array, None if that is not known."""
+    encode = getattr(getattr(array, "metadata", None), "encode_chunk_key", None)
+    return encode if encode is not None else getattr(array, "_chunk_key", None)
+
+
+def _slices(index: Any, shape: Sequence[int]) -> list[Any]:
+    given = list(index) if isinstance(index, tuple) else [slice(None) if index is None else index]
+    return [*given, *[slice(None)] * (len(shape) - len(given))]
+
+
+def _covered(index: Any, length: int, block: int) -> range | None:
+    """Return which blocks along one dimension a slice is in."""
+    if isinstance(index, int):
+        return range(index // block, index // block + 1)
+    if not isinstance(index, slice):
+        return None
+    covered = range(*index.indices(length))
+    if not covered:
+        return range(0)
+    low, high = min(covered[0], covered[-1]), max(covered[0], covered[-1])
+    return range(low // block, high // block + 1)
+
+
+def proof_of(path: str) -> FileProof:
+    """Return what is there of a file."""
+    # pathlib takes several times as long, and this is asked for each chunk.
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return path, -1, 0
+    return path, found.st_size, found.st_mtime_ns
+
+
+__all__ = ["StoredRegion", "proof_of", "regions", "store_calls", "target_slots", "zarr_directory"]

@@ -1,0 +1,403 @@
+"""Computations under a checkpoint that end in the middle, and begin again where they were."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.checkpointing.directory import ComputationDirectory, computations
+from dask_mars.errors import BegunBefore, CheckpointFailed, CheckpointInUse
+from dask_mars.runtimes import _runtimes
+from tests.conftest import eventually
+from tests.tasks import note, notes
+
+#: What everything is worth to be saved for.
+ALL = 1e9
+
+
+class Stopped(RuntimeError):
+    """What a task raises in place of a process that dies."""
+
+
+def step(block: np.ndarray[Any, Any], folder: Path, seconds: float = 0.0) -> np.ndarray[Any, Any]:
+    """Return one more, and note the call; raise if so many calls are enough."""
+    stop = folder / "stop"
+    if stop.exists() and len(notes(folder / "calls")) >= int(stop.read_text()):
+        raise Stopped
+    time.sleep(seconds)
+    note(folder / "calls")
+    return block + 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+def stop_after(folder: Path, calls: int | None) -> None:
+    (folder / "stop").write_text(str(10**9 if calls is None else calls))
+
+
+def calls(folder: Path) -> int:
+    return len(notes(folder / "calls"))
+
+
+def interrupted(compute: Callable[[], Any], folder: Path, after: int) -> None:
+    """Compute until so many tasks have been called, and wait until they are saved."""
+    stop_after(folder, after)
+    with pytest.raises(Stopped):
+        compute()
+    stop_after(folder, None)
+    # What was in hand may still be called.
+    for runtime in list(_runtimes):
+        assert eventually(lambda runtime=runtime: not runtime.state().get("graphs"), 10)
+
+
+def blocks(folder: Path, size: int = 50, count: int = 8, **options: Any) -> da.Array:
+    x = da.random.default_rng(7).random((size * count, size), chunks=size)
+    return stepped(x, folder, **options)
+
+
+def stepped(x: da.Array, folder: Path, **options: Any) -> da.Array:
+    # With a meta Dask does not call it to find out.
+    return x.map_blocks(step, folder, dtype=float, meta=np.empty((0, 0)), **options)
+
+
+@pytest.mark.parametrize("size", [10, 100])
+def test_what_is_saved_is_not_computed_again(runtime: Runtime, folder: Path, tmp_path: Path, size: int) -> None:
+    """Small values stand in the journal, and large ones in files."""
+    x = blocks(folder, size)
+    random = da.random.default_rng(7).random((size * 8, size), chunks=size)
+    expected = (random + 1).sum(axis=1).compute(scheduler="sync")
+
+    def compute() -> Any:
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            return x.sum(axis=1).compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, 5)
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    assert found.chunks >= 4
+    assert not found.in_use
+    before = calls(folder)
+    np.testing.assert_array_equal(compute(), expected)
+    # What was not saved yet when it ended.
+    assert calls(folder) - before <= 5
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_files_stay_until_the_block_ends(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    (folder / "other").mkdir()
+    first, second = blocks(folder), blocks(folder / "other")
+
+    def compute() -> tuple[float, float]:
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            found = first.sum().compute(scheduler=runtime.get)
+            return found, second.sum().compute(scheduler=runtime.get)
+
+    stop_after(folder, None)
+    interrupted(compute, folder / "other", 3)
+    assert calls(folder) == 8
+    assert len(dask_mars.checkpoints(tmp_path / "saved")) == 2
+    one, other = compute()
+    assert one == other == blocks(folder).sum().compute(scheduler="sync")
+    assert calls(folder) == 16
+    assert calls(folder / "other") < 16
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_by_a_setting_files_go_with_the_computation(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    with dask.config.set(
+        {"dask-mars.checkpoint.directory": str(tmp_path / "saved"), "dask-mars.checkpoint.cost-share": ALL}
+    ):
+        interrupted(lambda: blocks(folder).sum().compute(scheduler=runtime.get), folder, 4)
+        assert len(dask_mars.checkpoints(tmp_path / "saved")) == 1
+        before = calls(folder)
+        blocks(folder).sum().compute(scheduler=runtime.get)
+        assert calls(folder) - before < 8
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_persisted_and_submitted_ones_are_saved_too(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder, 100)
+    expected = x.compute(scheduler="sync")
+    (folder / "calls").unlink()
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        interrupted(lambda: x.persist(scheduler=runtime.get), folder, 5)
+    # An exception that the block does not see leaves the files, as the computation has not succeeded.
+    assert len(dask_mars.checkpoints(tmp_path / "saved")) == 1
+    before = calls(folder)
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        submitted = runtime.submit(x)
+    np.testing.assert_array_equal(submitted.result(60), expected)
+    assert calls(folder) - before <= 4
+    assert eventually(lambda: list((tmp_path / "saved").iterdir()) == [])
+
+
+def test_annotations_say_what_is_saved_and_what_is_not(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    (folder / "never").mkdir()
+    with dask.annotate(checkpoint=True):
+        always = blocks(folder)
+    with dask.annotate(checkpoint=False):
+        never = stepped(always * 2, folder / "never")
+
+    def compute(share: float) -> Any:
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=share):
+            return (never + 1).map_blocks(np.cos, dtype=float).compute(scheduler=runtime.get)
+
+    stop_after(folder, None)
+    interrupted(lambda: compute(1e-9), folder / "never", 6)
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    assert found.chunks >= 6
+    before, again = calls(folder), calls(folder / "never")
+    compute(1e-9)
+    # But for what was in hand.
+    assert calls(folder) <= before + 2
+    assert calls(folder / "never") - again == 8
+
+
+def test_saving_a_chunk_supersedes_what_it_was_made_of(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder, 100, 4)
+    with dask.annotate(checkpoint=True):
+        y = x.map_blocks(np.sin, dtype=float)
+
+    def compute() -> Any:
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            return (y.sum() + blocks(folder, 10, 30, seconds=0.01).sum()).compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, 30)
+    (directory,) = computations(tmp_path / "saved")
+    left = list(directory.path.glob("*.chunk"))
+    # Of 80 kB each: their sums take their place.
+    assert len(left) < 8
+    compute()
+
+
+# -- what must not be taken for computed ----------------------------------------------------------------------
+
+
+def test_what_is_stored_in_memory_is_stored_again(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder)
+    target = np.zeros(x.shape)
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        interrupted(lambda: da.store(x, target, scheduler=runtime.get), folder, 5)
+    target = np.zeros(x.shape)
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        da.store(x, target, scheduler=runtime.get)
+    np.testing.assert_array_equal(target, x.compute(scheduler="sync"))
+
+
+def test_unseeded_random_numbers_are_others_each_time(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    def compute() -> Any:
+        x = stepped(da.random.default_rng().random((80, 10), chunks=10), folder)
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            return x.sum().compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, 5)
+    before = calls(folder)
+    compute()
+    assert calls(folder) - before == 8
+
+
+@pytest.fixture
+def targets(zarr: Any, tmp_path: Path) -> Callable[[str], Any]:
+    def target(mode: str) -> Any:
+        return zarr.open_array(tmp_path / "target.zarr", mode=mode, shape=(400, 50), chunks=(50, 50), dtype="f8")
+
+    return target
+
+
+def store(x: da.Array, target: Any, tmp_path: Path, scheduler: Any) -> None:
+    with dask_mars.checkpoint(tmp_path / "saved"):
+        da.store(x, target, lock=False, scheduler=scheduler)
+
+
+def test_what_is_in_a_zarr_store_is_not_written_again(
+    runtime: Runtime, folder: Path, tmp_path: Path, targets: Any
+) -> None:
+    x = blocks(folder)
+    interrupted(lambda: store(x, targets("a"), tmp_path, runtime.get), folder, 5)
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    before = calls(folder)
+    store(x, targets("a"), tmp_path, runtime.get)
+    assert calls(folder) - before <= 8 - found.chunks < 8
+    np.testing.assert_array_equal(targets("r")[:], x.compute(scheduler="sync"))
+
+
+def test_what_was_wiped_is_written_again(runtime: Runtime, folder: Path, tmp_path: Path, targets: Any) -> None:
+    x = blocks(folder)
+    interrupted(lambda: store(x, targets("w"), tmp_path, runtime.get), folder, 5)
+    with pytest.warns(RuntimeWarning, match="is not there any more"):
+        store(x, targets("w"), tmp_path, runtime.get)
+    np.testing.assert_array_equal(targets("r")[:], x.compute(scheduler="sync"))
+
+
+def test_sources_that_have_changed_are_read_again(
+    runtime: Runtime, folder: Path, tmp_path: Path, zarr: Any
+) -> None:
+    source = zarr.open_array(tmp_path / "source.zarr", mode="w", shape=(400, 50), chunks=(50, 50), dtype="f8")
+    source[:] = 1
+
+    def compute() -> Any:
+        x = stepped(da.from_zarr(str(tmp_path / "source.zarr")), folder)
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            return x.sum().compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, 5)
+    source[:] = 2
+    before = calls(folder)
+    with pytest.warns(RuntimeWarning, match=r"source.zarr has changed since"):
+        assert compute() == 3 * 400 * 50
+    assert calls(folder) - before == 8
+
+
+def test_what_is_read_and_written_is_not_begun_twice(
+    runtime: Runtime, folder: Path, tmp_path: Path, targets: Any
+) -> None:
+    targets("w")[:] = 0
+
+    def compute() -> Any:
+        x = stepped(da.from_zarr(targets("r+")), folder)
+        store(x, targets("r+"), tmp_path, runtime.get)
+
+    interrupted(compute, folder, 5)
+    with pytest.raises(BegunBefore):
+        compute()
+
+
+# -- who may use a directory, and how -------------------------------------------------------------------------
+
+
+def test_two_do_not_compute_the_same(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder, 10, 8, seconds=0.2)
+    with dask_mars.checkpoint(tmp_path / "saved"), dask.config.set({"dask-mars.checkpoint.wait": "50 ms"}):
+        first = runtime.submit(x)
+        assert eventually(lambda: len(dask_mars.checkpoints(tmp_path / "saved")) == 1, 10)
+        assert eventually(lambda: dask_mars.checkpoints(tmp_path / "saved")[0].in_use, 10)
+        with pytest.raises(CheckpointInUse, match=f"process {os.getpid()} on .* computes the same"):
+            x.compute(scheduler=runtime.get)
+        with pytest.raises(CheckpointInUse):
+            dask_mars.checkpoints(tmp_path / "saved")[0].remove()
+        assert dask_mars.checkpoints(tmp_path / "saved").remove() == 0
+        assert first.result(60).shape == x.shape
+
+
+def test_who_waits_for_another_goes_on_afterwards(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder)
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        interrupted(lambda: x.sum().compute(scheduler=runtime.get), folder, 4)
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    other = ComputationDirectory(tmp_path / "saved", found.id)
+    other.acquire(0.0)
+    timer = threading.Timer(0.2, other.release)
+    timer.start()
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        assert x.sum().compute(scheduler=runtime.get) == x.sum().compute(scheduler="sync")
+    timer.join()
+
+
+def test_a_directory_that_is_read_only_is_a_clear_error(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    # Nothing is read-only for root.
+    monkeypatch.setattr("dask_mars.checkpointing.directory.make_private_directory", refused)
+    with (
+        dask_mars.checkpoint(tmp_path / "x"),
+        pytest.raises(CheckpointFailed, match="Read-only file system; it has"),
+    ):
+        da.ones(3).sum().compute(scheduler=runtime.get)
+
+
+def test_a_file_is_no_directory(runtime: Runtime, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        dask_mars.checkpoint(tmp_path / "file"),
+        pytest.raises(CheckpointFailed, match="File exists"),
+    ):
+        da.ones(3).sum().compute(scheduler=runtime.get)
+    with pytest.raises(CheckpointFailed):
+        dask_mars.checkpoints(tmp_path / "file")
+
+
+def test_a_directory_that_others_may_write_to_is_refused(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder)
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        interrupted(lambda: x.sum().compute(scheduler=runtime.get), folder, 4)
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    found.path.chmod(0o777)
+    with dask_mars.checkpoint(tmp_path / "saved"), pytest.raises(CheckpointFailed, match="others may write"):
+        x.sum().compute(scheduler=runtime.get)
+
+
+def test_a_limit_is_kept_and_said_once(runtime: Runtime, folder: Path, tmp_path: Path) -> None:
+    x = blocks(folder, 100, 8)
+    most = 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with dask_mars.checkpoint(tmp_path / "saved", limit="200 kB", cost_share=ALL):
+            interrupted(lambda: x.compute(scheduler=runtime.get), folder, 6)
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    most = sum(path.stat().st_size for path in found.path.glob("*.chunk"))
+    assert 0 < most <= 200_000
+    texts = [str(each.message) for each in caught]
+    assert len([text for text in texts if "limit of bytes" in text]) == 1
+    with dask_mars.checkpoint(tmp_path / "saved", limit="200 kB", cost_share=ALL):
+        np.testing.assert_array_equal(x.compute(scheduler=runtime.get), x.compute(scheduler="sync"))
+
+
+def test_a_disk_that_fails_is_said_once_and_goes_on(
+    runtime: Runtime, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dask_mars.checkpointing.journal.os.write", fail)
+    x = blocks(folder, 100, 8)
+    with (
+        dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL),
+        pytest.warns(RuntimeWarning, match=r"cannot be written \(No space left") as caught,
+    ):
+        x.sum().compute(scheduler=runtime.get)
+    assert len([each for each in caught if "cannot be written" in str(each.message)]) == 1
+
+
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    for arguments in ({"limit": "many"}, {"limit": -1}, {"cost_share": 0}, {"cost_share": "much"}):
+        with pytest.raises(ValueError, match="such as"):
+            dask_mars.checkpoint("there", **arguments)  # type: ignore[arg-type]
+    with (
+        dask.config.set({"dask-mars.checkpoint.directory": "there", "dask-mars.checkpoint.cost-share": "x"}),
+        pytest.raises(ValueError, match="cost-share"),
+    ):
+        da.ones(3).sum().compute(scheduler=dask_mars.get)
+
+
+def test_a_clock_that_jumps_does_not_matter(
+    runtime: Runtime, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = blocks(folder)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        interrupted(lambda: x.sum().compute(scheduler=runtime.get), folder, 4)
+    monkeypatch.undo()
+    (found,) = dask_mars.checkpoints(tmp_path / "saved")
+    assert "saved" in repr(dask_mars.checkpoints(tmp_path / "saved"))
+    assert found.attempts == 1
+    with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+        assert x.sum().compute(scheduler=runtime.get) == x.sum().compute(scheduler="sync")

@@ -1,0 +1,100 @@
+"""Graphs minus what is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_mars.checkpointing.restore import restored
+from dask_mars.graph.chunks import DATA, ChunkGraph
+from dask_mars.optimize.convert import convert
+
+
+def add(*values: int) -> int:
+    return 1 + sum(values)
+
+
+def read(value: int) -> int:
+    return value
+
+
+def evaluated(graph: ChunkGraph) -> tuple[dict[int, Any], int]:
+    """Return the values of the outputs, and how many chunks were computed that are not read."""
+    values: dict[int, Any] = {}
+    computed = 0
+    for chunk, number in enumerate(graph.operand_of):
+        if number == DATA:
+            values[chunk] = graph.values[chunk]
+            continue
+        operand = graph.operands[number]
+        computed += operand.functions != (read,)
+        values[chunk] = operand.run([values[source] for source in graph.inputs[chunk]], graph.literals[chunk])
+    return {chunk: values[chunk] for chunk in graph.outputs}, computed
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> ChunkGraph:
+    count = draw(st.integers(1, 25))
+    dsk: dict[Any, Any] = {"given": 5}
+    for number in range(count):
+        sources = draw(st.lists(st.sampled_from(["given", *range(number)]), max_size=4))
+        dsk[number] = (add, *[("given" if source == "given" else source) for source in sources], 0)
+    wanted = draw(st.lists(st.sampled_from([*range(count)]), min_size=1, max_size=3, unique=True))
+    return convert(
+        {("k", key) if key != "given" else key: _named(task) for key, task in dsk.items()},
+        [("k", key) for key in wanted],
+    )
+
+
+def _named(task: Any) -> Any:
+    if not isinstance(task, tuple):
+        return task
+    function, *sources, last = task
+    return (function, *[source if source == "given" else ("k", source) for source in sources], last)
+
+
+@settings(max_examples=300, deadline=None)
+@given(graphs(), st.data())
+def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkGraph, data: st.DataObject) -> None:
+    every: dict[int, Any] = {}
+    for chunk, number in enumerate(graph.operand_of):
+        every[chunk] = (
+            graph.values[chunk]
+            if number == DATA
+            else graph.operands[number].run(
+                [every[source] for source in graph.inputs[chunk]], graph.literals[chunk]
+            )
+        )
+    computable = [chunk for chunk, number in enumerate(graph.operand_of) if number != DATA]
+    saved = data.draw(st.sets(st.sampled_from(computable)))
+    in_files = {chunk for chunk in saved if data.draw(st.booleans())}
+    graph.priorities = {chunk: float(chunk) for chunk in computable}
+    graph.in_client = set(data.draw(st.sets(st.sampled_from(computable))))
+    left = restored(
+        graph,
+        {chunk: every[chunk] for chunk in saved - in_files},
+        {chunk: every[chunk] for chunk in in_files},
+        read,
+    )
+    values, computed = evaluated(left)
+    assert [values[chunk] for chunk in left.outputs] == [every[chunk] for chunk in graph.outputs]
+    assert [left.keys[chunk] for chunk in left.outputs] == [graph.keys[chunk] for chunk in graph.outputs]
+    assert computed <= len(computable) - len(saved & {graph.ids[key] for key in left.ids})
+    for key, chunk in left.ids.items():
+        assert graph.keys[graph.ids[key]] == left.keys[chunk]
+    numbers = [graph.ids[key] for key in left.keys]
+    assert numbers == sorted(numbers)
+    assert {numbers[chunk] for chunk in left.in_client} == graph.in_client & set(numbers) - saved
+    assert {numbers[chunk]: value for chunk, value in left.priorities.items()} == {
+        chunk: value for chunk, value in graph.priorities.items() if chunk in numbers
+    }
+    # Everything that is left is needed.
+    used = set(left.outputs).union(*[set(sources) for sources in left.inputs])
+    assert used == set(range(len(left)))
+
+
+def test_a_graph_of_which_nothing_is_saved_stays_as_it_is() -> None:
+    graph = convert({"x": (add, 1)}, ["x"])
+    assert restored(graph, {}, {}, read) is graph

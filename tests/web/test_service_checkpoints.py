@@ -1,0 +1,117 @@
+"""A service whose processes are killed goes on with what it has computed, and computes nothing twice at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from tests.conftest import eventually, marked_processes
+from tests.tasks import notes
+from tests.web.services import RunningService, running
+
+pytest.importorskip("tornado")
+
+
+def noting(path: str, seconds: float) -> Callable[..., Any]:
+    """Return a function that travels whole, and notes each call."""
+
+    def step(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        time.sleep(seconds)
+        with open(path, "ab", buffering=0) as file:
+            file.write(b"x\n")
+        return block + 1
+
+    return step
+
+
+def summed(path: Path, count: int, seconds: float) -> da.Array:
+    # Its keys are others each time, but those of a graph that is stored stay.
+    x = da.random.default_rng().random((count * 10, 10), chunks=10)
+    return x.map_blocks(noting(str(path), seconds), dtype=float, meta=np.empty((0, 0))).sum()
+
+
+def killed(served: RunningService, whom: str) -> None:
+    if whom == "runner":
+        served.runner().kill()
+        return
+    served.kill()
+    # Workers and the runner end with it.
+    assert eventually(lambda: not marked_processes(str(served.directory)), 10)
+    served.start()
+
+
+@pytest.mark.parametrize("whom", ["runner", "front"])
+def test_what_was_computed_is_not_computed_again(tmp_path: Path, whom: str) -> None:
+    calls = tmp_path / "calls"
+    with running(tmp_path / "d") as served:
+        with served.connect() as service:
+            submitted = service.submit(summed(calls, 30, 0.05))
+            assert eventually(lambda: len(notes(calls)) >= 12, 60)
+        killed(served, whom)
+        with served.connect() as service:
+            again = service.computation(submitted.id)
+            assert again.wait(60)
+            assert np.isfinite(again.result())
+            assert again.summary()["attempt"] == 2
+        # One worker has one in its hands, and one may have been on its way to the disk.
+        assert 30 <= len(notes(calls)) <= 34
+        assert os.listdir(served.directory / "checkpoints") == []
+
+
+def test_a_runner_may_die_often_as_long_as_it_gets_on(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    with running(tmp_path / "d") as served, served.connect() as service:
+        submitted = service.submit(summed(calls, 40, 0.03))
+        for times in range(1, 6):
+            assert eventually(lambda times=times: len(notes(calls)) >= 6 * times, 60)
+            served.runner().kill()
+        assert submitted.wait(60)
+        assert np.isfinite(submitted.result())
+        assert submitted.summary()["attempt"] == 6
+        assert len(notes(calls)) <= 40 + 5 * 4
+
+
+def test_what_the_runner_dies_of_fails_in_the_end(tmp_path: Path) -> None:
+    """It saves nothing more from one time to the next."""
+
+    def breaks(value: Any) -> Any:
+        import os
+        import signal
+
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+        return value
+
+    with running(tmp_path / "d") as served, served.connect() as service:
+        broken = service.submit(da.ones(2, chunks=2).map_blocks(breaks, dtype=float, meta=np.empty(0)))
+        with pytest.raises(Exception, match="3 times with this computation"):
+            broken.result(90)
+        assert os.listdir(served.directory / "checkpoints") == []
+        other = service.submit(da.ones(3, chunks=1).sum())
+        assert other.result(60) == 3
+
+
+@pytest.mark.slow
+def test_a_sum_of_a_minute_survives_ten_deaths_of_the_runner_or_the_front(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    chance = random.Random(20)
+    count, deaths = 600, 10
+    with running(tmp_path / "d") as served:
+        with served.connect() as service:
+            submitted = service.submit(summed(calls, count, 0.1))
+        for _ in range(deaths):
+            goal = len(notes(calls)) + chance.randint(5, count // deaths)
+            assert eventually(lambda goal=goal: len(notes(calls)) >= goal, 100)
+            killed(served, chance.choice(["runner", "front"]))
+        with served.connect() as service:
+            assert service.computation(submitted.id).wait(100)
+        # In hand is one at each death.
+        assert len(notes(calls)) - count - deaths <= count // 10
