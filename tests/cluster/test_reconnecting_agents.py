@@ -158,8 +158,8 @@ def test_what_a_host_does_without_a_scheduler(scripts: Scripts, desk: Desk, nann
         assert ended(third) == 1
         for waiting in (first, second):
             wait_until_said(waiting, "; waiting for one for 600 s at most")
-            # There is nothing else of it, and of its files what Dask always leaves.
-            assert eventually(lambda waiting=waiting: not psutil.Process(waiting.pid).children(), PATIENCE_S)
+            # There is nothing else of it.
+            assert eventually(lambda waiting=waiting: not others(waiting), PATIENCE_S)
         first.send_signal(signal.SIGINT)
         assert ended(first) == 0
         second.kill()
