@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import Reschedule, Status, Worker, WorkerPlugin
 from distributed.worker import thread_state
@@ -31,11 +31,15 @@ from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
-from dask_mars.cluster.subtask_spec import Agent, SubtaskSpec, admitted
+from dask_mars.cluster.subtask_spec import Agent, SubtaskGraph, SubtaskSpec, admitted
 from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.version import __version__
+
+if TYPE_CHECKING:
+    from dask_mars.checkpointing.saver import Saver
+    from dask_mars.cluster.saving import SaveOrder
 
 logger = logging.getLogger(__name__)
 
@@ -250,15 +254,25 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
             with admitted(spec, self, lambda: key not in self._cancelled):
-                if spec.constraints.in_thread:
-                    return spec.compute_in_thread(arguments)
                 graph = spec.graph(arguments)
+                saver = None if spec.saving is None else self._saver_for(spec.saving, graph)
+                if spec.constraints.in_thread:
+                    if saver is not None:
+                        saver.starting(range(len(graph)))
+                        saver.stop()
+                    return spec.compute_in_thread(arguments)
                 mark = (task.annotations or {}).get(MARK)
                 observer = None
                 if isinstance(mark, dict) and "topic" in mark:
                     observer = SubtaskObserver(self._messenger, mark, known=len(graph) - len(spec.operand_of))
-                with _hints():
-                    found = run_graph(self.engine, graph, spec.default_retries, started, observer)
+                done = False
+                try:
+                    with _hints():
+                        found = run_graph(self.engine, graph, spec.default_retries, started, observer, saver)
+                    done = True
+                finally:
+                    if saver is not None:
+                        saver.stop(drain=done)
         except (Cancelled, NoLongerWanted):
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
@@ -268,6 +282,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 self._cancelled.discard(key)
         output_groups = [StoredResult([found[chunk] for chunk in group]) for group in spec.output_groups]
         return output_groups[0] if len(output_groups) == 1 else StoredResult(output_groups)
+
+    def _saver_for(self, order: SaveOrder, graph: SubtaskGraph) -> Saver | None:
+        # Few computations are saved.
+        from dask_mars.cluster.saving import saver_for
+
+        return saver_for(order, graph)
 
     def cancel_subtask(self, key: Any) -> None:
         """Stop computing a subtask, if it is being computed."""

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask._task_spec import Task, TaskRef
@@ -40,6 +40,9 @@ from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.scheduler.events import CLIENT
 
+if TYPE_CHECKING:
+    from dask_mars.cluster.saving import ClusterSaving
+
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
 #: another takes over what reads them.
 _GROUP_BYTES = 1 << 25
@@ -56,6 +59,7 @@ def run_on_cluster(
     observer: Observer | None = None,
     record: Record | None = None,
     effects: SideEffects | None = None,
+    saving: ClusterSaving | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -79,6 +83,8 @@ def run_on_cluster(
         What others know of it, and by which they may cancel it.
     effects : SideEffects, optional
         Told what may not be begun again if this fails.
+    saving : ClusterSaving, optional
+        Says what agents are to save.
 
     Returns
     -------
@@ -111,7 +117,7 @@ def run_on_cluster(
         found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, selections, number)
         try:
             submission = _Submission(
-                computation, packer, found, persist, observer, record, effects or SideEffects()
+                computation, packer, found, persist, observer, record, effects or SideEffects(), saving
             )
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
@@ -126,11 +132,12 @@ class SideEffects:
 
     Attributes
     ----------
-    begun : list of str
-        Tasks that append and may have begun, for people.
+    sent, begun_here : list of str
+        Tasks that append and may have begun on the cluster, and those that have in this process, for people.
     """
 
-    begun: list[str] = field(default_factory=list)
+    sent: list[str] = field(default_factory=list)
+    begun_here: list[str] = field(default_factory=list)
 
 
 class _Submission:
@@ -144,7 +151,7 @@ class _Submission:
         Of its graph.
     found : Cut
         The subtasks that the graph is cut into.
-    persist, observer, record, effects
+    persist, observer, record, effects, saving
         As `run_on_cluster` takes them.
 
     Raises
@@ -162,6 +169,7 @@ class _Submission:
         observer: Observer | None,
         record: Record,
         effects: SideEffects,
+        saving: ClusterSaving | None,
     ) -> None:
         client, graph = computation.client, computation.graph
         self._client = client
@@ -177,6 +185,9 @@ class _Submission:
         self._persist = persist
         self._record = record
         self._effects = effects
+        self._saving = saving
+        if saving is not None:
+            saving.cut(graph, self._subtasks)
         self._progress: ProgressReceiver | None = None
         self._source = ClusterSource(client, graph, observer)
         if record.is_submitted and not persist:
@@ -184,7 +195,7 @@ class _Submission:
             observer = self._source
         if observer is not None and observer.wants_tasks:
             self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer)
-        self._local_tasks = LocalTasks(computation, self._progress, effects.begun)
+        self._local_tasks = LocalTasks(computation, self._progress, effects.begun_here)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
@@ -332,7 +343,9 @@ class _Submission:
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         output_groups = self._output_groups(subtask)
-        packed = self._packer.pack(subtask, output_groups, sources, values, self._constraints(number, subtask))
+        packed = self._packer.pack(
+            subtask, output_groups, sources, values, self._constraints(number, subtask), self._saving
+        )
         local_tasks.result_of.update(found)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
@@ -406,7 +419,7 @@ class _Submission:
         }
         register_once(self._client, self._once[self._allowed :])
         firsts = {number: self._subtasks[number].chunks[0] for number in sorted(sent)}
-        self._effects.begun += [
+        self._effects.sent += [
             str(self._graph.keys[chunk]) for chunk in firsts.values() if chunk in self._requirements.once
         ]
         self._allowed = len(self._once)

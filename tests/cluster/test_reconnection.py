@@ -23,7 +23,7 @@ from distributed.client import FutureCancelledError
 import dask_mars
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, SchedulerLost
 from tests.conftest import cluster_of_agents, eventually
-from tests.tasks import linger, notes
+from tests.tasks import linger, note_name, notes, pass_on_slowly
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +197,37 @@ def test_what_appends_is_not_begun_again_and_a_computation_may_lose_its_schedule
             with pytest.raises(SchedulerLost, match="allowed-scheduler-losses is 0"):
                 lost.result(PATIENCE_S)
     assert len(notes(tmp_path / "x-begun")) == 1
+
+
+def test_what_is_saved_is_not_computed_again_by_others(place, client, tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({"tests.tasks.note_name"}))
+    path, table = tmp_path / "notes", tmp_path / "table"
+    x = da.random.default_rng(5).random(24_000, chunks=1_000)
+    total = x.map_blocks(pass_on_slowly, path, 0.05, meta=x._meta).sum()
+    row = dask.delayed(note_name)(table, "row")
+    pair = dask.delayed(lambda *values: values)(total, row)
+    saving = {"dask-mars.checkpoint.directory": str(tmp_path / "saved")}
+    with waiting_for(LONG), dask.config.set(saving):
+        computation = dask_mars.submit(pair)
+        assert eventually(lambda: notes(table), PATIENCE_S)
+        least = max(len(notes(path)) + 3, 14)
+        assert eventually(lambda: len(notes(path)) >= least, PATIENCE_S)
+        # With all of its agents.
+        place.stop()
+        before = len(notes(path))
+        place.start(2)
+        assert computation.result(PATIENCE_S) == (x.sum().compute(scheduler="threads"), "row")
+    assert len(notes(path)) <= 24 + before // 2
+    assert notes(table) == ["row"]
+    assert not list((tmp_path / "saved").iterdir())
+
+
+def test_a_directory_that_not_all_hosts_have(place, client, tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_mars.cluster.saving.os.path.exists", lambda path: False)
+    saving = {"dask-mars.checkpoint.directory": str(tmp_path / "saved")}
+    with dask.config.set(saving), pytest.warns(RuntimeWarning, match="saved is not there on 0: a checkpoint"):
+        assert da.ones(4, chunks=2).sum().compute(scheduler=dask_mars.get) == 4
+    assert not list((tmp_path / "saved").iterdir())
 
 
 @pytest.mark.parametrize("moves", [False, True])
