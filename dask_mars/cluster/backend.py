@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed import Client, Future, get_worker
@@ -97,9 +98,7 @@ class ClusterBackend(GraphBackend):
         if persist:
             # Nobody waits until it could be removed.
             return self.run(graph, observer, options, persist, record)
-        from dask_mars.cluster.saving import unshared_with
-
-        if unshared := unshared_with(self._client, self._hosts, checkpoint.directory):
+        if unshared := self._unshared(checkpoint.directory, graph, record):
             warnings.warn(
                 f"{checkpoint.directory} is not there on {', '.join(unshared)}: a checkpoint of what a cluster "
                 "computes needs a directory that all hosts share. Nothing is saved",
@@ -181,6 +180,20 @@ class ClusterBackend(GraphBackend):
         from dask_mars.cluster.saving import ClusterSaving
 
         return ClusterSaving(session, len(self._hosts))
+
+    def _unshared(self, directory: Path, graph: ChunkGraph, record: Record) -> list[str]:
+        """Return the names of the agents that do not see a directory."""
+        from dask_mars.cluster.saving import unshared_with
+
+        while True:
+            connection = Connection(self._client)
+            try:
+                return unshared_with(self._client, self._hosts, directory)
+            except Exception as error:
+                timeout_s = config.reconnect_s()
+                if not timeout_s or not connection.was_lost(error):
+                    raise
+                self._reconnect(connection, graph, timeout_s, record, SideEffects(), error)
 
     def _reconnect(
         self,

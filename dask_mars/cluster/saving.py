@@ -182,12 +182,15 @@ def unshared_with(client: Client, hosts: Sequence[AgentInfo], directory: Path) -
 
     Raises
     ------
-    OSError
+    CheckpointFailed
         It cannot be written to.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = directory / f".{secrets.token_hex(8)}.seen"
-    token.touch()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        token.touch()
+    except OSError as error:
+        raise failed(directory, error) from error
     try:
         addresses = [host.address for host in hosts]
         seen = client.run(os.path.exists, str(token), workers=addresses, on_error="return")

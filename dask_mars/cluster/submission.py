@@ -7,6 +7,7 @@ a task.
 from __future__ import annotations
 
 import contextlib
+import copy
 import operator
 import pickle
 import uuid
@@ -107,6 +108,10 @@ def run_on_cluster(
     record = record or Record()
     graph, selections, new = with_selections(graph, [host.slots for host in hosts], fixed)
     requirements = requirements.renumbered(new)
+    if requirements.threads:
+        # Whoever submits it again has it as it was.
+        graph = copy.copy(graph)
+        graph.literals = list(graph.literals)
     shuffles = find_shuffles(graph, requirements.threads, name)
     user_futures = futures_of(client, graph)
     computation = ClusterComputation(client, graph, hosts, name, retries, requirements, shuffles, user_futures)
@@ -116,9 +121,7 @@ def run_on_cluster(
     while True:
         found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, selections, number)
         try:
-            submission = _Submission(
-                computation, packer, found, persist, observer, record, effects or SideEffects(), saving
-            )
+            submission = _Submission(computation, packer, found, persist, observer, record, effects, saving)
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
         else:
@@ -168,8 +171,8 @@ class _Submission:
         persist: bool,
         observer: Observer | None,
         record: Record,
-        effects: SideEffects,
-        saving: ClusterSaving | None,
+        effects: SideEffects | None = None,
+        saving: ClusterSaving | None = None,
     ) -> None:
         client, graph = computation.client, computation.graph
         self._client = client
@@ -184,7 +187,7 @@ class _Submission:
         self._requested = frozenset(graph.outputs)
         self._persist = persist
         self._record = record
-        self._effects = effects
+        self._effects = effects = effects or SideEffects()
         self._saving = saving
         if saving is not None:
             saving.cut(graph, self._subtasks)
