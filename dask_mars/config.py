@@ -238,6 +238,47 @@ def scheduler_address() -> str | None:
     return address
 
 
+def parse_duration(given: Any, name: str) -> float:
+    """Turn a duration into seconds.
+
+    Parameters
+    ----------
+    given : int, float or str
+        Seconds, or text like ``"10 minutes"``.
+    name : str
+        What the user calls it.
+
+    Raises
+    ------
+    ValueError
+        It is none of that, or not finite, or nothing at all.
+
+    Examples
+    --------
+    >>> parse_duration("10 minutes", "dask-mars.cluster.reconnect-timeout")
+    600.0
+    """
+    try:
+        seconds = math.nan if isinstance(given, bool) else float(parse_timedelta(given))
+    except (TypeError, ValueError, KeyError, AttributeError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{name} must be a number of seconds, or text such as '10 minutes', and not {given!r}")
+    return seconds
+
+
+def reconnect_s() -> float:
+    """Return how long computations wait for a scheduler that is lost: ``dask-mars.cluster.reconnect-timeout``.
+
+    Raises
+    ------
+    ValueError
+        It makes no sense.
+    """
+    given = get("cluster.reconnect-timeout")
+    return parse_duration(given, "dask-mars.cluster.reconnect-timeout") if given else 0.0
+
+
 def _resources(given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping):
         raise ValueError(f"resources are amounts by name, as in {{'GPU': 1}}, not {given!r}")

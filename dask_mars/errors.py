@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import CancelledError
 from typing import Any
 
 
@@ -320,6 +321,40 @@ class PersistedLost(MarsError):
             f"the persisted data of {self.key} are gone: {self.reason}. They live no longer than the Runtime that "
             "computed them; persist the original collection again."
         )
+
+
+class FuturesLost(PersistedLost, CancelledError):
+    """Persisted data of a cluster are gone, because its scheduler is."""
+
+    def _message(self) -> str:
+        return (
+            f"the persisted data of {self.key} are gone: {self.reason}. Only Dask's scheduler knows where data "
+            "are; persist the original collection again."
+        )
+
+
+class SchedulerLost(MarsError, CancelledError):
+    """The scheduler of a cluster was lost during a computation, and the computation could not go on.
+
+    Attributes
+    ----------
+    address : str
+        Of the scheduler.
+    reason : str
+        Why it could not.
+    losses : int
+        How often the computation has lost its scheduler.
+    """
+
+    def __init__(self, address: str, reason: str, losses: int) -> None:
+        super().__init__(address, reason, losses)
+        self.address = address
+        self.reason = reason
+        self.losses = losses
+
+    def _message(self) -> str:
+        how_often = "" if self.losses == 1 else f" {self.losses} times"
+        return f"the connection to the scheduler at {self.address} was lost{how_often}, and {self.reason}"
 
 
 class EngineStartFailed(MarsError):

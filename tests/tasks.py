@@ -156,3 +156,10 @@ def fail_on_block(block: np.ndarray) -> np.ndarray:
     if (block == 2).any():
         raise ValueError("two is not allowed here")
     return block
+
+
+def pass_on_slowly(array: np.ndarray, path: str | Path, seconds: float) -> np.ndarray:
+    """Note the process, and return the array a while later."""
+    note(path, str(os.getpid()))
+    time.sleep(seconds)
+    return array

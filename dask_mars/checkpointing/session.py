@@ -139,6 +139,10 @@ class Session:
         What is left to be computed.
     saver : Saver
         To be told of what is computed.
+    facts : Facts
+        Of that graph.
+    settings : CheckpointSettings
+        As given.
 
     Raises
     ------
@@ -149,7 +153,7 @@ class Session:
     """
 
     def __init__(self, settings: CheckpointSettings, graph: ChunkGraph) -> None:
-        self._settings = settings
+        self.settings = settings
         self._whole = graph
         self._directory = ComputationDirectory(settings.directory, identity_of(graph))
         self._directory.acquire(settings.wait_s)
@@ -160,7 +164,7 @@ class Session:
             raise
 
     def _begin(self) -> None:
-        settings, directory = self._settings, self._directory
+        settings, directory = self.settings, self._directory
         about = directory.about()
         read = sources_of(self._whole)
         written = graph_facts.facts_of(self._whole, read, settings.trusts_targets).written
@@ -185,18 +189,24 @@ class Session:
             "sources": sources,
         }
         self._costs = _costs_of(settings.directory)
-        self._budget = Budget(settings.limit_bytes, self._used_bytes, directory.path, settings.spare_bytes)
+        self._budget = Budget(settings.limit_bytes, self.used_bytes, directory.path, settings.spare_bytes)
         self._restore(verify=False)
 
-    def _used_bytes(self) -> int:
-        return sum([other.size_bytes() for other in computations(self._settings.directory)])
+    @property
+    def identity(self) -> str:
+        """The name of the computation in its directory."""
+        return self._directory.identity
+
+    def used_bytes(self) -> int:
+        """Return how many bytes there are in the directory, of this computation and of others."""
+        return sum([other.size_bytes() for other in computations(self.settings.directory)])
 
     def _restore(self, verify: bool) -> None:
-        trusts = self._settings.trusts_targets
+        trusts = self.settings.trusts_targets
         found = restore(self._whole, self._directory, trusts, verify)
         if found.lost:
             warnings.warn(
-                f"checkpoint in {self._settings.directory}: {found.lost[0]}"
+                f"checkpoint in {self.settings.directory}: {found.lost[0]}"
                 + (f", and so it is of {len(found.lost) - 1} others" if len(found.lost) > 1 else "")
                 + ": that is computed and written again",
                 RuntimeWarning,
@@ -204,21 +214,21 @@ class Session:
             )
         self.graph = found.graph
         self.restored_s = found.restored_s
-        facts = graph_facts.facts_of(self.graph, self._sources, trusts)
+        facts = self.facts = graph_facts.facts_of(self.graph, self._sources, trusts)
         for chunk in found.existing:
             facts.exempt[chunk] = 1
         self.saver = Saver(
             self.graph,
             facts,
             self._directory,
-            self._settings.share,
+            self.settings.share,
             self._budget,
             self._costs,
             found.existing,
-            note=self._note,
+            note=self.note,
         )
 
-    def _note(self) -> None:
+    def note(self) -> None:
         """Note what is to be known of the computation, once there is something to be saved."""
         self._directory.note(self._about)
 
@@ -229,9 +239,14 @@ class Session:
         Path(lost.path).unlink(missing_ok=True)
         self._restore(verify=True)
 
+    def restore_anew(self) -> None:
+        """Begin again with what others have saved meanwhile."""
+        self.saver.stop()
+        self._restore(verify=False)
+
     def succeed(self) -> None:
         """Take note that the computation has come to its end: its files are of no use any more."""
-        block = self._settings.block
+        block = self.settings.block
         if block is not None and block.keeps(self._directory):
             # What comes after it in the same block may not.
             self.saver.stop(drain=True)

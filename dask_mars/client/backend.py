@@ -28,10 +28,15 @@ from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
 
 if TYPE_CHECKING:
+    from dask_mars.checkpointing.session import Session
     from dask_mars.checkpointing.settings import CheckpointSettings
 
 #: How long whoever cancels waits for an engine that has no time. It stops what it computes when it has.
 _PATIENCE_S = 0.05
+
+
+class ToComputeAnew(Exception):
+    """Raised by `GraphBackend.run` if it has lost all that is not saved, and can begin again. No user sees it."""
 
 
 class GraphBackend(ABC):
@@ -49,6 +54,8 @@ class GraphBackend(ABC):
         Where what is computed is saved.
     saver : Saver or None
         What saves the chunks of the computation that is going on.
+    session : Session or None
+        That of the computation that is going on, if it is saved.
     """
 
     is_remote: ClassVar[bool] = False
@@ -56,6 +63,7 @@ class GraphBackend(ABC):
     record: Record | None = None
     checkpoint: CheckpointSettings | None = None
     saver: Saver | None = None
+    session: Session | None = None
 
     @abstractmethod
     def prepare_options(self, options: Options) -> PrepareOptions:
@@ -154,7 +162,7 @@ class GraphBackend(ABC):
         with Session(checkpoint, graph) as session:
             while True:
                 left = session.graph
-                self.saver = session.saver
+                self.saver, self.session = session.saver, session
                 try:
                     if any(left.operand_of[chunk] >= 0 for chunk in left.outputs):
                         values = self.run(left, observer, options, persist, record)
@@ -162,6 +170,9 @@ class GraphBackend(ABC):
                         values = {chunk: left.values[chunk] for chunk in left.outputs}
                 except SavedChunkLost as error:
                     session.restore_again(error)
+                    continue
+                except ToComputeAnew:
+                    session.restore_anew()
                     continue
                 session.succeed()
                 return {chunk: values[other] for chunk, other in zip(graph.outputs, left.outputs, strict=True)}

@@ -205,6 +205,51 @@ class CountingObserver(CallbackObserver):
                 callback(key, value, self._dsk, self.state, worker)
 
 
+class TellOnce:
+    """Tells an observer of each chunk once, however often its graph is computed.
+
+    Parameters
+    ----------
+    observer : Observer
+        Who wants to know.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._begun: set[Key] = set()
+        self._ended: set[Key] = set()
+
+    @property
+    def wants_tasks(self) -> bool:
+        """Whether somebody is to be told of single tasks."""
+        return self._observer.wants_tasks
+
+    @property
+    def values_wanted(self) -> bool:
+        """Whether somebody looks at values."""
+        return self._observer.values_wanted
+
+    @property
+    def in_order(self) -> bool:
+        """Whether somebody is to be told of a chunk only once its inputs are there."""
+        return self._observer.in_order
+
+    def begun(self, graph: ChunkGraph, chunks: Sequence[int]) -> None:
+        """Note that chunks were handed out."""
+        self._observer.begun(graph, _new(graph, chunks, self._begun))
+
+    def ended(self, graph: ChunkGraph, chunks: Sequence[int], values: Mapping[int, Any], worker: Any) -> None:
+        """Note that chunks have been computed."""
+        self._observer.ended(graph, _new(graph, chunks, self._ended), values, worker)
+
+
+def _new(graph: ChunkGraph, chunks: Sequence[int], known: set[Key]) -> list[int]:
+    """Return the chunks whose keys are not known yet, which they are from now on."""
+    found = [chunk for chunk in chunks if graph.keys[chunk] not in known]
+    known.update([graph.keys[chunk] for chunk in found])
+    return found
+
+
 def only_count(callbacks: Iterable[Callbacks]) -> bool:
     """Say whether callbacks are known to look at nothing but how many tasks there are in each state."""
     return all(_counts(hook) for callback in callbacks for hook in callback if hook)
@@ -256,4 +301,12 @@ def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
 
 
-__all__ = ["CallbackObserver", "CountingObserver", "Observer", "as_tasks", "only_count", "without_values"]
+__all__ = [
+    "CallbackObserver",
+    "CountingObserver",
+    "Observer",
+    "TellOnce",
+    "as_tasks",
+    "only_count",
+    "without_values",
+]

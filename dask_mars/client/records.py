@@ -289,7 +289,9 @@ class Record:
         with self._lock:
             # Whoever has cancelled it before has found nothing to stop.
             self.checkpoint()
-            self._source, self.graph, self.started_s = source, graph, time.time()
+            self._source, self.graph = source, graph
+            # It may be begun anew.
+            self.started_s = self.started_s or time.time()
             self._stop, self._leave = stop, None
             self.state = RUNNING
 

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed import Reschedule, Status, Worker, WorkerPlugin
 from distributed.worker import thread_state
@@ -31,13 +31,17 @@ from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver
 from dask_mars.cluster.stored_result import StoredResult, plain, release_unread
-from dask_mars.cluster.subtask_spec import Agent, SubtaskSpec, admitted
+from dask_mars.cluster.subtask_spec import Agent, SubtaskGraph, SubtaskSpec, admitted
 from dask_mars.cluster.transfers import BytesSemaphore, Transfers
 from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.protocol import tracebacks
 from dask_mars.version import __version__
+
+if TYPE_CHECKING:
+    from dask_mars.checkpointing.saver import Saver
+    from dask_mars.cluster.saving import SaveOrder
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +54,8 @@ _RELEASE_MS = 100
 _REMOVED = frozenset({"scheduler-remove-worker", "worker-heartbeat-missing"})
 #: How many workers an agent that starts compares its version with.
 _COMPARED = 20
+#: What is said instead of those that nobody wants another for.
+_RETIRED = "worker-retired"
 #: Of the memory limit: what may be read from disk at the same time to be sent to others.
 _SENT_SHARE = 0.1
 
@@ -102,6 +108,8 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
         #: The end of the engine.
         self._ending: asyncio.Future[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
+        #: Why it has begun to close.
+        self.end_reason = ""
         #: Whether the scheduler has closed it, and counts on another in its place.
         self.is_removed = False
         self._subtasks_lock = threading.Lock()
@@ -160,9 +168,14 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
         """Cancel what is running, leave the scheduler, and end the engine."""
-        # One that is to retire is told so before.
-        if kwargs.get("reason") in _REMOVED and self.status is Status.running:
-            self.is_removed = True
+        if kwargs.get("reason") in _REMOVED:
+            # One that is to retire is told so before.
+            if self.status is Status.running:
+                self.is_removed = True
+            elif self.status is Status.closing_gracefully:
+                kwargs["reason"] = _RETIRED
+        if self.status not in (Status.closing, Status.closed):
+            self.end_reason = str(kwargs.get("reason", ""))
         for key in list(self._subtasks):
             self.cancel_subtask(key)
         try:
@@ -255,14 +268,24 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 # From here on whoever cancels it finds it.
                 raise Cancelled(0)
             with admitted(spec, self, lambda: key not in self._cancelled):
-                if spec.constraints.in_thread:
-                    return spec.compute_in_thread(arguments)
                 graph = spec.graph(arguments)
+                saver = None if spec.saving is None else self._saver_for(spec.saving, graph)
+                if spec.constraints.in_thread:
+                    if saver is not None:
+                        saver.starting(range(len(graph)))
+                        saver.stop()
+                    return spec.compute_in_thread(arguments)
                 mark = (task.annotations or {}).get(MARK)
                 if isinstance(mark, dict) and "topic" in mark:
                     observer = SubtaskObserver(self._messenger, mark, known=len(graph) - len(spec.operand_of))
-                with _hints():
-                    found = run_graph(self.engine, graph, spec.default_retries, started, observer)
+                done = False
+                try:
+                    with _hints():
+                        found = run_graph(self.engine, graph, spec.default_retries, started, observer, saver)
+                    done = True
+                finally:
+                    if saver is not None:
+                        saver.stop(drain=done)
         except (Cancelled, NoLongerWanted):
             # Nobody waits for it, unless somebody has asked for it again meanwhile.
             raise Reschedule from None
@@ -272,6 +295,12 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 self._cancelled.discard(key)
         output_groups = [StoredResult([found[chunk] for chunk in group]) for group in spec.output_groups]
         return output_groups[0] if len(output_groups) == 1 else StoredResult(output_groups)
+
+    def _saver_for(self, order: SaveOrder, graph: SubtaskGraph) -> Saver | None:
+        # Few computations are saved.
+        from dask_mars.cluster.saving import saver_for
+
+        return saver_for(order, graph)
 
     def cancel_subtask(self, key: Any) -> None:
         """Stop computing a subtask, if it is being computed."""

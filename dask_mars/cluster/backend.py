@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from distributed import Client, Future, get_worker
 from distributed.client import FutureCancelledError
 
+from dask_mars import config
 from dask_mars.backend import Options
-from dask_mars.client.backend import GraphBackend, fold_from, remaking
-from dask_mars.client.callbacks import CallbackObserver
+from dask_mars.client.backend import GraphBackend, ToComputeAnew, fold_from, remaking
+from dask_mars.client.callbacks import CallbackObserver, Observer, TellOnce
 from dask_mars.client.records import Record, Records
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
-from dask_mars.cluster.planning import AgentInfo, find_agents
-from dask_mars.cluster.requirements import RequirementsFinder
+from dask_mars.cluster.planning import AgentInfo
+from dask_mars.cluster.reconnection import (
+    HOW_TO_RECONNECT,
+    Connection,
+    Reconnection,
+    close_successors,
+    cluster_behind,
+    is_of_lost_scheduler,
+    may_come_back,
+    refuse_lost,
+)
+from dask_mars.cluster.requirements import RequirementsFinder, find_requirements
 from dask_mars.cluster.runtime import ClusterRuntime
-from dask_mars.cluster.submission import run_on_cluster
-from dask_mars.errors import Cancelled, NoAgents
+from dask_mars.cluster.submission import SideEffects, run_on_cluster
+from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.prepare import PrepareOptions
+
+if TYPE_CHECKING:
+    from dask_mars.checkpointing.session import Session
+    from dask_mars.checkpointing.settings import CheckpointSettings
+    from dask_mars.cluster.saving import ClusterSaving
 
 _lock = threading.Lock()
 #: Clients that were made because the configuration names a scheduler, by its address.
@@ -43,7 +61,7 @@ class ClusterBackend(GraphBackend):
     client : Client
         Connected to it.
     hosts : list of AgentInfo
-        Its agents; at least one.
+        Its agents. If there are none it waits for some.
     """
 
     is_remote = True
@@ -52,11 +70,43 @@ class ClusterBackend(GraphBackend):
         self._client = client
         self._hosts = hosts
         self._requirements = RequirementsFinder()
+        #: How often the computation that is going on has lost its scheduler, and who hears of its chunks.
+        self._losses = 0
+        self._told: TellOnce | None = None
 
     def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
         """Compute keys of a Dask graph; see `Backend`. What is persisted is not waited for."""
         # Nobody waits for what is persisted, and would see the end.
         return super().compute(dsk, keys, options._replace(callbacks=()) if persist else options, persist)
+
+    def _compute(self, dsk: Any, keys: Any, options: Options, persist: bool, record: Record) -> Any:
+        self._losses, self._told, self.session = 0, None, None
+        if not self._hosts:
+            waiting = Reconnection(Connection(self._client), config.reconnect_s())
+            self._client, self._hosts = waiting.wait(record)
+        return super()._compute(dsk, keys, options, persist, record)
+
+    def _run_saved(
+        self,
+        checkpoint: CheckpointSettings,
+        graph: ChunkGraph,
+        observer: CallbackObserver | None,
+        options: Options,
+        persist: bool,
+        record: Record,
+    ) -> dict[int, Any]:
+        if persist:
+            # Nobody waits until it could be removed.
+            return self.run(graph, observer, options, persist, record)
+        if unshared := self._unshared(checkpoint.directory, graph, record):
+            warnings.warn(
+                f"{checkpoint.directory} is not there on {', '.join(unshared)}: a checkpoint of what a cluster "
+                "computes needs a directory that all hosts share. Nothing is saved",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return self.run(graph, observer, options, persist, record)
+        return super()._run_saved(checkpoint, graph, observer, options, persist, record)
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
@@ -86,15 +136,91 @@ class ClusterBackend(GraphBackend):
         record: Record,
     ) -> dict[int, Any]:
         """Compute a graph, as `GraphBackend` says."""
-        requirements = self._requirements.of(graph)
-        try:
-            return run_on_cluster(
-                self._client, graph, self._hosts, requirements, options.retries, persist, observer, record
+        refuse_lost(graph.values.values(), self._client)
+        timeout_s = config.reconnect_s()
+        saving: ClusterSaving | None = None
+        if self.session is not None:
+            # What is read from files demands nothing.
+            requirements = find_requirements(graph)
+            saving = self._saving(self.session)
+        else:
+            requirements = self._requirements.of(graph)
+        told: Observer | None = observer
+        if observer is not None and timeout_s:
+            told = self._told = self._told or TellOnce(observer)
+        while True:
+            connection = Connection(self._client)
+            effects = SideEffects()
+            try:
+                return run_on_cluster(
+                    self._client,
+                    graph,
+                    self._hosts,
+                    requirements,
+                    options.retries,
+                    persist,
+                    told,
+                    record,
+                    effects,
+                    saving,
+                )
+            except Exception as error:
+                if isinstance(error, FutureCancelledError) and CANCELLED_ON_PAGE in str(error):
+                    raise Cancelled(record.id) from None
+                if not timeout_s and is_of_lost_scheduler(error):
+                    error.add_note(HOW_TO_RECONNECT)
+                if not timeout_s or not connection.was_lost(error):
+                    raise
+                self._reconnect(connection, graph, timeout_s, record, effects, error)
+            if self.session is not None:
+                raise ToComputeAnew
+
+    def _saving(self, session: Session) -> ClusterSaving:
+        # Few computations are saved.
+        from dask_mars.cluster.saving import ClusterSaving
+
+        return ClusterSaving(session, len(self._hosts))
+
+    def _unshared(self, directory: Path, graph: ChunkGraph, record: Record) -> list[str]:
+        """Return the names of the agents that do not see a directory."""
+        from dask_mars.cluster.saving import unshared_with
+
+        while True:
+            connection = Connection(self._client)
+            try:
+                return unshared_with(self._client, self._hosts, directory)
+            except Exception as error:
+                timeout_s = config.reconnect_s()
+                if not timeout_s or not connection.was_lost(error):
+                    raise
+                self._reconnect(connection, graph, timeout_s, record, SideEffects(), error)
+
+    def _reconnect(
+        self,
+        connection: Connection,
+        graph: ChunkGraph,
+        timeout_s: float,
+        record: Record,
+        effects: SideEffects,
+        error: Exception,
+    ) -> None:
+        """Wait for a scheduler that is lost, if a computation may be begun anew."""
+        record.checkpoint()
+        self._losses += 1
+        # Of those that have begun on the cluster a checkpoint knows.
+        begun = effects.begun_here if self.session is not None else effects.begun_here + effects.sent
+        if begun:
+            raise BegunBefore(begun[0]) from error
+        if futures := [value for value in graph.values.values() if isinstance(value, Future)]:
+            raise FuturesLost(str(futures[0].key), "the scheduler that knew of them was lost") from error
+        allowed = int(config.get("cluster.allowed-scheduler-losses"))
+        if self._losses > allowed:
+            reason = (
+                f"dask-mars.cluster.allowed-scheduler-losses is {allowed}: the computation may be what ends it"
             )
-        except FutureCancelledError as error:
-            if CANCELLED_ON_PAGE in str(error):
-                raise Cancelled(record.id) from None
-            raise
+            raise SchedulerLost(connection.address, reason, self._losses) from error
+        reconnection = Reconnection(connection, timeout_s, self._losses, len(self._hosts))
+        self._client, self._hosts = reconnection.wait(record)
 
 
 def cluster_of(client: Client) -> ClusterBackend:
@@ -113,8 +239,8 @@ def cluster_of(client: Client) -> ClusterBackend:
         raise TypeError(f"'client' is a distributed.Client, and not {client!r}")
     if client.asynchronous:
         raise ValueError("dask_mars.get waits for its result, and needs a Client that is not asynchronous")
-    hosts = find_agents(client)
-    if not hosts:
+    client, hosts = cluster_behind(client)
+    if not hosts and not may_come_back(client):
         raise NoAgents(client.scheduler.address)
     return ClusterBackend(client, hosts)
 
@@ -132,14 +258,15 @@ def current_cluster() -> ClusterBackend | None:
         client = Client.current()
     except ValueError:
         return None
-    if client.status != "running" or client.asynchronous:
+    if client.asynchronous:
         return None
-    hosts = find_agents(client)
-    return ClusterBackend(client, hosts) if hosts else None
+    client, hosts = cluster_behind(client)
+    return ClusterBackend(client, hosts) if hosts or may_come_back(client) else None
 
 
 def close() -> None:
-    """Close the clients that `connect` has made."""
+    """Close the clients that were made here."""
+    close_successors()
     with _lock:
         for client in _clients.values():
             client.close()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,25 +15,19 @@ from typing import Any
 import click
 import dask
 from dask.system import CPU_COUNT
-from distributed import Nanny, Status
-from distributed._signals import wait_for_signals
 from distributed.comm import get_address_host_port
 from distributed.preloading import validate_preload_argv
 
 from dask_mars import config
 from dask_mars.cluster.agent_process import start_agent
-from dask_mars.cluster.marks import LEAVE_S
+from dask_mars.cluster.serving import serve
 from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__
 
-logger = logging.getLogger("distributed.dask_mars")
-
-#: How long the processes of a host that leaves may take to end.
-_CLOSE_S = 10.0
-#: How long one that is closed may take to see that.
-_NOTICE_S = 1.0
-#: How often is looked whether an agent is still there.
-_LOOK_S = 0.05
+#: How long `--reconnect` waits for a scheduler, where nothing else is said.
+_RECONNECT = "10 minutes"
+#: How long an agent that may begin anew may take to register.
+_START_S = 60.0
 
 _PEM_FILE = click.Path(exists=True, resolve_path=True)
 
@@ -71,6 +63,16 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
 @click.option("--resources", help='For tasks that need some, like "GPU=2 MEM=10e9".')
 @click.option("--scheduler-file", help="File with the scheduler's address, as dask scheduler writes it.")
 @click.option("--death-timeout", help="Seconds to wait for a scheduler before giving up.")
+@click.option(
+    "--reconnect/--no-reconnect",
+    default=None,
+    help="Wait for a scheduler that is lost to come back, and begin anew there. [default: end]",
+)
+@click.option(
+    "--reconnect-timeout",
+    help='For how long at most each time, like "1 hour". [default: what dask-mars.cluster.reconnect-timeout says, '
+    f"else {_RECONNECT}]",
+)
 @click.option("--lifetime", help='Hand on what is here and end after so long, like "1 hour".')
 @click.option("--lifetime-stagger", help="By how much that varies at random.")
 @click.option(
@@ -109,6 +111,8 @@ def main(
     tls_ca_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    reconnect: bool | None,
+    reconnect_timeout: str | None,
     **options: Any,
 ) -> None:
     """Let this host compute for the Dask scheduler at SCHEDULER with dask_mars.
@@ -120,6 +124,10 @@ def main(
     security = {"tls_ca_file": tls_ca_file, "tls_worker_cert": tls_cert, "tls_worker_key": tls_key}
     host, worker_port = _bound_to(listen_address, contact_address, host, worker_port)
     limit = _memory_limit(memory_limit)
+    reconnect_s = _reconnect_s(reconnect, reconnect_timeout)
+    if reconnect_s and options["death_timeout"] is None:
+        # An agent that begins would wait for one scheduler, and at one address, for ever.
+        options["death_timeout"] = _START_S
     options |= {
         "scheduler_file": scheduler_file,
         "nthreads": _processes(n_workers, nthreads),
@@ -141,7 +149,7 @@ def main(
     else:
         options["port"] = worker_port
     with _pid_file(pid_file):
-        ended_well = asyncio.run(_serve(nanny, scheduler, options))
+        ended_well = asyncio.run(serve(nanny, scheduler, options, reconnect_s))
     if not ended_well:
         sys.exit(1)
 
@@ -173,6 +181,18 @@ def _processes(n_workers: str | None, nthreads: int | None) -> int:
     if count < 1:
         raise click.BadParameter("there must be at least one", param_hint="--nworkers")
     return count * (nthreads or 1)
+
+
+def _reconnect_s(reconnect: bool | None, timeout: str | None) -> float:
+    """Return for how many seconds to wait for a scheduler that is lost, 0 for not at all."""
+    if reconnect is False or (reconnect is None and timeout is None):
+        return 0.0
+    try:
+        if timeout is not None:
+            return config.parse_duration(timeout, "--reconnect-timeout")
+        return config.reconnect_s() or config.parse_duration(_RECONNECT, "--reconnect-timeout")
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--reconnect") from None
 
 
 def _resources(text: str | None) -> dict[str, float] | None:
@@ -263,62 +283,6 @@ def _pid_file(path: Path | None) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-async def _serve(nanny: bool, scheduler: str | None, options: dict[str, Any]) -> bool:
-    """Run an agent, or its nanny, until it ends or a signal comes; return whether all went well."""
-    signalled = asyncio.create_task(wait_for_signals())
-    # Handlers are in place from here on.
-    await asyncio.sleep(0)
-    server = (Nanny if nanny else start_agent)(scheduler, **options)
-    leaving = asyncio.Event()
-    ended = asyncio.create_task(_wait_for(server, leaving))
-    await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if not signalled.done():
-        signalled.cancel()
-        try:
-            await ended
-        except TimeoutError as error:
-            logger.error("the scheduler does not answer: %s", error)
-            return False
-        return True
-    reason = f"signal-{signalled.result()}"
-    leaving.set()
-    if nanny:
-        await _leave(server, ended, reason)
-    else:
-        await server.leave(reason)
-    await server.close(timeout=_CLOSE_S, reason=reason)
-    # One that is still looking for its scheduler does not see that it is closed.
-    await asyncio.wait({ended}, timeout=_NOTICE_S)
-    ended.cancel()
-    with contextlib.suppress(Exception, asyncio.CancelledError):
-        await ended
-    return True
-
-
-async def _leave(nanny: Nanny, ended: asyncio.Task[None], reason: str) -> None:
-    """Have a nanny's agent hand on what it has, and end."""
-    if nanny.pid is None:
-        return
-    if nanny.status is Status.running:
-        # From here on it does not start another one.
-        nanny.close_gracefully(reason)
-    # One that has not registered with its scheduler yet has nothing to hand on, and the signal ends it.
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(nanny.pid, signal.SIGTERM)
-    deadline = asyncio.get_running_loop().time() + LEAVE_S + _CLOSE_S
-    while nanny.pid is not None and not ended.done() and asyncio.get_running_loop().time() < deadline:
-        await asyncio.wait({ended}, timeout=_LOOK_S)
-
-
-async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
-    """Wait until an agent, or its nanny, has begun and ended."""
-    await server
-    if leaving.is_set() and isinstance(server, Nanny) and server.status is Status.running:
-        # The agent has begun, and computed something perhaps, before its nanny knew of it.
-        server.close_gracefully()
-    await server.finished()
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ class LocalTasks:
         Whose chunks.
     progress : ProgressReceiver, optional
         Told what is computed here.
+    begun_once : list of str, optional
+        Tasks that must not be begun again are added to it when they begin, for people.
 
     Attributes
     ----------
@@ -40,12 +42,18 @@ class LocalTasks:
         Agents that have files which results depend on; and of each, for people, what needs some of them.
     """
 
-    def __init__(self, computation: ClusterComputation, progress: ProgressReceiver | None = None) -> None:
+    def __init__(
+        self,
+        computation: ClusterComputation,
+        progress: ProgressReceiver | None = None,
+        begun_once: list[str] | None = None,
+    ) -> None:
         self._client = computation.client
         self._graph = computation.graph
         self._requirements = computation.requirements
         self._retries = computation.retries
         self._progress = progress
+        self._begun_once = [] if begun_once is None else begun_once
         self.values: dict[int, Any] = {}
         self.result_of: dict[int, tuple[DaskKey, int | None]] = {}
         self.futures: dict[DaskKey, Future] = {}
@@ -121,6 +129,8 @@ class LocalTasks:
 
     def _run(self, chunk: int) -> Any:
         graph = self._graph
+        if chunk in self._requirements.once:
+            self._begun_once.append(str(graph.keys[chunk]))
         left = 0 if chunk in self._requirements.once else graph.retries.get(chunk, self._retries)
         while True:
             try:

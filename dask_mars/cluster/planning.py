@@ -65,9 +65,14 @@ def find_agents(client: Client) -> list[AgentInfo]:
 
     One that has just registered counts, though it does not run yet: the scheduler keeps its tasks until it does.
     """
+    return agents_among(workers_of(client))
+
+
+def agents_among(workers: Mapping[str, Mapping[str, Any]]) -> list[AgentInfo]:
+    """Return the agents among workers, of which is known by their addresses what `workers_of` returns."""
     agents = {
         address: told
-        for address, told in sorted(workers_of(client).items())
+        for address, told in sorted(workers.items())
         if MARK in told and Status[told["status"]] not in LEAVING
     }
     warn_of_other_versions({told[MARK] for told in agents.values()})

@@ -173,6 +173,8 @@ _lock = threading.Lock()
 _inboxes: dict[str, queue.SimpleQueue[Any]] = {}
 #: How many computations of a client are watched, by its id.
 _watched: Counter[str] = Counter()
+#: The connection through which a client has asked for messages last: another scheduler knows nothing of that.
+_asked: dict[str, Any] = {}
 
 
 def _on_topic_event(event: tuple[float, Mapping[str, Any]]) -> None:
@@ -229,7 +231,8 @@ class ProgressReceiver:
         with _lock:
             _inboxes[self._name] = self._inbox
             _watched[self._client.id] += 1
-            if _watched[self._client.id] == 1:
+            if _watched[self._client.id] == 1 or _asked[self._client.id] is not self._client.scheduler_comm:
+                _asked[self._client.id] = self._client.scheduler_comm
                 self._client.subscribe_topic(self._topic, _on_topic_event)
 
     def close(self) -> None:
@@ -238,7 +241,7 @@ class ProgressReceiver:
             del _inboxes[self._name]
             _watched[self._client.id] -= 1
             if not _watched[self._client.id]:
-                del _watched[self._client.id]
+                del _watched[self._client.id], _asked[self._client.id]
                 # A client that has been closed hears nothing anyway.
                 with contextlib.suppress(Exception):
                     self._client.unsubscribe_topic(self._topic)

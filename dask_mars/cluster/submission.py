@@ -7,13 +7,15 @@ a task.
 from __future__ import annotations
 
 import contextlib
+import copy
 import operator
 import pickle
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask._task_spec import Task, TaskRef
@@ -41,6 +43,9 @@ from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.protocol import tracebacks
 from dask_mars.scheduler.events import CLIENT
 
+if TYPE_CHECKING:
+    from dask_mars.cluster.saving import ClusterSaving
+
 #: Beyond this results of a subtask travel apart: those that another host is to read, and those that travel only if
 #: another takes over what reads them.
 _GROUP_BYTES = 1 << 25
@@ -56,6 +61,8 @@ def run_on_cluster(
     persist: bool = False,
     observer: Observer | None = None,
     record: Record | None = None,
+    effects: SideEffects | None = None,
+    saving: ClusterSaving | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -77,6 +84,10 @@ def run_on_cluster(
         Told what becomes of chunks; not together with `persist`.
     record : Record, optional
         What others know of it, and by which they may cancel it.
+    effects : SideEffects, optional
+        Told what may not be begun again if this fails.
+    saving : ClusterSaving, optional
+        Says what agents are to save.
 
     Returns
     -------
@@ -99,6 +110,10 @@ def run_on_cluster(
     record = record or Record()
     graph, selections, new = with_selections(graph, [host.slots for host in hosts], fixed)
     requirements = requirements.renumbered(new)
+    if requirements.threads:
+        # Whoever submits it again has it as it was.
+        graph = copy.copy(graph)
+        graph.literals = list(graph.literals)
     shuffles = find_shuffles(graph, requirements.threads, name)
     user_futures = futures_of(client, graph)
     computation = ClusterComputation(client, graph, hosts, name, retries, requirements, shuffles, user_futures)
@@ -108,7 +123,7 @@ def run_on_cluster(
     while True:
         found = cut_for(graph, hosts, unsendable, replica_bytes, requirements, shuffles, selections, number)
         try:
-            submission = _Submission(computation, packer, found, persist, observer, record)
+            submission = _Submission(computation, packer, found, persist, observer, record, effects, saving)
         except Unsendable as error:
             unsendable = unsendable.union(error.chunks)
         else:
@@ -118,6 +133,20 @@ def run_on_cluster(
                 tracebacks.restore(error)
                 raise
             return {chunk: values[new[chunk]] for chunk in given_outputs}
+
+
+@dataclass(slots=True)
+class SideEffects:
+    """What a computation may have done that it must not do again.
+
+    Attributes
+    ----------
+    sent, begun_here : list of str
+        Tasks that append and may have begun on the cluster, and those that have in this process, for people.
+    """
+
+    sent: list[str] = field(default_factory=list)
+    begun_here: list[str] = field(default_factory=list)
 
 
 class _Submission:
@@ -131,7 +160,7 @@ class _Submission:
         Of its graph.
     found : Cut
         The subtasks that the graph is cut into.
-    persist, observer, record
+    persist, observer, record, effects, saving
         As `run_on_cluster` takes them.
 
     Raises
@@ -148,6 +177,8 @@ class _Submission:
         persist: bool,
         observer: Observer | None,
         record: Record,
+        effects: SideEffects | None = None,
+        saving: ClusterSaving | None = None,
     ) -> None:
         client, graph = computation.client, computation.graph
         self._client = client
@@ -162,6 +193,10 @@ class _Submission:
         self._requested = frozenset(graph.outputs)
         self._persist = persist
         self._record = record
+        self._effects = effects = effects or SideEffects()
+        self._saving = saving
+        if saving is not None:
+            saving.cut(graph, self._subtasks)
         self._progress: ProgressReceiver | None = None
         self._source = ClusterSource(client, graph, observer)
         took = None
@@ -170,7 +205,7 @@ class _Submission:
             observer, took = self._source, self._source.took
         if observer is not None and observer.wants_tasks:
             self._progress = ProgressReceiver(client, self._name, graph, self._subtasks, observer, took)
-        self._local_tasks = LocalTasks(computation, self._progress)
+        self._local_tasks = LocalTasks(computation, self._progress, effects.begun_here)
         #: Which subtasks read a chunk.
         self._readers: dict[int, list[int]] = defaultdict(list)
         for number, subtask in enumerate(self._subtasks):
@@ -318,7 +353,9 @@ class _Submission:
         places = {key: place for place, key in enumerate(arguments)}
         sources = {chunk: (places[key], item) for chunk, (key, item) in found.items()}
         output_groups = self._output_groups(subtask)
-        packed = self._packer.pack(subtask, output_groups, sources, values, self._constraints(number, subtask))
+        packed = self._packer.pack(
+            subtask, output_groups, sources, values, self._constraints(number, subtask), self._saving
+        )
         local_tasks.result_of.update(found)
         # None of this is ours or the user's, so that Dask's scheduler can do without both.
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
@@ -393,6 +430,10 @@ class _Submission:
             for name in next(iter(by_key.values()))
         }
         register_once(self._client, self._once[self._allowed :])
+        firsts = {number: self._subtasks[number].chunks[0] for number in sorted(sent)}
+        self._effects.sent += [
+            str(self._graph.keys[chunk]) for chunk in firsts.values() if chunk in self._requirements.once
+        ]
         self._allowed = len(self._once)
         wanted = self._wanted(batch, sent)
         if not wanted:
@@ -429,4 +470,4 @@ class _Submission:
         return annotations
 
 
-__all__ = ["run_on_cluster"]
+__all__ = ["SideEffects", "run_on_cluster"]

@@ -8,7 +8,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask._task_spec import Task
@@ -21,6 +21,9 @@ from dask_mars.cluster.stored_result import item_of, plain
 from dask_mars.errors import FilesLost
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
 from dask_mars.protocol.pickling import dumps, loads
+
+if TYPE_CHECKING:
+    from dask_mars.cluster.saving import ClusterSaving, SaveOrder
 
 #: Known values of at least this many bytes go to the cluster once, and not with each subtask that reads them.
 _LARGE_BYTES = 1 << 16
@@ -102,6 +105,8 @@ class SubtaskSpec:
         For all other chunks.
     constraints : Constraints
         On which it may be computed.
+    saving : SaveOrder or None
+        What of it is to be saved.
     """
 
     id: bytes
@@ -118,6 +123,7 @@ class SubtaskSpec:
     priorities: dict[int, float]
     default_retries: int
     constraints: Constraints = Constraints()
+    saving: SaveOrder | None = None
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
         """Return the chunk graph, given what the subtask reads.
@@ -255,6 +261,7 @@ class Packer:
         sources: Mapping[int, tuple[int, int | None]],
         values: Mapping[int, Any],
         constraints: Constraints = Constraints(),
+        saving: ClusterSaving | None = None,
     ) -> bytes:
         """Return the pickle of a piece.
 
@@ -270,6 +277,8 @@ class Packer:
             Of inputs that are known.
         constraints : Constraints, optional
             On which it may be computed.
+        saving : ClusterSaving, optional
+            Says what of it is to be saved.
 
         Raises
         ------
@@ -296,6 +305,7 @@ class Packer:
             priorities={new[chunk]: graph.priorities[chunk] for chunk in chunks if chunk in graph.priorities},
             default_retries=self._default_retries,
             constraints=constraints,
+            saving=None if saving is None else saving.order(graph, members),
         )
         try:
             return dumps(spec)

@@ -31,7 +31,7 @@ from distributed.utils_test import gen_cluster
 
 import dask_mars
 from dask_mars.client.records import Record
-from dask_mars.cluster import backend, planning, requirements, scheduler_plugin, submission
+from dask_mars.cluster import backend, planning, reconnection, requirements, scheduler_plugin, submission
 from dask_mars.cluster.admission import workers_of
 from dask_mars.cluster.annotations import positions
 from dask_mars.cluster.computation import ClusterComputation
@@ -607,7 +607,7 @@ def test_what_a_computation_has_to_know_is_found_out_once(cluster, monkeypatch):
     def noting(name: str, function: Any) -> Any:
         return lambda *arguments: calls.append(name) or function(*arguments)
 
-    monkeypatch.setattr(backend, "find_agents", noting("hosts", backend.find_agents))
+    monkeypatch.setattr(reconnection, "find_agents", noting("hosts", reconnection.find_agents))
     monkeypatch.setattr(requirements, "find_requirements", noting("requirements", requirements.find_requirements))
     with Client(cluster):
         assert (da.ones(40, chunks=4) + 1).sum().compute(scheduler=dask_mars.get) == 80

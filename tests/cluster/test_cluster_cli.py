@@ -268,11 +268,11 @@ def served(monkeypatch) -> dict[str, Any]:
     """Return the options of the agent that would have been started, or of its nanny."""
     found: dict[str, Any] = {}
 
-    async def serve(nanny: bool, scheduler: str, options: dict[str, Any]) -> bool:
-        found.update(options, nanny=nanny, scheduler=scheduler)
+    async def serve(nanny: bool, scheduler: str, options: dict[str, Any], reconnect_s: float) -> bool:
+        found.update(options, nanny=nanny, scheduler=scheduler, reconnect_s=reconnect_s)
         return True
 
-    monkeypatch.setattr(cli, "_serve", serve)
+    monkeypatch.setattr(cli, "serve", serve)
     return found
 
 

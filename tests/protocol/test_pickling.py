@@ -373,6 +373,8 @@ OURS = {
     errors.FilesLost: ("shuffle",),
     errors.LockLost: ("token",),
     errors.PersistedLost: ("x", "the Runtime is closed"),
+    errors.FuturesLost: ("x", "the scheduler is lost"),
+    errors.SchedulerLost: ("tcp://10.0.0.1:8786", "did not come back", 2),
     errors.Cancelled: (7,),
     errors.Stalled: ("graph 1: 1 READY",),
     errors.EngineStartFailed: ("a reason",),

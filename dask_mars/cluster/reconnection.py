@@ -1,0 +1,374 @@
+"""Waits for a scheduler that is lost, and for its agents, so that a computation can be submitted again.
+
+A client of Dask's comes back by itself, if its scheduler is at the same address within
+``distributed.comm.timeouts.connect``. For all else there is another client, its successor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, Future
+from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
+
+from dask_mars import config, units
+from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts, Record, Source
+from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
+from dask_mars.errors import FuturesLost, SchedulerLost
+
+logger = logging.getLogger(__name__)
+
+#: What Dask's client says of futures that were lost with their scheduler.
+_LOST = "scheduler-connection-lost"
+#: For those to whose computations that happens.
+HOW_TO_RECONNECT = (
+    "dask_mars: a computation waits for a scheduler that comes back, and is submitted again, where "
+    "dask-mars.cluster.reconnect-timeout says for how long; agents wait with dask-mars-worker --reconnect"
+)
+#: How long a client may take to see what one of its threads has seen.
+_NOTICE_S = 1.0
+#: How often is looked for the scheduler, how long it may take to answer, and how long to connect to it.
+_LOOK_S, _ANSWER_S, _CONNECT_S = 0.1, 5.0, 5.0
+#: How long the agents that were there before may take to come when the first of them has.
+_STRAGGLERS_S = 10.0
+
+_lock = threading.Lock()
+#: Clients in the place of those that have given their schedulers up.
+_successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictionary()
+#: Clients whose clusters had agents.
+_had_agents: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def latest(client: Client) -> Client:
+    """Return a client, or the one that has taken its place."""
+    with _lock:
+        while (successor := _successors.get(client)) is not None:
+            client = successor
+        return client
+
+
+def cluster_behind(client: Client) -> tuple[Client, list[AgentInfo]]:
+    """Return a client, or the one in its place, and the agents of its cluster as far as that is there."""
+    client = latest(client)
+    hosts: list[AgentInfo] = []
+    try:
+        if client.status == "running":
+            hosts = find_agents(client)
+    except OSError:
+        if not config.reconnect_s():
+            raise
+    if hosts:
+        _had_agents.add(client)
+    return client, hosts
+
+
+def may_come_back(client: Client) -> bool:
+    """Say whether computations wait for the agents of a client that has none now.
+
+    Where they wait for schedulers that are lost, they do so for one that is away just now, and for agents of a
+    cluster that had some.
+    """
+    is_open = client.status in ("running", "connecting")
+    return is_open and client in _had_agents and config.reconnect_s() > 0
+
+
+def close_successors() -> None:
+    """Close the clients that have taken others' places."""
+    with _lock:
+        found = list(_successors.values())
+        _successors.clear()
+    for client in found:
+        client.close()
+
+
+class Connection:
+    """What a client is connected to, and whether it was without a break.
+
+    Parameters
+    ----------
+    client : Client
+        One that is connected.
+
+    Attributes
+    ----------
+    address : str
+        Of the scheduler.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.address = str(client.scheduler.address)
+        #: Where the next scheduler says where it is.
+        self.file: str | None = client.scheduler_file
+        self.is_current = _is_current(client)
+        self._comm = client.scheduler_comm
+
+    def was_lost(self, error: BaseException) -> bool:
+        """Say whether an error comes of the loss of the scheduler, rather than of what was computed."""
+        if is_of_lost_scheduler(error):
+            return True
+        if isinstance(error, OSError) and not self._is_broken() and not _answers(self.client):
+            # A thread may see it before the client does.
+            deadline = time.monotonic() + _NOTICE_S
+            while not self._is_broken() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+        # A client that has given up has no scheduler to ask.
+        of_closed = self.client.status == "closed" and isinstance(error, (AttributeError, ClosedClientError))
+        return (of_closed or isinstance(error, (OSError, CancelledError))) and self._is_broken()
+
+    def _is_broken(self) -> bool:
+        client, comm = self.client, self._comm
+        if client.scheduler_comm is not comm:
+            return True
+        # If its user has closed it, or its cluster has ended, it keeps what it had.
+        return client.status == "connecting" or (
+            client.status == "running" and (comm is None or comm.comm is None or comm.comm.closed())
+        )
+
+
+def _is_current(client: Client) -> bool:
+    try:
+        return Client.current() is client
+    except ValueError:
+        return False
+
+
+def is_of_lost_scheduler(error: BaseException) -> bool:
+    """Say whether Dask has cancelled a future because of the loss of the scheduler."""
+    if isinstance(error, FuturesCancelledError):
+        return any(group.reason == _LOST for group in error.error_groups)
+    return isinstance(error, FutureCancelledError) and error.reason == _LOST
+
+
+def _answers(client: Client) -> bool:
+    """Say whether the scheduler of a client answers."""
+    try:
+        client.sync(client.scheduler.identity, n_workers=0, callback_timeout=_ANSWER_S)
+    except Exception:
+        return False
+    return True
+
+
+def refuse_lost(values: Iterable[Any], client: Client) -> None:
+    """Raise if there are futures among values that were lost with their scheduler.
+
+    Raises
+    ------
+    FuturesLost
+        There are.
+    """
+    for value in values:
+        if not isinstance(value, Future):
+            continue
+        if value.status == "cancelled" and _was_lost(value):
+            raise FuturesLost(str(value.key), "the scheduler that knew of them was lost")
+        if value.client is not client and latest(value.client) is client:
+            raise FuturesLost(str(value.key), "they were computed before the scheduler was lost")
+
+
+def _was_lost(future: Future) -> bool:
+    try:
+        error = future.exception()
+    except Exception as raised:
+        error = raised
+    return error is not None and is_of_lost_scheduler(error)
+
+
+class _Waiting:
+    """What is known of a computation while it waits for a scheduler: a `Source`."""
+
+    def __init__(self, before: Source | None, what: Callable[[], str]) -> None:
+        self._before = before
+        self._what = what
+        self.is_cancelled = threading.Event()
+
+    def stop(self) -> bool:
+        """End the wait."""
+        self.is_cancelled.set()
+        return True
+
+    def counts(self) -> ChunkCounts:
+        """Count its chunks: what was computed is lost."""
+        total = 0 if self._before is None else self._before.counts().total
+        return ChunkCounts(total, total)
+
+    def layers(self, seconds: float | None = None) -> Sequence[LayerCounts]:
+        """Return what was known of its layers."""
+        return () if self._before is None else self._before.layers(seconds)
+
+    def edges(self) -> list[tuple[int, int]]:
+        """Return which layers read which, by their places in `layers`."""
+        return [] if self._before is None else self._before.edges()
+
+    def blocks(self, layer: str) -> Blocks:
+        """Return the blocks of a layer as they were."""
+        if self._before is None:
+            raise KeyError(layer)
+        return self._before.blocks(layer)
+
+    def explain(self, key: object = None, patience_s: float | None = None) -> str:
+        """Say what it waits for, whatever the key."""
+        return self._what()
+
+    def final(self, is_finished: bool) -> Source:
+        """Return what is to be remembered when it is over."""
+        return self if self._before is None else self._before.final(is_finished)
+
+
+class Reconnection:
+    """The wait for one scheduler that is lost.
+
+    Parameters
+    ----------
+    connection : Connection
+        That is broken.
+    timeout_s : float
+        How long it may take.
+    losses : int, optional
+        How often the computation has lost its scheduler.
+    agents : int, optional
+        How many there were.
+    """
+
+    def __init__(self, connection: Connection, timeout_s: float, losses: int = 1, agents: int = 1) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._losses = losses
+        self._agents = agents
+        self._began_s = time.monotonic()
+        self._where = f"in {connection.file}" if connection.file else f"at {connection.address}"
+        self._is_back = False
+        self._refusal: Exception | None = None
+
+    def wait(self, record: Record) -> tuple[Client, list[AgentInfo]]:
+        """Wait for a scheduler with agents.
+
+        Parameters
+        ----------
+        record : Record
+            Of the computation, which may be cancelled meanwhile.
+
+        Returns
+        -------
+        Client, list of AgentInfo
+            Connected to it, and its agents.
+
+        Raises
+        ------
+        SchedulerLost
+            None has come in time.
+        Cancelled
+            The computation was.
+        """
+        waiting = _Waiting(record.source, self._in_words)
+        record.run(waiting, waiting.stop)
+        self._say(
+            record,
+            f"the scheduler {self._where} is lost: waiting for it for {units.duration(self._timeout_s)} at most, "
+            "then computing again",
+        )
+        first_s = None
+        while (now := time.monotonic()) < self._began_s + self._timeout_s:
+            record.checkpoint()
+            client = self._client()
+            hosts = [] if client is None else self._agents_of(client)
+            if client is not None and hosts:
+                first_s = first_s or now
+                if len(hosts) >= self._agents or now > first_s + _STRAGGLERS_S:
+                    waited = units.duration(now - self._began_s)
+                    count = units.plural(len(hosts), "agent")
+                    _had_agents.add(client)
+                    self._say(record, f"the scheduler {self._where} is back after {waited}, with {count}")
+                    return client, hosts
+            waiting.is_cancelled.wait(_LOOK_S)
+        raise SchedulerLost(self._connection.address, self._why_not(), self._losses) from self._refusal
+
+    def _say(self, record: Record, text: str) -> None:
+        logger.warning(text)
+        record.note("warning", f"{text}\n")
+
+    def _in_words(self) -> str:
+        waited = units.duration(time.monotonic() - self._began_s)
+        what = "its agents: it is there, and they are not" if self._is_back else "it to come back"
+        return (
+            f"the scheduler {self._where} was lost {waited} ago; the computation waits for {what}, for "
+            f"{units.duration(self._timeout_s)} at most"
+        )
+
+    def _why_not(self) -> str:
+        within = f"within {units.duration(self._timeout_s)} (dask-mars.cluster.reconnect-timeout)"
+        if self._is_back:
+            return (
+                f"when it came back no worker of it was one of dask_mars {within}. Agents wait for it if they are "
+                "started as dask-mars-worker --reconnect"
+            )
+        if self._refusal is not None:
+            return f"what came back did not take this client {within}: {self._refusal}"
+        return f"none came back {self._where} {within}"
+
+    def _client(self) -> Client | None:
+        """Return a client that is connected, if there is one by now."""
+        client, address = latest(self._connection.client), self._address()
+        if client.status in ("running", "connecting") and client.scheduler.address == address:
+            # It comes back by itself, or gives up and is closed.
+            return client if client.status == "running" else None
+        return self._succeed(client, address)
+
+    def _address(self) -> str:
+        """Return where the scheduler is to be looked for."""
+        if self._connection.file is not None:
+            # It may be half written, or not there yet.
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                return str(json.loads(Path(self._connection.file).read_text(encoding="utf-8"))["address"])
+        return self._connection.address
+
+    def _succeed(self, client: Client, address: str) -> Client | None:
+        """Connect another client in the place of one."""
+        left_s = self._began_s + self._timeout_s - time.monotonic()
+        try:
+            successor = Client(
+                address,
+                security=self._connection.client.security,
+                set_as_default=self._connection.is_current,
+                timeout=max(min(left_s, _CONNECT_S), _LOOK_S),
+            )
+        except OSError:
+            self._refusal = None
+            return None
+        except Exception as error:
+            # Its versions are refused, say.
+            self._refusal = error
+            return None
+        successor.scheduler_file = self._connection.file
+        with _lock:
+            _successors[client] = successor
+        return successor
+
+    def _agents_of(self, client: Client) -> list[AgentInfo]:
+        try:
+            told = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
+        except Exception:
+            # It is lost again, or not there yet.
+            self._is_back = False
+            return []
+        self._is_back = True
+        return agents_among(told["workers"])
+
+
+__all__ = [
+    "Connection",
+    "Reconnection",
+    "close_successors",
+    "is_of_lost_scheduler",
+    "may_come_back",
+    "refuse_lost",
+]

@@ -1,0 +1,250 @@
+"""Runs the agent of a host until it ends, a signal comes, or its scheduler is gone.
+
+A host that is to outlive its scheduler does not keep its agent, whose results belong to computations that are gone
+too: that ends with all of its processes, and another one starts when a scheduler has come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Nanny, Security, Status
+from distributed._signals import wait_for_signals
+from distributed.comm import connect
+from distributed.core import coerce_to_address
+
+from dask_mars.cluster.agent_process import start_agent
+from dask_mars.cluster.marks import LEAVE_S
+
+logger = logging.getLogger("distributed.dask_mars")
+
+#: How long the processes of a host that leaves may take to end.
+_CLOSE_S = 10.0
+#: How long one that is closed may take to see that.
+_NOTICE_S = 1.0
+#: How often is looked whether an agent is still there.
+_LOOK_S = 0.05
+#: How long one attempt to reach a scheduler takes at most, and the pause after one that has failed.
+_ATTEMPT_S, _PAUSE_S = 5.0, 0.2
+#: The pause after an agent could not register with a scheduler that was there.
+_REFUSED_PAUSE_S = 2.0
+#: Why workers of Dask close whose scheduler is not there any more, or has given them up and wants them no less.
+_LOST = {
+    "worker-handle-scheduler-connection-broken": "is gone",
+    "scheduler-close": "has ended",
+    "scheduler-remove-worker": "has given this host up",
+    "worker-heartbeat-missing": "has given this host up",
+    "nanny-instantiate-timeout": "did not answer another agent in the place of one that died",
+}
+
+
+class _Nanny(Nanny):  # type: ignore[misc]
+    """A nanny that knows why its agent has ended."""
+
+    end_reason = ""
+
+    def close_gracefully(self, reason: str = "nanny-close-gracefully") -> None:
+        """Start no other agent when this one ends, as the agent itself says before it does."""
+        self.end_reason = reason
+        super().close_gracefully(reason)
+
+    async def close(self, timeout: float = 5, reason: str = "nanny-close") -> Any:
+        """End, and the agent first."""
+        self.end_reason = self.end_reason or reason
+        return await super().close(timeout, reason)
+
+
+class _Place:
+    """Where a scheduler is looked for.
+
+    Parameters
+    ----------
+    address : str or None
+        Of the scheduler.
+    file : str or None
+        That has the address; of whatever scheduler has written it last.
+    security : mapping
+        Options of `distributed.Security`.
+    """
+
+    def __init__(self, address: str | None, file: str | None, security: dict[str, str]) -> None:
+        self._address = address or dask.config.get("scheduler-address", None)
+        self._file = file
+        self._arguments = Security(**security).get_connection_args("worker")
+
+    def __str__(self) -> str:
+        return f"in {self._file}" if self._file else f"at {self._address}"
+
+    async def answers(self, timeout_s: float) -> bool:
+        """Say whether a scheduler answers."""
+        try:
+            if self._file:
+                address = json.loads(Path(self._file).read_text(encoding="utf-8"))["address"]
+            else:
+                address = coerce_to_address(self._address)
+            comm = await connect(address, timeout=timeout_s, **self._arguments)
+        except (OSError, ValueError, LookupError, TypeError):
+            # A file may be half written, or that of one that is gone.
+            return False
+        await comm.close()
+        return True
+
+
+async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], reconnect_s: float = 0.0) -> bool:
+    """Run an agent, or its nanny, until it ends or a signal comes.
+
+    Parameters
+    ----------
+    nanny : bool
+        Whether the agent is to have one.
+    scheduler : str or None
+        Its address.
+    options : dict
+        As the nanny or the agent takes them.
+    reconnect_s : float, optional
+        How many seconds to wait each time that there is no scheduler. Default: none.
+
+    Returns
+    -------
+    bool
+        Whether all went well.
+    """
+    signalled = asyncio.create_task(wait_for_signals())
+    # Handlers are in place from here on.
+    await asyncio.sleep(0)
+    try:
+        if not reconnect_s:
+            return await _serve_once(nanny, scheduler, options, signalled) is not None
+        place = _Place(scheduler, options.get("scheduler_file"), options.get("security") or {})
+        return await _serve_each(nanny, scheduler, options, signalled, place, reconnect_s)
+    finally:
+        signalled.cancel()
+
+
+async def _serve_each(
+    nanny: bool,
+    scheduler: str | None,
+    options: dict[str, Any],
+    signalled: asyncio.Task[int],
+    place: _Place,
+    reconnect_s: float,
+) -> bool:
+    """Run one agent after the other, as long as there is a scheduler or one comes back in time."""
+    now = asyncio.get_running_loop().time
+    has_served, deadline = False, now() + reconnect_s
+    while await _wait_for_scheduler(place, signalled, deadline):
+        began_s = now()
+        try:
+            reason = await _serve_once(nanny, scheduler, options, signalled)
+        except Exception as error:
+            # What has never worked may be no fault of the scheduler's.
+            if not has_served and not _is_lost_connection(error):
+                raise
+            reason, has_worked = None, False
+            logger.warning("no agent could start for the scheduler %s: %s", place, error.__cause__ or error)
+        else:
+            has_worked = reason is not None
+        if signalled.done():
+            return True
+        if has_worked:
+            if reason not in _LOST:
+                return True
+            has_served, deadline = True, now() + reconnect_s
+            logger.warning(
+                "the scheduler %s %s; waiting for one for %g s at most", place, _LOST[reason], reconnect_s
+            )
+        elif now() - began_s < _REFUSED_PAUSE_S:
+            await asyncio.wait({signalled}, timeout=_REFUSED_PAUSE_S)
+    if not signalled.done():
+        logger.error("there is no scheduler %s after %g s of waiting", place, reconnect_s)
+    return signalled.done()
+
+
+async def _wait_for_scheduler(place: _Place, signalled: asyncio.Task[int], deadline: float) -> bool:
+    """Wait until a scheduler answers; False if a signal, or the end of the time, comes first."""
+    now = asyncio.get_running_loop().time
+    while not signalled.done() and (left_s := deadline - now()) > 0:
+        answered = asyncio.create_task(place.answers(min(left_s, _ATTEMPT_S)))
+        await asyncio.wait({signalled, answered}, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            answered.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answered
+        elif answered.result():
+            return True
+        await asyncio.wait({signalled}, timeout=_PAUSE_S)
+    return False
+
+
+def _is_lost_connection(error: BaseException | None) -> bool:
+    """Say whether an error comes of a connection that there was not, or was no longer."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return True
+        error = error.__cause__
+    return False
+
+
+async def _serve_once(
+    nanny: bool, scheduler: str | None, options: dict[str, Any], signalled: asyncio.Task[int]
+) -> str | None:
+    """Run an agent, or its nanny, until it ends or a signal comes; return why it ended, None if it never began."""
+    server: Any = (_Nanny if nanny else start_agent)(scheduler, **options)
+    leaving = asyncio.Event()
+    ended = asyncio.create_task(_wait_for(server, leaving))
+    await asyncio.wait({signalled, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not signalled.done():
+        try:
+            await ended
+        except TimeoutError as error:
+            logger.error("the scheduler does not answer: %s", error)
+            return None
+        return str(server.end_reason)
+    reason = f"signal-{signalled.result()}"
+    leaving.set()
+    if nanny:
+        await _leave(server, ended, reason)
+    else:
+        await server.leave(reason)
+    await server.close(timeout=_CLOSE_S, reason=reason)
+    # One that is still looking for its scheduler does not see that it is closed.
+    await asyncio.wait({ended}, timeout=_NOTICE_S)
+    ended.cancel()
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        await ended
+    return reason
+
+
+async def _leave(nanny: Nanny, ended: asyncio.Task[None], reason: str) -> None:
+    """Have a nanny's agent hand on what it has, and end."""
+    if nanny.pid is None:
+        return
+    if nanny.status is Status.running:
+        # From here on it does not start another one.
+        nanny.close_gracefully(reason)
+    # One that has not registered with its scheduler yet has nothing to hand on, and the signal ends it.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(nanny.pid, signal.SIGTERM)
+    deadline = asyncio.get_running_loop().time() + LEAVE_S + _CLOSE_S
+    while nanny.pid is not None and not ended.done() and asyncio.get_running_loop().time() < deadline:
+        await asyncio.wait({ended}, timeout=_LOOK_S)
+
+
+async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
+    """Wait until an agent, or its nanny, has begun and ended."""
+    await server
+    if leaving.is_set() and isinstance(server, Nanny) and server.status is Status.running:
+        # The agent has begun, and computed something perhaps, before its nanny knew of it.
+        server.close_gracefully()
+    await server.finished()
+
+
+__all__ = ["serve"]
