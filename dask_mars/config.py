@@ -301,7 +301,7 @@ def _bytes(given: Any) -> int | None:
 def _is_share(limit: Any) -> bool:
     """Say whether a limit is a share: a number with a fraction, of whatever type, up to 1."""
     # NumPy's float32 is no float, and its integers are integral.
-    return isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < limit <= 1
+    return isinstance(limit, numbers.Real) and not isinstance(limit, numbers.Integral) and 0 < float(limit) <= 1
 
 
 def _share(text: str) -> float | None:
