@@ -105,13 +105,23 @@ def counting(count: int, start: int) -> NDArray[np.float64]:
     return np.arange(start, start + count, dtype=np.float64)
 
 
-def table(number: int, rows: int) -> Any:
-    """Return a dataframe of random keys and seven columns of random numbers."""
+def table(number: int, rows: int, keys: int = 1 << 20) -> Any:
+    """Return a dataframe of random keys, which are less than `keys`, and seven columns of random numbers."""
     import numpy as np
     import pandas as pd
 
     rng = np.random.default_rng(number)
-    return pd.DataFrame({"key": rng.integers(0, 1 << 20, rows), **{f"x{n}": rng.random(rows) for n in range(7)}})
+    return pd.DataFrame({"key": rng.integers(0, keys, rows), **{f"x{n}": rng.random(rows) for n in range(7)}})
+
+
+def register(number: int, rows: int) -> Any:
+    """Return a dataframe whose keys no other number's has, in any order, and seven columns of random numbers."""
+    import numpy as np
+    import pandas as pd
+
+    rng = np.random.default_rng(number)
+    keys = number * rows + rng.permutation(rows)
+    return pd.DataFrame({"key": keys, **{f"y{n}": rng.random(rows) for n in range(7)}})
 
 
 def column_total(frame: Any) -> Any:

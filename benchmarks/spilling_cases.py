@@ -10,7 +10,7 @@ from typing import Any
 import dask
 import dask.array
 
-from benchmarks.functions import add, angles, column_total, counting, norm, table, total
+from benchmarks.functions import add, angles, column_total, counting, norm, register, table, total
 from benchmarks.memory_case import (
     CHUNKS_IN_LIMIT,
     ITEM_BYTES,
@@ -165,6 +165,26 @@ def _shuffle_bounds(limit_bytes: int) -> tuple[float, float]:
     return near(length / 2, 10 * math.sqrt(length / 12))
 
 
+# -- two dataframes that are merged -------------------------------------------------------------------------------
+
+
+def _merge(get: Get, limit_bytes: int, seed: int) -> float:
+    frames: Any = importlib.import_module("dask.dataframe")
+    count = _PARTITIONS // 2
+    rows = _rows(limit_bytes)
+    options = {"rows": rows, "enforce_metadata": False}
+    left = frames.from_map(table, range(seed, seed + count), keys=count * rows, meta=table(0, 1), **options)
+    right = frames.from_map(register, range(count), meta=register(0, 1), **options)
+    # Each row of the left one has its row in the right one.
+    totals = left.merge(right, on="key").map_partitions(column_total, meta={"total": "f8"})
+    return float(totals.compute(scheduler=get)["total"].sum())
+
+
+def _merge_bounds(limit_bytes: int) -> tuple[float, float]:
+    length = _PARTITIONS // 2 * _rows(limit_bytes)
+    return near(length / 2, 10 * math.sqrt(length / 12))
+
+
 CASES = (
     Case("outrun", "sources that outrun sinks, 3 times the limit", _outrun, _outrun_bounds, _LIMIT_BYTES),
     Case(
@@ -188,6 +208,13 @@ CASES = (
         "a dataframe of 2.5 times the limit, shuffled by a column",
         _shuffle,
         _shuffle_bounds,
+        _LIMIT_BYTES,
+    ),
+    Case(
+        "merge",
+        "two dataframes, each of 1.25 times the limit, merged by a column",
+        _merge,
+        _merge_bounds,
         _LIMIT_BYTES,
     ),
 )

@@ -49,6 +49,10 @@ _REASONS = {
     "flox": {
         "test_reindex_sparse": _SIDE_EFFECT,
     },
+    "pyresample": {
+        "test_resample_blocks_works_in_chunks": _SIDE_EFFECT,
+        "test_resample_blocks_can_run_without_input": _SIDE_EFFECT,
+    },
     "pint": {
         "test_dask_scheduler": "asks for the scheduler's name, which is here that of the one put in its place",
     },

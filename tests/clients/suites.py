@@ -190,6 +190,17 @@ SUITES = [
         options=("-k", "not test_dask_vs_eager"),
     ),
     Suite(
+        "pyresample",
+        "pyresample==1.35.0",
+        (
+            "pyresample.test.test_bilinear",
+            "pyresample.test.test_bucket",
+            "pyresample.test.test_gradient",
+            "pyresample.test.test_resample_blocks",
+        ),
+        needs=("dask[array,dataframe]", "rasterio", "scipy", "xarray", "zarr>=3"),
+    ),
+    Suite(
         "dask-geopandas",
         "dask-geopandas==0.5.0",
         ("dask_geopandas",),

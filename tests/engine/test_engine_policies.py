@@ -26,13 +26,20 @@ class Order(Listener):
     def __init__(self) -> None:
         self.ran: list[tuple[int, int]] = []
         self.inputs: Any = ()
+        #: By chunk, and in the order in which they ended.
+        self.bytes_of: dict[int, int] = {}
+        self.stored: list[int] = []
 
     def on_event(self, engine: Any, event: Any) -> None:
         if isinstance(event, GraphSubmitted):
             self.ran.clear()
+            self.bytes_of.clear()
+            self.stored.clear()
             self.inputs = event.plan.inputs
         elif isinstance(event, ChunksFinished):
             self.ran += [(event.worker, chunk) for chunk in event.chunks]
+            self.bytes_of |= event.sizes
+            self.stored += [event.sizes.get(chunk, 0) for chunk in event.chunks]
 
 
 @pytest.fixture
@@ -46,10 +53,14 @@ def order() -> Iterator[Order]:
 @pytest.fixture(scope="module")
 def mars() -> Iterator[Runtime]:
     with Runtime(2, policy="mars") as runtime:
-        # Both workers are up when both have computed something.
-        tasks = {f"task-{number}": (slow_pid, number) for number in range(4)}
-        assert eventually(lambda: len(set(runtime.get(tasks, list(tasks)))) == 2, 20)
+        warm_up(runtime)
         yield runtime
+
+
+def warm_up(runtime: Runtime) -> None:
+    """Wait until both workers have computed something."""
+    tasks = {f"task-{number}": (slow_pid, number) for number in range(4)}
+    assert eventually(lambda: len(set(runtime.get(tasks, list(tasks)))) == 2, 20)
 
 
 def slow_pid(value: int) -> int:
@@ -104,6 +115,71 @@ def test_what_meets_again_begins_at_the_same_worker(mars: Runtime, order: Order)
     assert set(where.values()) == {0, 1}
     for chunk, inputs in enumerate(order.inputs):
         assert {where[source] for source in inputs} <= {where[chunk]}
+
+
+def test_deeper_ones_run_first(order: Order) -> None:
+    """Seed 001, rule 1: what was begun is ended before anything else is begun."""
+    chains = {f"{name}{step}": (slow, f"{name}{step - 1}" if step else 0) for name in "abc" for step in range(2)}
+    with Runtime(1, policy="mars") as runtime:
+        assert runtime.get(chains, ["a1", "b1", "c1"]) == (2, 2, 2)
+    ran = [chunk for _, chunk in order.ran]
+    for first, second in zip(ran[::2], ran[1::2], strict=True):
+        assert order.inputs[second] == (first,)
+
+
+def test_those_with_smaller_results_run_first(order: Order) -> None:
+    """Seed 001, rule 3: the rest being equal, what leaves fewer bytes runs first."""
+    blocks = da.ones(60_000, chunks=((30_000, 10_000, 20_000),)).map_blocks(slow_copy, dtype=float)
+    with Runtime(1, policy="mars") as runtime:
+        assert blocks.compute(scheduler=runtime.get).sum() == 60_000
+    # The last is the whole array.
+    assert [size for size in order.stored if size] == [80_000, 160_000, 240_000, 480_000]
+
+
+def slow_copy(block: Any) -> Any:
+    time.sleep(0.05)
+    return block + 0
+
+
+@pytest.mark.parametrize("assignment", ["breadth-first", "depth-first"])
+def test_initial_chunks_are_shared_out_evenly(order: Order, assignment: str) -> None:
+    """Seeds 000 and 003: each worker begins with as many as any other, and with what meets again."""
+    leaves = {f"leaf-{number}": (slow, number) for number in range(8)}
+    sums = {f"sum-{number}": (slow, f"leaf-{number}", f"leaf-{number + 4}") for number in range(4)}
+    with dask.config.set({"dask-mars.assignment": assignment}), Runtime(2, policy="mars") as runtime:
+        warm_up(runtime)
+        runtime.get({**leaves, **sums}, list(sums))
+    where = {chunk: worker for worker, chunk in order.ran}
+    initial = [where[chunk] for chunk, inputs in enumerate(order.inputs) if not inputs]
+    assert initial.count(0) == initial.count(1) == 4
+    for chunk, inputs in enumerate(order.inputs):
+        assert len({where[source] for source in inputs}) <= 1, (chunk, where)
+
+
+def test_the_worker_with_most_bytes_of_the_inputs_is_chosen(mars: Runtime, order: Order) -> None:
+    """Seed 003, Worker 选择策略: bytes count, not how many inputs a worker has made."""
+    # Each of two sums takes two small inputs that begin at one worker, and a large one.
+    graph: dict[str, Any] = {}
+    for name in "ab":
+        graph[f"{name}-large"] = (zeros_slowly, 400_000)
+        graph[f"{name}-sum"] = (total_slowly, f"{name}-large", f"{name}-small-0", f"{name}-small-1")
+        graph |= {f"{name}-small-{number}": (zeros_slowly, 3_000) for number in range(2)}
+    assert mars.get(graph, ["a-sum", "b-sum"]) == (0.0, 0.0)
+    where = {chunk: worker for worker, chunk in order.ran}
+    for chunk, inputs in enumerate(order.inputs):
+        if inputs:
+            largest = max(inputs, key=order.bytes_of.__getitem__)
+            assert where[chunk] == where[largest]
+
+
+def zeros_slowly(length: int) -> Any:
+    time.sleep(0.02)
+    return np.zeros(length)
+
+
+def total_slowly(*arrays: Any) -> float:
+    time.sleep(0.02)
+    return float(sum(array.sum() for array in arrays))
 
 
 @pytest.mark.parametrize("assignment", ["breadth-first", "depth-first"])
