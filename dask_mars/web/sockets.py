@@ -13,7 +13,7 @@ from typing import Any
 
 from dask_mars.web.security import is_local
 
-_BACKLOG = 256
+_BACKLOG = 1024
 #: What the kernel takes of the path of a unix socket, less its end.
 _LONGEST_PATH = 103
 
