@@ -21,6 +21,7 @@ from benchmarks.machine import machine_facts
 from benchmarks.measure import interleave, run_job
 from benchmarks.memory_command import memory
 from benchmarks.peers import PEERS
+from benchmarks.reloads import reloads
 from benchmarks.report import Files, plain_console, print_round
 from benchmarks.viewers_command import viewers
 from benchmarks.web import web
@@ -139,6 +140,7 @@ def main(
 main.add_command(climatology)
 main.add_command(cluster)
 main.add_command(memory)
+main.add_command(reloads)
 main.add_command(viewers)
 main.add_command(web)
 

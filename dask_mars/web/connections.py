@@ -101,7 +101,14 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
                 used.move_to_end(stream)
             return count
 
-        stream.read_from_fd = lambda buffer: note(read(buffer))
+        def read_and_note(buffer: bytearray | memoryview) -> int | None:
+            count = read(buffer)
+            if count == 0:
+                # The other end has hung up, of which tornado closes it.
+                used.pop(stream, None)
+            return note(count)
+
+        stream.read_from_fd = read_and_note
         stream.write_to_fd = lambda data: note(write(data))
 
     def _sweep(self) -> None:
@@ -111,7 +118,7 @@ class BoundedServer(HTTPServer):  # type: ignore[misc]
             if not stream.closed() and now - used > self.idle_s:
                 stream.close()
             if stream.closed():
-                del self._used[stream]
+                self._used.pop(stream, None)
 
 
 def is_own_user(connected: socket.socket) -> bool:

@@ -268,19 +268,29 @@ def host_names(address: str, more: Iterable[str] = ()) -> frozenset[str]:
     return frozenset(names)
 
 
-def serve_runtime(runtime: Runtime, **options: Any) -> Server:
+def serve_runtime(runtime: Runtime, on_close: Callable[[Server], None] | None = None, **options: Any) -> Server:
     """Show what a runtime does: what `Runtime.serve` calls.
 
     Parameters
     ----------
     runtime : Runtime
         What to show.
+    on_close : callable, optional
+        As for `serve`.
     **options
         As for `serve`.
     """
     from dask_mars.web.runtime_monitor import RuntimeMonitor
 
-    return serve(RuntimeMonitor(runtime), **options)
+    monitor = RuntimeMonitor(runtime)
+
+    def close(server: Server) -> None:
+        # Nobody asks it any more.
+        monitor.close()
+        if on_close is not None:
+            on_close(server)
+
+    return serve(monitor, on_close=close, **options)
 
 
 def _after_fork() -> None:

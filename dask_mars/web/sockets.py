@@ -13,7 +13,7 @@ from typing import Any
 
 from dask_mars.web.security import is_local
 
-_BACKLOG = 256
+_BACKLOG = 1024
 #: What the kernel takes of the path of a unix socket, less its end.
 _LONGEST_PATH = 103
 
@@ -25,8 +25,15 @@ def private_directory(path: Path) -> Path:
     ------
     PermissionError
         It is somebody else's, or others may enter it.
+    OSError
+        It cannot be made.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{path} cannot be made: {error.strerror}; a directory that can be written is needed"
+        ) from error
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(f"{path} has to be a directory of your own with mode 0700")
@@ -45,7 +52,10 @@ def bind_unix(path: Path) -> socket.socket:
     """
     private_directory(path.parent)
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise OSError(f"{path} is longer than the {_LONGEST_PATH} bytes that a unix socket's path may have")
+        raise OSError(
+            f"{path} is longer than the {_LONGEST_PATH} bytes that a unix socket's path may have: "
+            "have it in another directory"
+        )
     if path.is_socket():
         if _answers(path):
             raise OSError(f"another server listens at {path}")

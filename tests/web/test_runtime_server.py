@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 
@@ -10,6 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 pytest.importorskip("tornado")
+
+from tornado.http1connection import HTTP1Connection
+from tornado.iostream import IOStream
+from tornado.web import RequestHandler
 
 import dask_mars
 from dask_mars import Runtime
@@ -65,6 +70,24 @@ def test_answers_are_as_described(runtime, served):
             described = OPENAPI["paths"][f"/{api.ROOT}/{route.path}"]["get"]["responses"]["200"]
             schema = described["content"]["application/json"]["schema"]
             Draft202012Validator({**schema, "components": OPENAPI["components"]}).validate(answer.json)
+
+
+def test_reloads_leave_nothing(runtime, served):
+    """``python -m benchmarks reloads`` measures it for longer, in bytes."""
+    da.ones((40, 40), chunks=10).sum().compute(scheduler=runtime.get)
+    id = served.api("computations?state=finished&limit=1").json["computations"][0]["id"]
+    paths = ["", "app.js", *[f"api/v1/{path}" for path in ("state", "computations?limit=50")]]
+    paths += [f"api/v1/computations/{id}{what}" for what in ("", "/graph", "/timeline", "/explain", "/log")]
+    for _ in range(10):
+        for path in paths:
+            assert served(f"/{path}").status == 200
+
+    def left():
+        gc.collect()
+        return sum(isinstance(one, RequestHandler | IOStream | HTTP1Connection) for one in gc.get_objects())
+
+    # Of ninety connections and requests.
+    assert eventually(lambda: left() < 10, 20)
 
 
 def test_nothing_is_submitted_there(served):

@@ -213,7 +213,11 @@ def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--port", "0", "--address", "0.0.0.0"], "can be reached from elsewhere"),
+        (["--port", "0", "--address", "0.0.0.0"], "give --certfile, or --behind-proxy"),
+        (["--address", "::1"], "give --port"),
+        (["--directory", "/proc/nothing/here"], "cannot be made: No such file"),
+        (["--directory", __file__], "cannot be made: File exists"),
+        (["--directory", "x" * 120], "have it in another directory"),
         (["--port", "70000"], "70000"),
         (["--behind-proxy"], "give --port"),
         (["--keyfile", __file__], "--keyfile belongs to --certfile"),

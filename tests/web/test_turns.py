@@ -8,14 +8,21 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("tornado")
+
+from dask_mars.engine.listeners import listeners
+from dask_mars.web import recorder
 from dask_mars.web.turns import Turns
+from tests.web.conftest import Asker
 
 
 @pytest.fixture(autouse=True)
 def before_s() -> Iterator[float]:
-    before_s = sys.getswitchinterval()
-    yield before_s
-    sys.setswitchinterval(before_s)
+    found_s = sys.getswitchinterval()
+    # Others may have looked and not said that they have stopped.
+    sys.setswitchinterval(0.005)
+    yield sys.getswitchinterval()
+    sys.setswitchinterval(found_s)
 
 
 def test_the_last_who_looks_restores_them(before_s):
@@ -43,16 +50,15 @@ def test_what_the_user_sets_is_left(own_s):
     assert sys.getswitchinterval() == pytest.approx(own_s)
 
 
-def test_a_served_runtime_takes_them_while_it_is_looked_at(runtime, before_s):
-    pytest.importorskip("tornado")
-    from dask_mars.web.runtime_monitor import RuntimeMonitor
-
-    monitor = RuntimeMonitor(runtime)
+def test_a_served_runtime_takes_them_while_it_is_looked_at(runtime, before_s, monkeypatch):
+    monkeypatch.setattr(recorder, "turns", Turns())
+    listening = listeners.active
+    with runtime.serve() as server:
+        assert sys.getswitchinterval() == before_s
+        assert Asker(server.url, {"Authorization": f"Bearer {server.token}"}).api("state").status == 200
+        assert sys.getswitchinterval() == pytest.approx(0.001)
     assert sys.getswitchinterval() == before_s
-    monitor.state()
-    assert sys.getswitchinterval() == pytest.approx(0.001)
-    monitor.close()
-    assert sys.getswitchinterval() == before_s
+    assert listeners.active == listening
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

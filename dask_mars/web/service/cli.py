@@ -10,6 +10,7 @@ import click
 
 from dask_mars.version import __version__
 from dask_mars.web import address as addresses
+from dask_mars.web.security import is_local
 from dask_mars.web.service import front
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -27,7 +28,7 @@ _PATH = click.Path(path_type=Path)
     "--socket", "socket_path", type=_PATH, help="The unix socket to listen at. [default: in the directory]"
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen at a port too; 0 for any. [default: none]")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Of the interface of the port.")
+@click.option("--address", help="Of the interface of the port. [default: 127.0.0.1]")
 @click.option("--certfile", type=_FILE, help="Certificate (PEM), to encrypt what is said at the port.")
 @click.option("--keyfile", type=_FILE, help="Its private key (PEM), if the certificate's file has none.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy stands before the port, and encrypts.")
@@ -41,7 +42,7 @@ def main(
     directory: Path | None,
     socket_path: Path | None,
     port: int | None,
-    address: str,
+    address: str | None,
     certfile: Path | None,
     keyfile: Path | None,
     behind_proxy: bool,
@@ -56,8 +57,14 @@ def main(
     """
     if keyfile is not None and certfile is None:
         raise click.UsageError("--keyfile belongs to --certfile")
-    if port is None and (certfile is not None or behind_proxy):
-        raise click.UsageError("--certfile and --behind-proxy are about a port: give --port")
+    if port is None and (certfile is not None or behind_proxy or address is not None):
+        raise click.UsageError("--address, --certfile and --behind-proxy are about a port: give --port")
+    address = address or "127.0.0.1"
+    if port is not None and not (is_local(address) or certfile is not None or behind_proxy):
+        raise click.UsageError(
+            f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: give "
+            "--certfile, or --behind-proxy if a proxy encrypts"
+        )
     logging.basicConfig(format="%(message)s")
     directory = (addresses.directory() if directory is None else directory).absolute()
     socket_path = directory / addresses.SOCKET if socket_path is None else socket_path
