@@ -15,6 +15,7 @@ from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.expressions.partial_results import with_means_of_moments, without_unread
 from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
+from dask_mars.expressions.selections import SelectedSum, with_selected_sums
 from dask_mars.graph.chunks import Operand, Step
 
 #: How often random numbers are made again rather than stored and read.
@@ -37,7 +38,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
         return operand
     operand = without_unread(operand, reductions)
     if reductions:
-        operand = with_means_of_moments(operand)
+        operand = with_selected_sums(with_means_of_moments(operand))
     known = [_known(operand.functions[step.function], step, reductions) for step in operand.steps]
     kinds = [_kind(what) for what in known]
     regions = find_regions(operand, kinds)
@@ -98,6 +99,9 @@ def _sources(kinds: Sequence[Kind]) -> set[int]:
 def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
     if function is draws.DASK_FUNCTION and len(step.slots) == 6 and not step.keywords:
         return Kind.SOURCE
+    if type(function) is SelectedSum:
+        # The cache of what is known of functions would keep it, and its plans have memory of the store.
+        return None
     try:
         found: Any = functions.elementwise(function, step.keywords)
     except TypeError:
