@@ -12,6 +12,8 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram, l
 _RANDOM = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$")
 #: From what on keys that look random are taken for that; deeper there is nothing that stands for the whole.
 _DEEPEST = 4
+#: Of how many keys a name is made: that of a directory need not tell all computations apart, as chunks have keys.
+_MOST_KEYS = 512
 
 
 def identity_of(graph: ChunkGraph) -> str:
@@ -28,17 +30,22 @@ def identity_of(graph: ChunkGraph) -> str:
 
 def _roots(graph: ChunkGraph) -> set[Key]:
     found: set[Key] = set()
-    chunks = set(graph.outputs)
+    chunks = _some(graph.outputs)
     for depth in range(_DEEPEST):
-        deeper: set[int] = set()
+        deeper: list[int] = []
         for chunk in chunks:
             key = graph.keys[chunk]
             if depth + 1 < _DEEPEST and graph.inputs[chunk] and _is_random(key):
-                deeper.update(graph.inputs[chunk])
+                deeper += graph.inputs[chunk]
             else:
                 found.add(key)
-        chunks = deeper
+        chunks = _some(deeper)
     return found
+
+
+def _some(chunks: list[int]) -> list[int]:
+    """Return chunks, of very many those at equal distances."""
+    return chunks[:: max(1, len(chunks) // _MOST_KEYS)]
 
 
 def _is_random(key: Key) -> bool:

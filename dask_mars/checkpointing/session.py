@@ -163,9 +163,9 @@ class Session:
         settings, directory = self._settings, self._directory
         about = directory.about()
         read = sources_of(self._whole)
-        written = graph_facts.facts_of(self._whole, read, settings.trusts_targets).written
+        self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
         # What it also writes changes by itself.
-        sources = {str(path): fingerprint(path) for path in sorted(read - written)}
+        sources = {str(path): fingerprint(path) for path in sorted(read - self._facts.written)}
         other = changed(_strings(about.get("sources")), sources)
         if other and not directory.is_empty():
             warnings.warn(
@@ -204,7 +204,8 @@ class Session:
             )
         self.graph = found.graph
         self.restored_s = found.restored_s
-        facts = graph_facts.facts_of(self.graph, self._sources, trusts)
+        is_whole = self.graph is self._whole
+        facts = self._facts if is_whole else graph_facts.facts_of(self.graph, self._sources, trusts)
         for chunk in found.existing:
             facts.exempt[chunk] = 1
         self.saver = Saver(
