@@ -18,7 +18,7 @@ from dask_mars.checkpointing import facts as graph_facts
 from dask_mars.checkpointing.block import Budget
 from dask_mars.checkpointing.costs import MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
-from dask_mars.checkpointing.identity import form_of, identity_of
+from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
@@ -121,6 +121,11 @@ def is_proved(record: Saved, is_needed: bool) -> bool:
     if is_needed and not record.proof:
         return False
     return all(proof_of(path) == (path, size, time_ns) for path, size, time_ns in record.proof)
+
+
+def is_worth_saving(settings: CheckpointSettings, graph: ChunkGraph) -> bool:
+    """Say whether anybody could find what is saved of a graph: not where its keys are others each time."""
+    return settings.trusts_targets or has_lasting_keys(graph)
 
 
 class Session:
@@ -288,4 +293,4 @@ def _versions() -> dict[str, str]:
     }
 
 
-__all__ = ["Restoration", "Session", "is_proved", "restore"]
+__all__ = ["Restoration", "Session", "is_proved", "is_worth_saving", "restore"]

@@ -45,6 +45,7 @@ def run_graph(
     retries: int | None = None,
     started: Callable[[int], None] | None = None,
     observer: Observer | None = None,
+    saver: Saver | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph, and leave the outputs in the store.
 
@@ -60,13 +61,15 @@ def run_graph(
         Told the number that the engine gives the computation.
     observer : Observer, optional
         Told in this thread what becomes of chunks.
+    saver : Saver, optional
+        Saves what is computed; the caller ends it.
 
     Returns
     -------
     dict
         What stands for each output, or its value where that is small.
     """
-    computation = Computation(engine, graph, observer, retries=retries, defers=True)
+    computation = Computation(engine, graph, observer, retries=retries, defers=True, saver=saver)
     begun = None if started is None else lambda run: started(run.number)
     return computation.results(persist=True, started=begun)
 
