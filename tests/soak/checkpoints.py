@@ -73,6 +73,8 @@ def checkpoint_round(seed: int, tally: Tally, limit_s: float) -> None:
         printed = (folder / "printed").read_text()
         if process.returncode:
             raise Failure(f"it ended with {process.returncode}, seed {seed}: {printed}")
+        # Of those whose keys are others each time nobody else can know that they are of no use any more.
+        dask_mars.checkpoints(folder / "saved").remove()
         if left := [str(path) for path in (folder / "saved").rglob("*")]:
             raise Failure(f"files are left: {left}, seed {seed}")
         for line in printed.splitlines():

@@ -90,7 +90,8 @@ class Tally:
         return [
             f"{self.iterations} computations in {self.rounds} rounds and {seconds:,.0f} s",
             f"{self.kills} workers killed, {self.restored} chunks found saved, "
-            f"{self.spilled_bytes / MIB:,.0f} MiB spilled, peak of memory {peak_bytes / MIB:,.0f} MiB, the client's own grown by {grown / MIB:,.1f} MiB, "
+            f"{self.spilled_bytes / MIB:,.0f} MiB spilled, peak of memory {peak_bytes / MIB:,.0f} MiB, "
+            f"the client's own grown by {grown / MIB:,.1f} MiB, "
             f"{self.replayed:,} events replayed",
             "outcomes: " + ", ".join(f"{name} {count}" for name, count in self.outcomes.most_common()),
             "kinds: " + ", ".join(f"{name} {count}" for name, count in self.kinds.most_common()),
