@@ -64,6 +64,10 @@ class _Kinds(NamedTuple):
     storing: frozenset[int]
 
 
+#: Of graphs whose operands only return something.
+_ORDINARY = _Kinds(frozenset(), frozenset(), frozenset(), frozenset())
+
+
 def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: bool = False) -> Facts:
     """Look at a graph.
 
@@ -81,13 +85,12 @@ def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: 
     stores: dict[int, list[StoredRegion]] = {}
     taints: set[int] = set()
     unrepeatable: set[int] = set()
-    exempt = bytearray(len(graph))
+    exempt = bytearray([number == DATA for number in graph.operand_of])
     forced = {chunk for chunk, wanted in graph.saves.items() if wanted}
     roots: dict[int, Path | None] = {}
-    for chunk, number in enumerate(graph.operand_of):
-        if number == DATA:
-            exempt[chunk] = 1
-        elif number in kinds.tainting or chunk in graph.in_client:
+    is_special = kinds != _ORDINARY or graph.in_client
+    for chunk, number in enumerate(graph.operand_of) if is_special else ():
+        if number in kinds.tainting or chunk in graph.in_client:
             taints.add(chunk)
         elif number in kinds.exempt:
             exempt[chunk] = 1
@@ -114,8 +117,7 @@ def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: 
         for chunk in taints:
             exempt[chunk] = 1
     for chunk, wanted in graph.saves.items():
-        if not wanted:
-            exempt[chunk] = 1
+        exempt[chunk] |= not wanted
     unrepeatable -= taints
     forced |= unrepeatable | stores.keys()
     written = frozenset([path for path in roots.values() if path is not None])

@@ -10,8 +10,10 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram, l
 
 #: What a key ends with that is another one in each run.
 _RANDOM = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$")
-#: From what on keys that look random are taken for that; deeper there is nothing that stands for the whole.
+#: How deep results may be assembled of what is assembled.
 _DEEPEST = 4
+#: Of how many keys a name is made: that of a directory need not tell all computations apart, as chunks have keys.
+_MOST_KEYS = 512
 
 
 def identity_of(graph: ChunkGraph) -> str:
@@ -19,33 +21,51 @@ def identity_of(graph: ChunkGraph) -> str:
 
     What assembles a result has a key that is another one in each run; there the keys of what it assembles count.
     """
+    lasting, others = _roots(graph)
     digest = hashlib.sha256()
-    for root in sorted(map(repr, _roots(graph))):
+    for root in sorted(map(repr, lasting or others)):
         digest.update(root.encode())
         digest.update(b"\0")
     return digest.hexdigest()[:32]
 
 
-def _roots(graph: ChunkGraph) -> set[Key]:
-    found: set[Key] = set()
-    chunks = set(graph.outputs)
+def has_lasting_keys(graph: ChunkGraph) -> bool:
+    """Say whether some of what is asked for may have the same keys when it is computed again."""
+    return bool(_roots(graph)[0])
+
+
+def _roots(graph: ChunkGraph) -> tuple[set[Key], set[Key]]:
+    """Return the keys of what is asked for: those that may be the same again, and those that never are."""
+    lasting: set[Key] = set()
+    others: set[Key] = set()
+    chunks = _some(graph.outputs)
     for depth in range(_DEEPEST):
-        deeper: set[int] = set()
+        deeper: list[int] = []
         for chunk in chunks:
             key = graph.keys[chunk]
-            if depth + 1 < _DEEPEST and graph.inputs[chunk] and _is_random(key):
-                deeper.update(graph.inputs[chunk])
+            if not _is_random(key):
+                lasting.add(key)
+            elif depth + 1 < _DEEPEST and graph.inputs[chunk] and _is_assembly(key):
+                deeper += graph.inputs[chunk]
             else:
-                found.add(key)
-        chunks = deeper
-    return found
+                others.add(key)
+        chunks = _some(deeper)
+    return lasting, others
+
+
+def _some(chunks: list[int]) -> list[int]:
+    """Return chunks, of very many those at equal distances."""
+    return chunks[:: max(1, len(chunks) // _MOST_KEYS)]
 
 
 def _is_random(key: Key) -> bool:
-    name = layer_of(key)
-    match = _RANDOM.search(name)
-    # Dask's own tokens have as many digits: by chance one in thirty-two looks like that.
-    return match is not None and (name.startswith("finalize-") or "-" in match.group())
+    match = _RANDOM.search(layer_of(key))
+    # Dask's own tokens have as many digits: by chance one in thirty-two looks like that, but for the dashes.
+    return match is not None and (_is_assembly(key) or "-" in match.group())
+
+
+def _is_assembly(key: Key) -> bool:
+    return layer_of(key).startswith("finalize-")
 
 
 def form_of(graph: ChunkGraph, chunk: int) -> str:
@@ -78,4 +98,4 @@ def _path(function: Any) -> str:
     return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
-__all__ = ["form_of", "identity_of"]
+__all__ = ["form_of", "has_lasting_keys", "identity_of"]

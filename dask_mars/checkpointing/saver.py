@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 _MEASURE_AFTER_S = 0.06
 #: Bytes that wait to be written, at most: they are kept in memory for that.
 _BACKLOG_BYTES, _BACKLOG_SHARE = 1 << 28, 16
+#: For how long what is to be saved is gathered.
+_GATHER_S = 0.02
 #: How long is waited for the file that is being written when a computation ends.
 _END_S = 30.0
 
@@ -139,6 +141,7 @@ class Saver:
         }
         #: Guards that nothing is put into the queue after its end.
         self._end_lock = threading.Lock()
+        self._ending = threading.Event()
         self._is_closed = False
         self._is_stopped = False
         self._has_failed = False
@@ -293,6 +296,7 @@ class Saver:
         """
         if not drain:
             self._is_stopped = True
+        self._ending.set()
         with self._end_lock:
             self._is_closed = True
             thread = self._thread
@@ -317,9 +321,10 @@ class Saver:
 
     def _write_all(self) -> None:
         if not self._costs.is_measured:
-            with contextlib.suppress(OSError):
+            # If it cannot be written to, that is found out soon.
+            with contextlib.suppress(SpillError):
                 self._costs.measure(self._directory.path)
-        while (batch := self._queue.get()) is not None:
+        while (batch := self._gathered()) is not None:
             to_save = [item for item in batch if isinstance(item, _ToSave)]
             kept: list[_ToSave] = []
             try:
@@ -330,6 +335,22 @@ class Saver:
                 self._fail(error)
             if to_save:
                 self._tell(to_save, kept)
+
+    def _gathered(self) -> list[_ToSave | _ToRemove] | None:
+        """Wait for something to do, and return all that comes within a moment; None at the end."""
+        first = self._queue.get()
+        if first is None:
+            return None
+        # To wake threads for each chunk would cost more than to write it.
+        self._ending.wait(_GATHER_S)
+        batch = [*first]
+        while not self._queue.empty():
+            more = self._queue.get()
+            if more is None:
+                self._queue.put(None)
+                break
+            batch += more
+        return batch
 
     def _tell(self, to_save: list[_ToSave], kept: list[_ToSave]) -> None:
         assert self._hooks is not None

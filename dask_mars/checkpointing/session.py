@@ -18,7 +18,7 @@ from dask_mars.checkpointing import facts as graph_facts
 from dask_mars.checkpointing.block import Budget
 from dask_mars.checkpointing.costs import MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
-from dask_mars.checkpointing.identity import form_of, identity_of
+from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
@@ -123,6 +123,11 @@ def is_proved(record: Saved, is_needed: bool) -> bool:
     return all(proof_of(path) == (path, size, time_ns) for path, size, time_ns in record.proof)
 
 
+def is_worth_saving(settings: CheckpointSettings, graph: ChunkGraph) -> bool:
+    """Say whether anybody could find what is saved of a graph: not where its keys are others each time."""
+    return settings.trusts_targets or has_lasting_keys(graph)
+
+
 class Session:
     """A computation under a checkpoint.
 
@@ -167,9 +172,9 @@ class Session:
         settings, directory = self.settings, self._directory
         about = directory.about()
         read = sources_of(self._whole)
-        written = graph_facts.facts_of(self._whole, read, settings.trusts_targets).written
+        self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
         # What it also writes changes by itself.
-        sources = {str(path): fingerprint(path) for path in sorted(read - written)}
+        sources = {str(path): fingerprint(path) for path in sorted(read - self._facts.written)}
         other = changed(_strings(about.get("sources")), sources)
         if other and not directory.is_empty():
             warnings.warn(
@@ -214,7 +219,9 @@ class Session:
             )
         self.graph = found.graph
         self.restored_s = found.restored_s
-        facts = self.facts = graph_facts.facts_of(self.graph, self._sources, trusts)
+        is_whole = self.graph is self._whole
+        self.facts = self._facts if is_whole else graph_facts.facts_of(self.graph, self._sources, trusts)
+        facts = self.facts
         for chunk in found.existing:
             facts.exempt[chunk] = 1
         self.saver = Saver(
@@ -302,4 +309,4 @@ def _versions() -> dict[str, str]:
     }
 
 
-__all__ = ["Restoration", "Session", "is_proved", "restore"]
+__all__ = ["Restoration", "Session", "is_proved", "is_worth_saving", "restore"]

@@ -47,7 +47,10 @@ def sources_of(graph: ChunkGraph) -> set[Path]:
         for held in () if store_calls(operand) and not (inputs or literal_numbers) else _held(operand):
             look(held)
     read: set[int] = set()
-    for chunk, number in enumerate(graph.operand_of):
+    kinds = {type(literal) for literals in graph.literals for literal in literals}
+    # Most graphs read nothing of which there is anything to be told.
+    is_looked_at = graph.values or readers or not kinds <= plain
+    for chunk, number in enumerate(graph.operand_of) if is_looked_at else ():
         if number == DATA:
             continue
         of_inputs, of_literals = targets[number]

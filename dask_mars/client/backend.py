@@ -157,8 +157,10 @@ class GraphBackend(ABC):
     ) -> dict[int, Any]:
         """Compute what is not saved of a graph, and save what is worth it."""
         # Most computations are not saved.
-        from dask_mars.checkpointing.session import Session
+        from dask_mars.checkpointing.session import Session, is_worth_saving
 
+        if not is_worth_saving(checkpoint, graph):
+            return self.run(graph, observer, options, persist, record)
         with Session(checkpoint, graph) as session:
             while True:
                 left = session.graph
@@ -175,6 +177,8 @@ class GraphBackend(ABC):
                     session.restore_anew()
                     continue
                 session.succeed()
+                if left is graph:
+                    return values
                 return {chunk: values[other] for chunk, other in zip(graph.outputs, left.outputs, strict=True)}
 
 

@@ -62,7 +62,7 @@ def run_graph(
     observer : Observer, optional
         Told in this thread what becomes of chunks.
     saver : Saver, optional
-        Saves what is computed.
+        Saves what is computed; the caller ends it.
 
     Returns
     -------

@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks import options
 from benchmarks.memory import peak_memory
 from benchmarks.report import plain_console
+from tests.soak.checkpoints import checkpoint_round
 from tests.soak.leaks import share_allocator
 from tests.soak.rounds import Failure, Tally, check_growth, soak_round
 
@@ -30,13 +31,16 @@ def _silent(line: str) -> None:
     metavar="SECONDS",
     help="What one computation may take before it counts as hanging.",
 )
+@click.option("--checkpoints", is_flag=True, help="Compute under checkpoints, and kill all processes at random.")
 @click.option("--verbose", "-v", is_flag=True, help="Print a line for each computation.")
-def main(minutes: float, seed: int, limit_s: float, verbose: bool) -> None:
+def main(minutes: float, seed: int, limit_s: float, checkpoints: bool, verbose: bool) -> None:
     """Compute random things under tiny limits while workers are killed, disks are full and users press Ctrl-C.
 
     Every result is compared with that of Dask's synchronous scheduler. Errors that are right answers to what went
     wrong are counted; anything else ends the soak with the seed of the round that shows it: a wrong value, another
     error, a computation that hangs, and processes, files, descriptors or memory left behind.
+
+    With `--checkpoints` each round is a process of its own, which is killed with all its workers, and begun again.
     """
     share_allocator()
     console = plain_console()
@@ -47,7 +51,10 @@ def main(minutes: float, seed: int, limit_s: float, verbose: bool) -> None:
     with peak_memory(os.getpid()) as peak, np.errstate(all="ignore"):
         try:
             while time.monotonic() < until_s:
-                soak_round(seed + tally.rounds, tally, limit_s, until_s)
+                if checkpoints:
+                    checkpoint_round(seed + tally.rounds, tally, limit_s)
+                else:
+                    soak_round(seed + tally.rounds, tally, limit_s, until_s)
                 check_growth(tally)
         except Failure as found:
             failure = found

@@ -73,6 +73,8 @@ class Tally:
     rounds: int = 0
     iterations: int = 0
     kills: int = 0
+    #: Chunks that processes found saved when they began again.
+    restored: int = 0
     spilled_bytes: int = 0
     #: Events of schedulers that gave the same instructions once more.
     replayed: int = 0
@@ -87,8 +89,9 @@ class Tally:
         grown = self.private_bytes[-1] - self.private_bytes[0] if self.private_bytes else 0
         return [
             f"{self.iterations} computations in {self.rounds} rounds and {seconds:,.0f} s",
-            f"{self.kills} workers killed, {self.spilled_bytes / MIB:,.0f} MiB spilled, "
-            f"peak of memory {peak_bytes / MIB:,.0f} MiB, the client's own grown by {grown / MIB:,.1f} MiB, "
+            f"{self.kills} workers killed, {self.restored} chunks found saved, "
+            f"{self.spilled_bytes / MIB:,.0f} MiB spilled, peak of memory {peak_bytes / MIB:,.0f} MiB, "
+            f"the client's own grown by {grown / MIB:,.1f} MiB, "
             f"{self.replayed:,} events replayed",
             "outcomes: " + ", ".join(f"{name} {count}" for name, count in self.outcomes.most_common()),
             "kinds: " + ", ".join(f"{name} {count}" for name, count in self.kinds.most_common()),

@@ -1,0 +1,32 @@
+"""Scripts under checkpoints that are killed at random moments, and begun again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from studies.checkpoint import KINDS, WHOM, killed
+
+
+@pytest.mark.parametrize(
+    ("kind", "whom"), [("sum", "all"), pytest.param("zarr", "process", marks=pytest.mark.slow)]
+)
+def test_little_is_computed_twice_and_the_result_is_the_same(zarr: Any, kind: str, whom: str) -> None:
+    found = killed(kind, whom, 1.5, 1, 1, 0.05)
+    assert found.is_same
+    # One chunk for each worker is in hand, and what was computed a moment before is not written yet.
+    assert found.repeated_beyond <= max(found.count // 10, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("whom", WHOM)
+def test_a_minute_of_work_survives_ten_deaths(zarr: Any, kind: str, whom: str) -> None:
+    if kind == "xarray":
+        pytest.importorskip("xarray")
+    found = killed(kind, whom, 60.0, 10, 2)
+    assert found.is_same
+    assert found.deaths >= 5
+    assert found.repeated_beyond <= found.count // 10

@@ -1,0 +1,96 @@
+"""What is said of checkpoints, in programs and on command lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.__main__ import main
+from dask_mars.checkpointing.directory import ComputationDirectory
+from dask_mars.commands import group
+from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
+
+
+@pytest.fixture
+def saved(runtime: Runtime, tmp_path: Path) -> Path:
+    """Return a directory with the checkpoints of two computations."""
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        x = blocks(folder, 10, 8, seconds=0.01)
+
+        def compute(x: Any = x) -> None:
+            with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+                x.sum().compute(scheduler=runtime.get)
+
+        interrupted(compute, folder, 3)
+    return tmp_path / "saved"
+
+
+def test_checkpoints_are_listed_with_what_they_save(saved: Path) -> None:
+    found = dask_mars.checkpoints(saved)
+    assert len(found) == len(list(found)) == len(found[:]) == 2
+    for each in found:
+        assert each.chunks >= 2
+        assert each.saves_s >= 0.02
+        assert each.size_bytes > 100
+        assert "sum-aggregate" in each.name
+        assert set(each.versions) == {"dask_mars", "dask", "numpy", "python"}
+        assert each.id in repr(found)
+        assert f"<td>{each.id}</td>" in found._repr_html_()
+
+
+def test_one_or_all_are_removed(saved: Path) -> None:
+    first, second = dask_mars.checkpoints(saved)
+    first.remove()
+    first.remove()
+    assert [each.id for each in dask_mars.checkpoints(saved)] == [second.id]
+    found = dask_mars.checkpoints(saved)
+    assert found.remove() == 1
+    assert len(found) == 0
+    assert repr(found) == f"no checkpoints in {saved}"
+
+
+def run(command: Any, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command, arguments)
+    return result.exit_code, result.output
+
+
+def test_command_lines_list_and_remove(saved: Path) -> None:
+    first, second = dask_mars.checkpoints(saved)
+    code, output = run(main, "checkpoint", str(saved))
+    assert (code, output.count("sum-aggregate")) == (0, 2)
+    assert run(group, "checkpoint", str(saved)) == (0, output)
+    code, output = run(group, "checkpoint", str(saved), "--remove", first.id[:8])
+    assert code == 0
+    assert first.id not in output
+    assert second.id in output
+    code, output = run(group, "checkpoint", str(saved), "--remove", "xyz")
+    assert (code, "no checkpoints have an id that begins with 'xyz'" in output) == (2, True)
+    with ComputationDirectory(saved, second.id) as directory:
+        directory.acquire(0.0)
+        code, output = run(group, "checkpoint", str(saved), "--remove", second.id)
+        assert (code, "computes the same at this moment" in output) == (1, True)
+        assert "in use" in run(group, "checkpoint", str(saved), "--remove-all")[1]
+    assert run(group, "checkpoint", str(saved), "--remove-all") == (0, f"no checkpoints in {saved}\n")
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    assert len(dask_mars.checkpoints(tmp_path / "none")) == 0
+    code, output = run(main, "checkpoint", str(tmp_path / "none"))
+    assert (code, "does not exist" in output) == (2, True)
+
+
+def test_what_is_no_checkpoint_is_left_alone(saved: Path) -> None:
+    (saved / "mine").mkdir()
+    (saved / "mine" / "notes").write_text("keep")
+    (saved / ("0" * 32)).mkdir(mode=0o700)
+    (saved / ("0" * 32) / "about.json").write_text("{]")
+    assert len(dask_mars.checkpoints(saved)) == 3
+    assert dask_mars.checkpoints(saved).remove() == 3
+    assert (saved / "mine" / "notes").read_text() == "keep"
