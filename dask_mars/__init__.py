@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.diagnostics.drawing.visualize import visualize
+    from dask_mars.diagnostics.planning.plan import plan
     from dask_mars.web.client import connect
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "close",
     "connect",
     "get",
+    "plan",
     "runtime",
     "submit",
     "visualize",
@@ -48,6 +50,10 @@ def __getattr__(name: str) -> Any:
         from dask_mars.diagnostics.drawing.visualize import visualize
 
         return visualize
+    if name == "plan":
+        from dask_mars.diagnostics.planning.plan import plan
+
+        return plan
     if name == "Computation":
         from dask_mars.client.handles import Computation
 

@@ -9,6 +9,7 @@ from studies.expressions import expressions
 from studies.idle import idle
 from studies.operands import operands
 from studies.ordering import ordering
+from studies.plans import plans
 from studies.policies import policies
 from studies.preparation import preparation
 from studies.profiling import profile
@@ -22,7 +23,19 @@ def main() -> None:
     """Look at one part of dask_mars: its order, its records, its store, where time goes."""
 
 
-for command in (expressions, idle, operands, ordering, policies, preparation, profile, records, simulate, store):
+for command in (
+    expressions,
+    idle,
+    operands,
+    ordering,
+    plans,
+    policies,
+    preparation,
+    profile,
+    records,
+    simulate,
+    store,
+):
     main.add_command(command)
 
 

@@ -9,7 +9,7 @@ from distributed import Client, Future, get_worker
 from distributed.client import FutureCancelledError
 
 from dask_mars.backend import Options
-from dask_mars.client.backend import GraphBackend, fold_from, remaking
+from dask_mars.client.backend import GraphBackend
 from dask_mars.client.callbacks import CallbackObserver
 from dask_mars.client.records import Record, Records
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
@@ -19,6 +19,7 @@ from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.cluster.submission import run_on_cluster
 from dask_mars.errors import Cancelled, NoAgents
 from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.optimize.defaults import fold_from, remaking
 from dask_mars.optimize.prepare import PrepareOptions
 
 _lock = threading.Lock()

@@ -27,12 +27,12 @@ from dask_mars.diagnostics.drawing.picture import (
     KNOWN,
     SINGLE,
     Picture,
-    composed_of,
     make_legend,
     make_picture,
     worker_colours,
 )
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.composition import composed_of
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted

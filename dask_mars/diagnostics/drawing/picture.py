@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.graph.composition import composed_of
 from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
@@ -151,36 +152,6 @@ def _plan(graph: ChunkGraph) -> GraphPlan:
         in_client=frozenset(graph.chunks_for_client() | graph.in_client),
         priorities=graph.priorities,
     )
-
-
-def composed_of(before: ChunkGraph, after: ChunkGraph) -> list[list[int]]:
-    """Return, for each chunk after composing, the chunks before composing that it computes.
-
-    These are the chunk of the same key and all that it needs down to the next chunks that are still there. A chunk
-    with a new key has been cut off from its consumer, and computes what that one does not do itself.
-    """
-    kept = {before.ids[key] for key in after.keys if key in before.ids}
-    found: list[list[int]] = []
-    for chunk, key in enumerate(after.keys):
-        own = before.ids.get(key)
-        found.append([] if own is None else _needed(before, own, kept))
-        for source in after.inputs[chunk]:
-            if own is not None and after.keys[source] not in before.ids and not found[source]:
-                found[source] = [part for part in found[chunk] if part != own]
-                found[chunk] = [own]
-    return found
-
-
-def _needed(graph: ChunkGraph, chunk: int, kept: set[int]) -> list[int]:
-    """Return a chunk and what it needs that is not kept, in the graph's order."""
-    needed: set[int] = set()
-    stack = [chunk]
-    while stack:
-        part = stack.pop()
-        if part not in needed:
-            needed.add(part)
-            stack += [source for source in graph.inputs[part] if source not in kept]
-    return sorted(needed)
 
 
 # -- texts and colours ----------------------------------------------------------------------------------------
