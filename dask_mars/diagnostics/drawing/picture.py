@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import itertools
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,11 @@ from dask_mars.scheduler.simulate import NO_WORKER, simulate
 SINGLE, FUSED, KNOWN = "single", "fused", "known"
 
 _GREY, _WHITE = "#d0d0d0", "#ffffff"
+_SINGLE_COLOUR, _FUSED_COLOUR = "#dce9f8", "#d5efdc"
+# Characters in a line of a layer's name.
+_LAYER_WIDTH = 16
+# So many parts of a chunk say of which layers it is.
+_MOST_EXAMINED = 100
 # What the names begin with that the conversion makes up; the numbers behind them mean nothing.
 _OURS = "mars-"
 # A name of more parts than this is not read but looked at: the middle goes.
@@ -59,7 +65,7 @@ class Node:
     @property
     def lines(self) -> list[str]:
         """The lines of its text."""
-        return [line for line in (self.heading, self.name, self.index) if line]
+        return [line for line in (self.heading, *self.name.split("\n"), self.index) if line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,59 @@ def make_picture(
         )
     edges = [(source, chunk) for chunk, sources in enumerate(graph.inputs) for source in dict.fromkeys(sources)]
     return Picture(title, nodes, edges)
+
+
+def make_layers_picture(
+    title: str, graph: ChunkGraph, before: ChunkGraph, name_of: Callable[[str], str], size_of: Callable[[int], str]
+) -> Picture:
+    """Describe the layers of a graph, for those that have too many chunks to look at.
+
+    Parameters
+    ----------
+    title : str
+        Its title.
+    graph, before : ChunkGraph
+        The graph, and the same before composing, which says what its chunks are made of.
+    name_of, size_of : callable
+        Return the short name of a Dask layer, and words for a number of bytes.
+    """
+    wanted = {graph.layer_of(chunk) for chunk in graph.outputs}
+    chunks: dict[str, list[int]] = {}
+    for chunk in range(len(graph)):
+        chunks.setdefault(graph.layer_of(chunk), []).append(chunk)
+    positions = {layer: position for position, layer in enumerate(chunks)}
+    composed = composed_of(before, graph, _MOST_EXAMINED)
+    nodes = []
+    for layer, members in chunks.items():
+        made_of = composed[members[-1]]
+        parts = list(dict.fromkeys([before.layer_of(part) for part in made_of] or [layer]))
+        names = [name_of(part).removeprefix(_OURS) for part in parts]
+        known = all(graph.operand_of[chunk] == DATA for chunk in members)
+        fused = len(names) > 1
+        sizes = [graph.declared_bytes(chunk) for chunk in members]
+        size = size_of(sum([size or 0 for size in sizes])) if any(sizes) else ""
+        count = f"{len(members):,} chunk{'' if len(members) == 1 else 's'}"
+        nodes.append(
+            Node(
+                kind=KNOWN if known else FUSED if fused else SINGLE,
+                heading=count,
+                name="\n".join(textwrap.wrap(_joined(names).replace("-", "- "), _LAYER_WIDTH)).replace("- ", "-"),
+                index=size,
+                worker=NO_WORKER,
+                colour=_WHITE if known else _FUSED_COLOUR if fused else _SINGLE_COLOUR,
+                wanted=layer in wanted,
+                details=f"{layer}: {count}, {', '.join(names)}",
+            )
+        )
+    edges = dict.fromkeys(
+        [
+            (positions[graph.layer_of(source)], positions[graph.layer_of(chunk)])
+            for chunk, sources in enumerate(graph.inputs)
+            for source in sources
+            if graph.layer_of(source) != graph.layer_of(chunk)
+        ]
+    )
+    return Picture(title, nodes, list(edges))
 
 
 # -- plans ----------------------------------------------------------------------------------------------------

@@ -46,8 +46,9 @@ class Facts(NamedTuple):
 def render(recorded: Recorded, facts: Facts) -> str:
     """Return the page."""
     colours = _layer_colours(recorded)
+    kind = facts.outcome.split()[0]
     parts = [
-        f'<header><h1>{_text(facts.title)}</h1><p>{_text(facts.when)} · <span class="{facts.outcome}">'
+        f'<header><h1>{_text(facts.title)}</h1><p>{_text(facts.when)} · <span class="{kind}">'
         f"{_text(facts.outcome)}</span></p></header>",
         _tiles(recorded),
         _list("What stands out", remarks(recorded)),
@@ -125,7 +126,7 @@ def _tiles(recorded: Recorded) -> str:
         ("workers busy", f"{round(100 * recorded.busy_share())} %", units.plural(len(workers), "worker")),
         ("most memory", units.size(recorded.peak_bytes), limit),
         ("to disk", units.size(recorded.spilled_bytes), ""),
-        ("failures", f"{failures:,}", f"{recorded.retried:,} mended"),
+        ("failures", f"{failures:,}", f"{recorded.retried:,} tried again"),
         ("deaths", f"{deaths:,}", "of workers"),
     ]
     cells = [
@@ -171,8 +172,8 @@ def _timeline(recorded: Recorded, colours: Mapping[str, str]) -> str:
         rows.append(_row("disk", written))
     legend = "".join(
         [
-            f'<span><i style="background: {colour}"></i>{_text(_label(name))}</span>'
-            for name, colour in colours.items()
+            f'<span><i style="background: {colour}"></i>{_text(name)}</span>'
+            for name, colour in {_label(name): colour for name, colour in colours.items()}.items()
         ]
     )
     if len(recorded.layers) > len(colours):
@@ -330,9 +331,10 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _layer_colours(recorded: Recorded) -> dict[str, str]:
-    """Return colours of the layers that took longest."""
-    longest = sorted(recorded.layers.items(), key=lambda item: -item[1].total_s)[:_COLOURED]
-    return {name: f"var(--layer-{place})" for place, (name, _) in enumerate(longest)}
+    """Return colours of the layers that took longest; those that people call the same have the same."""
+    longest = sorted(recorded.layers, key=lambda name: -recorded.layers[name].total_s)
+    labels = list(dict.fromkeys(map(_label, longest)))[:_COLOURED]
+    return {name: f"var(--layer-{labels.index(_label(name))})" for name in longest if _label(name) in labels}
 
 
 def _thinned(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:

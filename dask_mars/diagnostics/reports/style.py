@@ -232,7 +232,7 @@ td.text {
 .bar i.seal, i.seal {
   background: #6cc5b0;
 }
-.failed {
+.failed, .ended {
   color: var(--bad);
 }
 .cancelled {
