@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dask_mars.client.handles import Computation
     from dask_mars.cluster.local import LocalMarsCluster
     from dask_mars.diagnostics.drawing.visualize import visualize
+    from dask_mars.diagnostics.planning.plan import plan
     from dask_mars.web.client import connect
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "close",
     "connect",
     "get",
+    "plan",
     "runtime",
     "submit",
     "visualize",
@@ -60,6 +62,10 @@ def __getattr__(name: str) -> Any:
         from dask_mars.checkpointing.listing import checkpoints
 
         return checkpoints
+    if name == "plan":
+        from dask_mars.diagnostics.planning.plan import plan
+
+        return plan
     if name == "Computation":
         from dask_mars.client.handles import Computation
 

@@ -10,6 +10,7 @@ from studies.expressions import expressions
 from studies.idle import idle
 from studies.operands import operands
 from studies.ordering import ordering
+from studies.plans import plans
 from studies.policies import policies
 from studies.preparation import preparation
 from studies.profiling import profile
@@ -29,6 +30,7 @@ for command in (
     idle,
     operands,
     ordering,
+    plans,
     policies,
     preparation,
     profile,

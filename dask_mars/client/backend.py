@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask
@@ -20,11 +20,10 @@ from dask_mars.client.tracking import EngineSource
 from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import SavedChunkLost
-from dask_mars.graph.chunks import ChunkGraph, Key, Operand
+from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.optimize.defaults import engine_options
 from dask_mars.optimize.expression import flatten
-from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import PrepareOptions, prepare
-from dask_mars.optimize.remaking import Remaking
 from dask_mars.store.persisted import as_node, value_of
 
 if TYPE_CHECKING:
@@ -245,13 +244,7 @@ class EngineBackend(GraphBackend):
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""
-        workers = config.worker_count(options.num_workers or None)
-        return PrepareOptions(
-            fold_from(workers), remaking=remaking(), workers=workers, resident_bytes=self._resident_bytes
-        )
-
-    def _resident_bytes(self) -> int:
-        return self._store_limit() // RESIDENT_SHARE
+        return engine_options(config.worker_count(options.num_workers or None), self._store_limit)
 
     def run(
         self,
@@ -277,36 +270,4 @@ class EngineBackend(GraphBackend):
         return computation.results(persist, started)
 
 
-def fold_from(slots: int) -> int | None:
-    """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
-    per_worker = config.get("fold-initial")
-    return None if per_worker is None else int(per_worker) * slots
-
-
-def remaking() -> Remaking | None:
-    """Return what is known of random numbers that may be made again, None if they are not to be."""
-    if not config.get("expressions.remake") or config.get("expressions.evaluator") == "plain":
-        return None
-    return _remaking(bool(config.get("expressions.reductions")))
-
-
-@cache
-def _remaking(reductions: bool) -> Remaking:
-    # They take Dask's arrays along, which are there already where there is something to ask.
-    def is_source(operand: Operand) -> bool:
-        return getattr(operand.functions[0], "__module__", None) == "dask.array.random"
-
-    def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
-        from dask_mars.expressions.rewrite import make_ns
-
-        return make_ns(operand, literals)
-
-    def never_stored(operand: Operand) -> bool:
-        from dask_mars.expressions.rewrite import never_stored
-
-        return never_stored(operand, reductions)
-
-    return Remaking(is_source, make_ns, never_stored)
-
-
-__all__ = ["EngineBackend", "GraphBackend", "fold_from", "remaking"]
+__all__ = ["EngineBackend", "GraphBackend"]

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.library_code import library_modules
-from dask_mars.optimize.temporaries import temporary_share
+from dask_mars.optimize.temporaries import temporaries_of
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.object_ref import ObjectRef, is_stored
 from dask_mars.protocol.pickling import FailureRecord, is_picklable, unpack_error
@@ -151,7 +151,7 @@ class Computation:
             run_ahead=observer is None or not observer.in_order,
             declared_bytes=DeclaredSizes(graph, engine.settings.inline_bytes),
             resources=_resources(graph, engine.settings.resources),
-            temporaries=_temporaries(operands),
+            temporaries=temporaries_of(operands),
             unrepeatable=unrepeatable,
             # Where a thread fails, what it has begun is begun again.
             is_library_code=not unrepeatable and self._is_library_code(),
@@ -387,12 +387,6 @@ class Computation:
         client_messages.Failed: _on_failed,
         client_messages.Stopped: _on_stopped,
     }
-
-
-def _temporaries(operands: Sequence[Operand]) -> dict[int, float]:
-    """Return what operands take while they run, as a multiple of what they read or return, if that is known."""
-    shares = {number: temporary_share(operand.functions) for number, operand in enumerate(operands)}
-    return {number: share for number, share in shares.items() if share}
 
 
 def _resources(graph: ChunkGraph, available: Mapping[str, float]) -> dict[int, Resources]:

@@ -12,7 +12,7 @@ from distributed.client import FutureCancelledError
 
 from dask_mars import config
 from dask_mars.backend import Options
-from dask_mars.client.backend import GraphBackend, ToComputeAnew, fold_from, remaking
+from dask_mars.client.backend import GraphBackend, ToComputeAnew
 from dask_mars.client.callbacks import CallbackObserver, Observer, TellOnce
 from dask_mars.client.records import Record, Records
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
@@ -32,6 +32,7 @@ from dask_mars.cluster.runtime import ClusterRuntime
 from dask_mars.cluster.submission import SideEffects, run_on_cluster
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, NoAgents, SchedulerLost
 from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.optimize.defaults import fold_from, remaking
 from dask_mars.optimize.prepare import PrepareOptions
 
 if TYPE_CHECKING:

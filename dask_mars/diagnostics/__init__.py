@@ -1,7 +1,7 @@
-"""Shows what the engines of this process do: event logs for trace viewers, progress, pictures of graphs.
+"""Shows what the engines of this process do: event logs, progress, reports, plans, pictures of graphs.
 
 It listens to engines, which know nothing of it, and reads chunk graphs. Without a listener it costs nothing. Begin
-with `event_log` or `progress`; `drawing` makes pictures.
+with `event_log` or `progress`; `drawing` makes pictures, `planning` plans, `reports` pages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dask_mars.graph.ids import SubtaskId, decode_subtask_id
 
 if TYPE_CHECKING:
     from dask_mars.diagnostics.progress import Progress
+    from dask_mars.diagnostics.reports.report import report
 
 __all__ = [
     "EngineView",
@@ -26,6 +27,7 @@ __all__ = [
     "add_listener",
     "decode_subtask_id",
     "remove_listener",
+    "report",
 ]
 
 add_listener = listeners.add
@@ -38,4 +40,8 @@ def __getattr__(name: str) -> Any:
         from dask_mars.diagnostics.progress import Progress
 
         return Progress
+    if name == "report":
+        from dask_mars.diagnostics.reports.report import report
+
+        return report
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -559,7 +559,9 @@ class Engine:
     def memory(self) -> MemoryAccount:
         """Return what memory is used for; see `Runtime.memory`."""
         # Measured by whoever asks: without /proc it takes a while for each process.
-        processes = measure_processes(self.pid, self.view.pids())
+        # Threads have nothing that their process has not.
+        workers = {number: handle.pid for number, handle in list(self._workers.items()) if handle.is_process}
+        processes = measure_processes(self.pid, workers)
         return self._call(partial(self._inspection.memory, processes))
 
     def profile(self) -> Profile:

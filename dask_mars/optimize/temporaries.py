@@ -8,9 +8,11 @@ elementwise functions, sorting, concatenating, astype and einsum write where the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
+
+from dask_mars.graph.chunks import Operand
 
 _PACKAGES = ("numpy", "scipy")
 _SHARES: dict[str, float] = {
@@ -52,6 +54,12 @@ def temporary_share(functions: Iterable[Callable[..., Any]]) -> float:
     return max(map(_share_of, functions), default=0.0)
 
 
+def temporaries_of(operands: Sequence[Operand]) -> dict[int, float]:
+    """Return what operands take while they run, by their numbers, as `temporary_share`, where that is known."""
+    shares = {number: temporary_share(operand.functions) for number, operand in enumerate(operands)}
+    return {number: share for number, share in shares.items() if share}
+
+
 def _share_of(function: Callable[..., Any]) -> float:
     while isinstance(function, partial):
         function = function.func
@@ -62,4 +70,4 @@ def _share_of(function: Callable[..., Any]) -> float:
     return _SHARES[name] if type(module) is str and module.partition(".")[0] in _PACKAGES else 0.0
 
 
-__all__ = ["temporary_share"]
+__all__ = ["temporaries_of", "temporary_share"]

@@ -15,6 +15,7 @@ from dask.utils import format_bytes
 
 from dask_mars.client.layer_index import LayerIndex, label_of
 from dask_mars.client.records import CANCELLED, Record
+from dask_mars.diagnostics.timeline import Row, merged
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.scheduler.events import (
     ChunkFailed,
@@ -25,7 +26,6 @@ from dask_mars.scheduler.events import (
     WorkerLost,
 )
 from dask_mars.web.monitor import Json
-from dask_mars.web.timeline import Row, merged
 from dask_mars.web.turns import turns
 
 #: It listens on for so long when nobody asks any more.

@@ -21,18 +21,20 @@ from machines import plan
 from symbolic import evaluate
 
 import dask_mars
+from dask_mars import units
 from dask_mars.diagnostics.drawing.layout import place
 from dask_mars.diagnostics.drawing.picture import (
     FUSED,
     KNOWN,
     SINGLE,
     Picture,
-    composed_of,
+    make_layers_picture,
     make_legend,
     make_picture,
     worker_colours,
 )
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
+from dask_mars.graph.composition import composed_of
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import CLIENT, ChunksFinished, GraphSubmitted, Run, WorkerStarted
@@ -624,7 +626,7 @@ def test_too_many_chunks_are_refused_with_their_number(dot):
     dask_mars.visualize(x, limit=13, composed=True)
     dask_mars.visualize(x, limit=None)
     with pytest.raises(ValueError, match=r"^5,001 .* the limit is 5,000\. .* chunks\. limit=5001 "):
-        dask_mars.visualize(da.zeros(5_001, chunks=1))
+        dask_mars.visualize(da.zeros(5_001, chunks=1), detail="chunks")
 
 
 @pytest.mark.parametrize(
@@ -665,3 +667,67 @@ assert not [name for name in sys.modules if name in ("graphviz", "matplotlib")]
 """
     result = scripts.run("-c", script)
     assert result.returncode == 0, result.stderr
+
+
+# -- what fits a screen -----------------------------------------------------------------------------------------
+
+
+def layered() -> Any:
+    x = da.random.default_rng(0).random((60, 60), chunks=10)
+    return (x - x.mean(axis=0)).std()
+
+
+def test_many_chunks_are_drawn_by_layers(dot):
+    dask_mars.visualize(layered())
+    source = dot.read_text(encoding="utf-8")
+    assert "36 chunks" in source
+    assert "sub · var" in source
+    assert "rankdir=LR" in source
+    assert source.index("after composing") < source.index("before composing")
+    assert "(5, 5)" not in source
+    assert "worker 0" not in source
+
+
+def test_chunks_are_drawn_on_request(dot):
+    dask_mars.visualize(layered(), detail="chunks")
+    assert "(5, 5)" in dot.read_text(encoding="utf-8")
+    dask_mars.visualize(sum_of_sum(), detail="layers")
+    assert "4 chunks" in dot.read_text(encoding="utf-8")
+    dask_mars.visualize(sum_of_sum())
+    assert "(1, 1)" in dot.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="detail must be 'auto', 'layers' or 'chunks', not 'rows'"):
+        dask_mars.visualize(sum_of_sum(), detail="rows")
+
+
+@pytest.mark.parametrize(("rankdir", "ends"), [("BT", "1."), ("TB", "0.")])
+def test_one_graph_is_put_below_the_other(dot, rankdir, ends):
+    dask_mars.visualize(sum_of_sum(), rankdir=rankdir)
+    edges = [
+        line.split("[")[0].split("->") for line in dot.read_text(encoding="utf-8").splitlines() if "->" in line
+    ]
+    into = [source.strip(' "\t') for source, target in edges if "between" in target]
+    assert into
+    assert all(position.startswith(ends) for position in into)
+
+
+def test_a_layer_says_how_many_chunks_and_how_large():
+    before, after = graphs(layered())
+    picture = make_layers_picture("t", after, before, key_split, units.size)
+    by_name = {node.name: node for node in picture.nodes}
+    assert by_name["random"].lines == ["36 chunks", "random", "28.1 KiB"]
+    assert by_name["sub · var"].kind == "fused"
+    assert sum(node.wanted for node in picture.nodes) == 1
+    assert all(source < position for source, position in picture.edges)
+
+
+def test_notebooks_scale_what_is_too_wide(tmp_path):
+    display = pytest.importorskip("IPython.display")
+    image = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.png"), engine="matplotlib")
+    assert isinstance(image, display.Image)
+    assert image.width == 900
+    image = dask_mars.visualize(
+        da.ones(2, chunks=1) + 1, filename=str(tmp_path / "narrow.png"), engine="matplotlib"
+    )
+    assert image.width is None
+    svg = dask_mars.visualize(layered(), filename=str(tmp_path / "wide.svg"), engine="matplotlib")
+    assert 'style="max-width: 100%; height: auto"' in svg.data

@@ -13,10 +13,10 @@ from dask._task_spec import DataNode, List, Task, TaskRef
 from graphs import handed_over
 from symbolic import evaluate, function_names
 
-from dask_mars.client import backend
 from dask_mars.expressions import draws
 from dask_mars.expressions.rewrite import make_ns
 from dask_mars.graph.chunks import ChunkGraph, Operand
+from dask_mars.optimize import defaults
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.prepare import prepare
 from dask_mars.optimize.remaking import READ_NS, WRITE_NS, Remaking, is_cheaper, remake
@@ -167,7 +167,7 @@ def costs_with_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def prepared(*collections: Any, **options: Any) -> ChunkGraph:
     dsk, wanted = handed_over(*collections)
-    return prepare(dsk, wanted, remaking=backend.remaking(), **options)
+    return prepare(dsk, wanted, remaking=defaults.remaking(), **options)
 
 
 def sources_of(graph: ChunkGraph) -> int:

@@ -7,6 +7,7 @@ import io
 import shutil
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any, Protocol
 
 import dask
@@ -48,7 +49,7 @@ def draw_with_graphviz(
     Parameters
     ----------
     pictures : sequence of Picture
-        Drawn side by side.
+        Drawn below each other, the first at the top.
     graph_attr, node_attr, edge_attr : dict, optional
         Graphviz's attributes, as `dask.visualize` takes them.
     **attributes
@@ -75,6 +76,9 @@ def draw_with_graphviz(
         **(graph_attr or {}),
         **{name: str(value) for name, value in attributes.items()},
     }
+    is_across = of_graph["rankdir"] in ("LR", "RL")
+    if is_across:
+        of_graph.setdefault("ranksep", "0.25")
     # Titles go to the top; Graphviz turns the places of labels over together with the graph.
     labelloc = "b" if of_graph["rankdir"] == "BT" else "t"
     drawing: Drawing = graphviz.Digraph(
@@ -82,7 +86,9 @@ def draw_with_graphviz(
         node_attr={"fontname": _FONT, "margin": "0.08,0.04", **(node_attr or {})},
         edge_attr={"arrowsize": "0.7", **(edge_attr or {})},
     )
-    for number, picture in enumerate(pictures):
+    # Where graphs go from left to right, what comes first is put at the bottom.
+    in_turn = reversed if is_across else list
+    for number, picture in in_turn(list(enumerate(pictures))):
         # Graphviz draws a frame around subgraphs of this name.
         with drawing.subgraph(name=f"cluster{number}") as cluster:  # type: ignore[attr-defined]
             cluster.attr(label=graphviz.escape(picture.title), color="gray", labelloc=labelloc)
@@ -97,7 +103,26 @@ def draw_with_graphviz(
                 )
             for source, position in picture.edges:
                 cluster.edge(f"{number}.{source}", f"{number}.{position}")
+    for above, below in pairwise(range(len(pictures))):
+        if of_graph["rankdir"] == "BT":
+            _put_first(drawing, pictures, below, above)
+        elif of_graph["rankdir"] == "TB":
+            _put_first(drawing, pictures, above, below)
     return drawing
+
+
+def _put_first(drawing: Any, pictures: Sequence[Picture], first: int, second: int) -> None:
+    """Have a graph end before another begins, by edges that nobody sees."""
+    between = f"between{first}.{second}"
+    drawing.node(between, style="invis", shape="point", width="0", label="")
+    has_consumers = {source for source, _ in pictures[first].edges}
+    has_inputs = {position for _, position in pictures[second].edges}
+    for position in range(len(pictures[first].nodes)):
+        if position not in has_consumers:
+            drawing.edge(f"{first}.{position}", between, style="invis")
+    for position in range(len(pictures[second].nodes)):
+        if position not in has_inputs:
+            drawing.edge(between, f"{second}.{position}", style="invis")
 
 
 def _legend_table(pictures: Sequence[Picture]) -> str:
@@ -130,7 +155,7 @@ def draw_with_matplotlib(pictures: Sequence[Picture], *, rankdir: str = "BT", dp
     Parameters
     ----------
     pictures : sequence of Picture
-        Drawn side by side.
+        Drawn below each other, the first at the top.
     rankdir : {"BT", "TB", "LR", "RL"}, optional
         Where the graph goes, as with Graphviz.
     dpi : float, optional
@@ -153,12 +178,15 @@ def draw_with_matplotlib(pictures: Sequence[Picture], *, rankdir: str = "BT", dp
     cell_width = _AROUND + _LETTER * max(_WIDENED[node.kind] * max(map(len, node.lines)) for node in nodes)
     cell_height = _AROUND + _LINE * max(len(node.lines) for node in nodes)
     widths = [1 + max(x for x, _ in points) for points in places]
-    height = 1 + max(y for points in places for _, y in points)
-    figure = Figure(figsize=(cell_width * sum(widths), cell_height * height + 1), layout="constrained", dpi=dpi)
-    every_axes = figure.subplots(1, len(pictures), squeeze=False, width_ratios=widths)[0]
-    for picture, points, axes in zip(pictures, places, every_axes, strict=True):
+    heights = [1 + max(y for _, y in points) for points in places]
+    width = max(widths)
+    size = cell_width * width, cell_height * sum(heights) + 0.4 * len(pictures) + 0.6
+    figure = Figure(figsize=size, layout="constrained", dpi=dpi)
+    every_axes = figure.subplots(len(pictures), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for picture, points, axes, own, height in zip(pictures, places, every_axes, widths, heights, strict=True):
         _draw_on(axes, picture, points)
-        # One scale for all, so that a graph of fewer rows is seen to be lower.
+        # One scale for all, so that a narrower graph is seen to be that.
+        axes.set_xlim(-0.5 - (width - own) / 2, own - 0.5 + (width - own) / 2)
         axes.set_ylim(-0.5, height - 0.5)
     patches = [Patch(facecolor=colour, edgecolor="black", label=name) for name, colour in make_legend(pictures)]
     if patches:
@@ -182,7 +210,6 @@ def _draw_on(axes: Any, picture: Picture, points: list[tuple[float, float]]) -> 
 
     axes.set_title(picture.title)
     axes.set_axis_off()
-    axes.set_xlim(-0.5, max(x for x, _ in points) + 0.5)
     lines = [(points[source], points[position]) for source, position in picture.edges]
     axes.add_collection(LineCollection(lines, colors="gray", linewidths=1.0, zorder=1))
     if lines:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import colorsys
 import itertools
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
+from dask_mars.graph.composition import composed_of
 from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
@@ -16,6 +18,11 @@ from dask_mars.scheduler.simulate import NO_WORKER, simulate
 SINGLE, FUSED, KNOWN = "single", "fused", "known"
 
 _GREY, _WHITE = "#d0d0d0", "#ffffff"
+_SINGLE_COLOUR, _FUSED_COLOUR = "#dce9f8", "#d5efdc"
+# Characters in a line of a layer's name.
+_LAYER_WIDTH = 16
+# So many parts of a chunk say of which layers it is.
+_MOST_EXAMINED = 100
 # What the names begin with that the conversion makes up; the numbers behind them mean nothing.
 _OURS = "mars-"
 # A name of more parts than this is not read but looked at: the middle goes.
@@ -58,7 +65,7 @@ class Node:
     @property
     def lines(self) -> list[str]:
         """The lines of its text."""
-        return [line for line in (self.heading, self.name, self.index) if line]
+        return [line for line in (self.heading, *self.name.split("\n"), self.index) if line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,59 @@ def make_picture(
     return Picture(title, nodes, edges)
 
 
+def make_layers_picture(
+    title: str, graph: ChunkGraph, before: ChunkGraph, name_of: Callable[[str], str], size_of: Callable[[int], str]
+) -> Picture:
+    """Describe the layers of a graph, for those that have too many chunks to look at.
+
+    Parameters
+    ----------
+    title : str
+        Its title.
+    graph, before : ChunkGraph
+        The graph, and the same before composing, which says what its chunks are made of.
+    name_of, size_of : callable
+        Return the short name of a Dask layer, and words for a number of bytes.
+    """
+    wanted = {graph.layer_of(chunk) for chunk in graph.outputs}
+    chunks: dict[str, list[int]] = {}
+    for chunk in range(len(graph)):
+        chunks.setdefault(graph.layer_of(chunk), []).append(chunk)
+    positions = {layer: position for position, layer in enumerate(chunks)}
+    composed = composed_of(before, graph, _MOST_EXAMINED)
+    nodes = []
+    for layer, members in chunks.items():
+        made_of = composed[members[-1]]
+        parts = list(dict.fromkeys([before.layer_of(part) for part in made_of] or [layer]))
+        names = [name_of(part).removeprefix(_OURS) for part in parts]
+        known = all(graph.operand_of[chunk] == DATA for chunk in members)
+        fused = len(names) > 1
+        sizes = [graph.declared_bytes(chunk) for chunk in members]
+        size = size_of(sum([size or 0 for size in sizes])) if any(sizes) else ""
+        count = f"{len(members):,} chunk{'' if len(members) == 1 else 's'}"
+        nodes.append(
+            Node(
+                kind=KNOWN if known else FUSED if fused else SINGLE,
+                heading=count,
+                name="\n".join(textwrap.wrap(_joined(names).replace("-", "- "), _LAYER_WIDTH)).replace("- ", "-"),
+                index=size,
+                worker=NO_WORKER,
+                colour=_WHITE if known else _FUSED_COLOUR if fused else _SINGLE_COLOUR,
+                wanted=layer in wanted,
+                details=f"{layer}: {count}, {', '.join(names)}",
+            )
+        )
+    edges = dict.fromkeys(
+        [
+            (positions[graph.layer_of(source)], positions[graph.layer_of(chunk)])
+            for chunk, sources in enumerate(graph.inputs)
+            for source in sources
+            if graph.layer_of(source) != graph.layer_of(chunk)
+        ]
+    )
+    return Picture(title, nodes, list(edges))
+
+
 # -- plans ----------------------------------------------------------------------------------------------------
 
 
@@ -151,36 +211,6 @@ def _plan(graph: ChunkGraph) -> GraphPlan:
         in_client=frozenset(graph.chunks_for_client() | graph.in_client),
         priorities=graph.priorities,
     )
-
-
-def composed_of(before: ChunkGraph, after: ChunkGraph) -> list[list[int]]:
-    """Return, for each chunk after composing, the chunks before composing that it computes.
-
-    These are the chunk of the same key and all that it needs down to the next chunks that are still there. A chunk
-    with a new key has been cut off from its consumer, and computes what that one does not do itself.
-    """
-    kept = {before.ids[key] for key in after.keys if key in before.ids}
-    found: list[list[int]] = []
-    for chunk, key in enumerate(after.keys):
-        own = before.ids.get(key)
-        found.append([] if own is None else _needed(before, own, kept))
-        for source in after.inputs[chunk]:
-            if own is not None and after.keys[source] not in before.ids and not found[source]:
-                found[source] = [part for part in found[chunk] if part != own]
-                found[chunk] = [own]
-    return found
-
-
-def _needed(graph: ChunkGraph, chunk: int, kept: set[int]) -> list[int]:
-    """Return a chunk and what it needs that is not kept, in the graph's order."""
-    needed: set[int] = set()
-    stack = [chunk]
-    while stack:
-        part = stack.pop()
-        if part not in needed:
-            needed.add(part)
-            stack += [source for source in graph.inputs[part] if source not in kept]
-    return sorted(needed)
 
 
 # -- texts and colours ----------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from dask.base import collections_to_expr, unpack_collections
 from dask.dot import graphviz_to_file
 from dask.utils import key_split
 
-from dask_mars import config
+from dask_mars import config, units
 from dask_mars.diagnostics.drawing.engines import choose_engine
-from dask_mars.diagnostics.drawing.picture import make_picture
+from dask_mars.diagnostics.drawing.fitting import fitted
+from dask_mars.diagnostics.drawing.picture import make_layers_picture, make_picture
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.parts import RESIDENT_SHARE
@@ -21,6 +22,8 @@ from dask_mars.scheduler.policies.plugins import load_policy
 
 #: So many chunks take both engines some ten seconds, and more chunks far more; nor can anybody read the result.
 LIMIT = 5000
+#: In one graph; more are a strip that nobody can read.
+_MOST_CHUNKS = 50
 
 
 def visualize(
@@ -30,6 +33,7 @@ def visualize(
     traverse: bool = True,
     optimize_graph: bool = True,
     composed: bool | Literal["both"] = "both",
+    detail: Literal["auto", "layers", "chunks"] = "auto",
     num_workers: int | None = None,
     engine: Literal["graphviz", "matplotlib"] | None = None,
     limit: int | None = LIMIT,
@@ -40,9 +44,10 @@ def visualize(
     Chunks are coloured by the worker that would run them if all took equally long, and numbered by priority: in
     the order in which a single worker would run them; both as ``dask-mars.policy`` says. An ellipse is a chunk of
     one of Dask's layers; a rounded box says of how many it is composed; a dashed box is a value that is known
-    beforehand. What was asked for has a thick outline. As in `dask.visualize` the task that puts a collection
-    together is left out. With Dask's setting ``cache`` there is no composing, as none is done then; nor is there
-    while callbacks are told of single tasks, which is not drawn.
+    beforehand. What was asked for has a thick outline. Graphs of more than 50 chunks are drawn by layers, unless
+    `detail` says otherwise. In notebooks a picture is made as wide as there is room for. As in `dask.visualize`
+    the task that puts a collection together is left out. With Dask's setting ``cache`` there is no composing, as
+    none is done then; nor is there while callbacks are told of single tasks, which is not drawn.
 
     Parameters
     ----------
@@ -57,14 +62,17 @@ def visualize(
     optimize_graph : bool, optional
         As for `dask.compute`. Without it there is no composing either.
     composed : bool or "both", optional
-        Draw the graph after composing, before it, or one beside the other.
+        Draw the graph after composing, before it, or both, the one before at the top.
+    detail : {"auto", "layers", "chunks"}, optional
+        Draw each chunk, or each layer with the number of its chunks and what these take. Default: layers if there
+        are more than 50 chunks, which no screen has room for.
     num_workers : int, optional
         How many workers to share the chunks out to. Default: as many as `dask_mars.get` would have.
     engine : {"graphviz", "matplotlib"}, optional
         What to draw with. Default: what Dask's setting ``visualization.engine`` says if it is one of them, else
         Graphviz if it and its `dot` program are installed, else Matplotlib.
     limit : int or None, optional
-        Most chunks to draw, in both graphs together.
+        Most chunks to draw, in both graphs together, if chunks are drawn.
     **attributes
         For the engine. Graphviz takes attributes of the graph, and of nodes and edges as ``node_attr`` and
         ``edge_attr``, as in `dask.visualize`; Matplotlib takes ``rankdir`` and ``dpi``.
@@ -88,6 +96,8 @@ def visualize(
     >>> b = da.random.random((1000, 1000), chunks=500)
     >>> dask_mars.visualize((a + b).sum(), filename="sum.svg")  # doctest: +SKIP
     """
+    if detail not in ("auto", "layers", "chunks"):
+        raise ValueError(f"detail must be 'auto', 'layers' or 'chunks', not {detail!r}")
     if composed not in (True, False, "both"):
         raise ValueError(f"composed must be True, False or 'both', not {composed!r}")
     settings = config.settings(num_workers)
@@ -95,13 +105,20 @@ def visualize(
     draw = choose_engine(engine)
     before, after = _graphs(collections, traverse, optimize_graph, settings)
     wanted = _titled(before, after, composed)
-    _check_size([graph for _, graph in wanted], limit)
-    pictures = [
-        make_picture(title, graph, before, settings.num_workers, key_split, settings.policy, settings.assignment)
-        for title, graph in wanted
-    ]
+    if detail == "layers" or (detail == "auto" and max([len(graph) for _, graph in wanted]) > _MOST_CHUNKS):
+        # Layers are few in a row, and there may be many rows: screens are wider than high.
+        attributes.setdefault("rankdir", "LR")
+        pictures = [make_layers_picture(title, graph, before, key_split, units.size) for title, graph in wanted]
+    else:
+        _check_size([graph for _, graph in wanted], limit)
+        pictures = [
+            make_picture(
+                title, graph, before, settings.num_workers, key_split, settings.policy, settings.assignment
+            )
+            for title, graph in wanted
+        ]
     path = None if filename is None else os.fspath(filename)
-    return graphviz_to_file(draw(pictures, **attributes), path, format)
+    return fitted(graphviz_to_file(draw(pictures, **attributes), path, format))
 
 
 def _graphs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_mars.web.timeline import merged
+from dask_mars.diagnostics.timeline import merged
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 3), st.integers(0, 2), st.integers(1, 5)),

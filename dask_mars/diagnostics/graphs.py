@@ -1,0 +1,50 @@
+"""The chunk graphs that computing collections would run, without running them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import dask
+
+from dask_mars import config
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize.defaults import engine_options
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import prepare
+
+
+class _HandedOver(BaseException):
+    """Ends a computation where a scheduler would begin."""
+
+
+def handed_over(collections: tuple[Any, ...], traverse: bool, optimize_graph: bool) -> tuple[Any, list[Any]]:
+    """Return what `dask.compute` hands a scheduler for collections, and the keys that it wants.
+
+    Raises
+    ------
+    ValueError
+        There are no collections.
+    """
+    found: list[tuple[Any, list[Any]]] = []
+
+    def capture(dsk: Any, keys: Any, **_: Any) -> Any:
+        found.append((dsk, flatten(keys)))
+        raise _HandedOver
+
+    with contextlib.suppress(_HandedOver):
+        dask.compute(*collections, traverse=traverse, optimize_graph=optimize_graph, scheduler=capture)
+    if not found:
+        raise ValueError("there is nothing to compute: no Dask collections given")
+    return found[0]
+
+
+def before_and_after(dsk: Any, keys: list[Any], settings: config.Settings) -> tuple[ChunkGraph, ChunkGraph]:
+    """Return the graph of what was handed over before composing, and the one that an engine runs."""
+    cache = dask.config.get("cache", None)
+    options = engine_options(settings.num_workers, lambda: settings.store_limit)
+    after = prepare(dsk, keys, **options._asdict(), cache=cache)
+    return prepare(dsk, keys, composed=False, cache=cache), after
+
+
+__all__ = ["before_and_after", "handed_over"]

@@ -1,0 +1,1 @@
+"""Plans: what computing collections takes, told before anything runs. Begin with `plan`."""

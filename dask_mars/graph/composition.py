@@ -1,0 +1,39 @@
+"""What chunks are composed of: two graphs of the same computation, before and after."""
+
+from __future__ import annotations
+
+from dask_mars.graph.chunks import ChunkGraph
+
+
+def composed_of(before: ChunkGraph, after: ChunkGraph, most: int | None = None) -> list[list[int]]:
+    """Return, for each chunk after composing, the chunks before composing that it computes.
+
+    These are the chunk of the same key and all that it needs down to the next chunks that are still there. A chunk
+    with a new key has been cut off from its consumer, and computes what that one does not do itself.
+    With `most` only so many are looked for, for each chunk.
+    """
+    kept = {before.ids[key] for key in after.keys if key in before.ids}
+    found: list[list[int]] = []
+    for chunk, key in enumerate(after.keys):
+        own = before.ids.get(key)
+        found.append([] if own is None else _needed(before, own, kept, most))
+        for source in after.inputs[chunk]:
+            if own is not None and after.keys[source] not in before.ids and not found[source]:
+                found[source] = [part for part in found[chunk] if part != own]
+                found[chunk] = [own]
+    return found
+
+
+def _needed(graph: ChunkGraph, chunk: int, kept: set[int], most: int | None) -> list[int]:
+    """Return a chunk and what it needs that is not kept, in the graph's order."""
+    needed: set[int] = set()
+    stack = [chunk]
+    while stack and (most is None or len(needed) < most):
+        part = stack.pop()
+        if part not in needed:
+            needed.add(part)
+            stack += [source for source in graph.inputs[part] if source not in kept]
+    return sorted(needed)
+
+
+__all__ = ["composed_of"]
