@@ -17,7 +17,7 @@ from skimage import data, filters, measure, morphology
 import dask_mars
 
 picture = data.hubble_deep_field().mean(axis=2).astype("f4")
-EXPOSURES = 16
+EXPOSURES = 12
 
 
 def expose(number):
