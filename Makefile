@@ -9,7 +9,7 @@ HISTOGRAM_STRESS = tests/histogram_stress.c dask_mars/expressions/_histogram.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 INCLUDES = import numpy, sysconfig; print("-I" + numpy.get_include(), "-I" + sysconfig.get_paths()["include"])
 
-.PHONY: check lint test stress soak clients clients-short fuzz benchmarks
+.PHONY: check lint test stress soak clients clients-short fuzz benchmarks gallery docs
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -69,3 +69,18 @@ fuzz: $(VENV)/installed
 benchmarks: $(VENV)/installed
 	$(VENV)/bin/python -m pip install --quiet --editable '.[benchmarks]'
 	$(VENV)/bin/python -m benchmarks
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(VENV)/bin/python -m pip install --quiet --editable '.[docs,gallery,web]'
+	touch $@
+
+# The notebooks, with what they print and draw: a minute.
+build/gallery/executed: $(VENV)/installed-docs $(wildcard docs/gallery/*.py)
+	$(VENV)/bin/python docs/hooks/gallery.py build/gallery
+	touch $@
+
+gallery: build/gallery/executed
+
+# The documentation site, in build/site. Warnings are errors.
+docs: build/gallery/executed
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
