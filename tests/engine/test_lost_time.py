@@ -64,7 +64,7 @@ def test_all_threads_but_one_are_replaced_that_wait_for_each_other(runtime: Runt
     while not runtime.engine().worker_pids():
         assert dask.compute(*calls, scheduler=runtime.get) == expected
         assert time.monotonic() < deadline
-    assert eventually(lambda: kinds(runtime) == [False, True])
+    assert eventually(lambda: kinds(runtime) == [False, True], 30)
     # Nobody waits any more, and so it stays.
     before = lost(runtime)
     for _ in range(3):
