@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import threading
 import time
@@ -11,6 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
+from dask.utils import import_required
+
+from dask_mars import units
 from dask_mars.diagnostics.trace_file import TraceFile
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.protocol.pickling import FailureRecord
@@ -28,6 +32,7 @@ from dask_mars.scheduler.events import (
     WorkerRetired,
     WorkerStarted,
 )
+from dask_mars.tables import Table, Tabular
 
 #: How much time lies at least between two looks at what the store holds.
 _COUNT_S = 0.001
@@ -35,7 +40,7 @@ _COUNT_S = 0.001
 _MEMORY_S = 0.09
 
 
-class EventLog(Listener):
+class EventLog(Tabular, Listener):
     """Writes what the engines of this process do into a file for a trace viewer, while it is open.
 
     The file is in Chrome's trace event format, which Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``
@@ -46,6 +51,15 @@ class EventLog(Listener):
     ----------
     path : str or Path
         Of the file, which is replaced. ``{pid}`` in it stands for the number of the process.
+
+    Attributes
+    ----------
+    path : Path
+        Of the file.
+    chunks, failed, lost : int
+        How many chunks were computed, attempts have failed, and workers were lost since it was opened.
+    spills, spilled_bytes : int
+        How often something was written to disk, and how much.
 
     Examples
     --------
@@ -60,6 +74,7 @@ class EventLog(Listener):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(str(path).replace("{pid}", str(os.getpid()))).expanduser()
+        self.chunks = self.failed = self.lost = self.spills = self.spilled_bytes = 0
         self._file: TraceFile | None = None
         #: Guards `_file` against being closed by one thread while another notes something.
         self._lock = threading.Lock()
@@ -75,6 +90,7 @@ class EventLog(Listener):
         """Begin a new file, and write there what happens from now on."""
         if self._file is not None:
             raise ValueError(f"the event log {self.path} is open already")
+        self.chunks = self.failed = self.lost = self.spills = self.spilled_bytes = 0
         self._pids.clear()
         self._open.clear()
         self._memory_noted_s.clear()
@@ -103,6 +119,44 @@ class EventLog(Listener):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what has been noted so far, added up."""
+        names = ("chunks", "failed", "lost", "spills", "spilled_bytes")
+        state = {"path": str(self.path), "is_open": self._file is not None}
+        return {**state, **{name: getattr(self, name) for name in names}}
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events of the file, as trace viewers read them, also of one that is not complete.
+
+        Raises
+        ------
+        OSError
+            There is no such file.
+        """
+        lines = self.path.read_text(encoding="utf-8").splitlines()
+        # The last line of a file that is being written may be the half of one.
+        texts = [line.rstrip(",") for line in lines if line.startswith("{") and line.rstrip(",").endswith("}")]
+        return [json.loads(text) for text in texts]
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each event of the file.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        pandas = import_required("pandas", "to_pandas needs pandas: python -m pip install pandas")
+        return pandas.DataFrame(self.events())
+
+    def tables(self) -> list[Table]:
+        """Return what shows it."""
+        state = "open" if self._file is not None else "closed"
+        rows = [("chunks computed", f"{self.chunks:,}"), ("attempts failed", f"{self.failed:,}")]
+        rows += [("workers lost", f"{self.lost:,}")]
+        rows += [("written to disk", f"{units.size(self.spilled_bytes)} in {self.spills:,}")]
+        return [Table(("what", "how much"), rows, f"Event log {self.path}, {state}")]
 
     # -- in the engines' threads ------------------------------------------------------------------------------
 
@@ -138,6 +192,7 @@ class EventLog(Listener):
         file.note(file.instant, "graph submitted", engine.number, None, now_s, args)
 
     def _on_finished(self, file: TraceFile, engine: EngineView, event: ChunksFinished, now_s: float) -> None:
+        self.chunks += len(event.chunks)
         if not event.steps_s:
             # They were begun before anybody wanted to know.
             return
@@ -157,6 +212,7 @@ class EventLog(Listener):
             file.note(file.worker_chunks, pid, run.subtask_ids, event.chunks, keys, times, refs)
 
     def _on_failed(self, file: TraceFile, engine: EngineView, event: ChunkFailed, now_s: float) -> None:
+        self.failed += 1
         pid = None if event.worker == CLIENT else self._pid(file, engine, event.worker)
         args = _failure(engine, event.graph, event.chunk)
         file.note(file.instant, "chunk failed", engine.number, pid, now_s, args)
@@ -167,6 +223,7 @@ class EventLog(Listener):
 
     def _on_lost(self, file: TraceFile, engine: EngineView, event: WorkerLost, now_s: float) -> None:
         pid = self._pids.pop((engine.number, event.worker), None)
+        self.lost += 1
         args: dict[str, Any] = {"worker": event.worker}
         if event.running is not None:
             args |= _failure(engine, *event.running)
@@ -178,6 +235,9 @@ class EventLog(Listener):
 
     def _on_spilled(self, file: TraceFile, engine: EngineView, event: ObjectSpilled, now_s: float) -> None:
         if event.ended_s:
+            if event.written:
+                self.spills += 1
+                self.spilled_bytes += event.size_bytes
             graph, chunk = event.object
             args: dict[str, Any] = {"graph": graph, "bytes": event.size_bytes, "written": event.written}
             key = engine.key_of(event.object)

@@ -424,3 +424,26 @@ def test_profile_while_it_runs(runtime: Runtime, tmp_path: Path):
         (tmp_path / "go").touch()
         thread.join()
     assert dask_mars.Runtime(1).profile() == {}
+
+
+def test_a_log_is_data_and_shows_itself(get, tmp_path):
+    with EventLog(tmp_path / "trace.json") as log:
+        assert get({"a": (abs, -1), "b": (abs, "a")}, "b") == 1
+        with pytest.raises(ZeroDivisionError):
+            get({"bad": (divmod, 1, 0)}, "bad")
+        assert log.to_dict()["is_open"]
+    assert log.chunks == 2
+    assert log.to_dict() == {
+        "path": str(tmp_path / "trace.json"),
+        "is_open": False,
+        "chunks": 2,
+        "failed": 1,
+        "lost": 0,
+        "spills": 0,
+        "spilled_bytes": 0,
+    }
+    assert [event["name"] for event in log.events() if event.get("cat") == "chunk"] == ["a", "b"]
+    assert list(pytest.importorskip("pandas").DataFrame(log.events()).ph) == list(log.to_pandas().ph)
+    assert "chunks computed" in str(log)
+    assert "trace.json, closed" in repr(log)
+    assert "<td" in log._repr_html_()
