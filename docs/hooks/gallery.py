@@ -1,7 +1,7 @@
 """Pages of the gallery: each a notebook, kept as a Python script, with what it has printed and drawn.
 
-`python docs/hooks/gallery.py build/gallery` executes all of them. The site shows outputs of those that have been
-executed.
+`python docs/hooks/gallery.py build/gallery` executes all of them, or those that are named.
+The site shows outputs of those that have been executed.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 if __name__ == "__main__":
+    into, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
     for script in SCRIPTS:
-        execute(script, Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else EXECUTED)
-        print(script.stem)
+        if not names or script.stem in names:
+            execute(script, into)
+            print(script.stem)
