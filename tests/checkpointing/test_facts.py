@@ -18,6 +18,7 @@ from dask_mars.checkpointing.facts import Facts, facts_of
 from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
 from dask_mars.checkpointing.journal import Journal
 from dask_mars.checkpointing.sources import fingerprint, sources_of
+from dask_mars.errors import CheckpointFailed
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
