@@ -59,13 +59,14 @@ class _Kinds(NamedTuple):
     """Operands by what they do, by their numbers."""
 
     tainting: frozenset[int]
+    beginning: frozenset[int]
     exempt: frozenset[int]
     appending: frozenset[int]
     storing: frozenset[int]
 
 
 #: Of graphs whose operands only return something.
-_ORDINARY = _Kinds(frozenset(), frozenset(), frozenset(), frozenset())
+_ORDINARY = _Kinds(*[frozenset[int]()] * 5)
 
 
 def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: bool = False) -> Facts:
@@ -112,34 +113,43 @@ def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: 
                 stores[chunk] = []
             else:
                 taints.add(chunk)
+    begun_anew = {chunk for chunk in taints if graph.operand_of[chunk] in kinds.beginning}
+    _spread(graph, begun_anew)
+    _spread(graph, taints)
     if taints:
-        _spread(graph, taints)
         for chunk in taints:
             exempt[chunk] = 1
     for chunk, wanted in graph.saves.items():
         exempt[chunk] |= not wanted
-    unrepeatable -= taints
+    # What appends to files that others begin anew each time may be begun again with them.
+    unrepeatable -= begun_anew
     forced |= unrepeatable | stores.keys()
     written = frozenset([path for path in roots.values() if path is not None])
     return Facts(exempt, frozenset(forced), frozenset(unrepeatable), stores, frozenset(taints), written)
 
 
 def _kinds(graph: ChunkGraph) -> _Kinds:
-    tainting, exempt, appending, storing = set(), set(), set(), set()
+    tainting, beginning, exempt, appending, storing = set(), set(), set(), set(), set()
     for number, operand in enumerate(graph.operands):
         functions = list(_called(operand))
         if operand.functions[-1] is finalize:
             exempt.add(number)
-        elif operand.in_client or makes_files(functions) or any(_writes(function) for function in functions):
-            tainting.add(number)
         elif appends(operand):
             appending.add(number)
+            if operand.in_client:
+                # Workers' results alone are saved.
+                tainting.add(number)
+        elif makes_files(functions) or any(_writes(function) for function in functions):
+            tainting.add(number)
+            beginning.add(number)
+        elif operand.in_client:
+            tainting.add(number)
         elif any(function in (map_bag, map_frame) for function in functions):
             # A map output has a form of its own, of which its readers take parts.
             exempt.add(number)
         elif store_calls(operand):
             storing.add(number)
-    return _Kinds(frozenset(tainting), frozenset(exempt), frozenset(appending), frozenset(storing))
+    return _Kinds(*map(frozenset, (tainting, beginning, exempt, appending, storing)))
 
 
 def _called(operand: Operand) -> list[object]:
@@ -161,7 +171,7 @@ def _writes(function: object) -> bool:
 
 def _spread(graph: ChunkGraph, taints: set[int]) -> None:
     """Add what depends on chunks: their inputs have smaller numbers."""
-    first = min(taints)
+    first = min(taints, default=len(graph))
     for chunk in range(first, len(graph)):
         if chunk not in taints and not taints.isdisjoint(graph.inputs[chunk]):
             taints.add(chunk)

@@ -176,26 +176,34 @@ class Saver:
         self._hooks = _Hooks(store, incref, decref, call_soon, warn)
         self._most_bytes = min(_BACKLOG_BYTES, store_bytes // _BACKLOG_SHARE)
 
-    def starting(self, chunks: Sequence[int]) -> None:
+    def starting(self, chunks: Sequence[int]) -> Exception | None:
         """Write down that chunks are begun, before they are, where they must not be begun again.
 
-        Raises
-        ------
-        CheckpointFailed
-            That cannot be written.
+        Returns
+        -------
+        CheckpointFailed or None
+            That cannot be written, and they must not be begun.
         """
         unrepeatable = self._facts.unrepeatable
-        if not unrepeatable:
-            return
-        records = [Begun(self._graph.keys[chunk]) for chunk in chunks if chunk in unrepeatable]
-        if records:
-            try:
-                self._append(records, lasting=True)
-            except OSError as error:
-                raise failed(self._directory.path, error) from error
+        if unrepeatable:
+            records = [Begun(self._graph.keys[chunk]) for chunk in chunks if chunk in unrepeatable]
+            if records:
+                try:
+                    self._append(records, lasting=True)
+                except OSError as error:
+                    return failed(self._directory.path, error)
+        return None
 
     def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
         """Save what is worth it of chunks that workers have computed; their values are in the store."""
+        try:
+            self._computed(chunks, refs, durations_s)
+        except Exception as error:
+            # The computation counts, and not what is saved of it.
+            logger.exception("chunks could not be saved")
+            self._fail(error)
+
+    def _computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
         if self._has_new_taints:
             self._spread(chunks)
         policy = self._policy

@@ -141,7 +141,11 @@ class GraphBackend(ABC):
                 if self.checkpoint is not None:
                     return self._run_saved(self.checkpoint, graph, observer, options, persist, record)
                 return self.run(graph, observer, options, persist, record)
-        # Nothing to run: the values are in the graph.
+        return self._known(graph, persist)
+
+    @staticmethod
+    def _known(graph: ChunkGraph, persist: bool) -> dict[int, Any]:
+        """Return the outputs of a graph of which nothing has to be run."""
         values = {chunk: graph.values[chunk] for chunk in graph.outputs}
         return values if persist else {chunk: value_of(value) for chunk, value in values.items()}
 
@@ -168,7 +172,7 @@ class GraphBackend(ABC):
                     if any(left.operand_of[chunk] >= 0 for chunk in left.outputs):
                         values = self.run(left, observer, options, persist, record)
                     else:
-                        values = {chunk: left.values[chunk] for chunk in left.outputs}
+                        values = self._known(left, persist)
                 except SavedChunkLost as error:
                     session.restore_again(error)
                     continue

@@ -102,8 +102,11 @@ class Executor:
 
     def _run(self, instruction: Run) -> None:
         run = self._runs[instruction.graph]
-        if run.saver is not None:
-            run.saver.starting(instruction.chunks)
+        if run.saver is not None and (error := run.saver.starting(instruction.chunks)) is not None:
+            for chunk in instruction.chunks:
+                run.errors[chunk] = error
+                self._post(ChunkFailed(instruction.worker, run.number, chunk, final=True))
+            return
         if run.observed:
             run.inbox.put(client_messages.Started(instruction.chunks))
         if instruction.worker == CLIENT:

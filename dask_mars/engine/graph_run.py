@@ -92,8 +92,8 @@ class Saver(Protocol):
     ) -> None:
         """Take note of the engine: its store, how to keep and release values, and how to call in its thread."""
 
-    def starting(self, chunks: Sequence[int]) -> None:
-        """Take note that chunks are about to be begun."""
+    def starting(self, chunks: Sequence[int]) -> Exception | None:
+        """Take note that chunks are about to be begun; return why they must not be."""
 
     def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
         """Take note of chunks that workers have computed."""

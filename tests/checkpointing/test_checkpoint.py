@@ -19,6 +19,7 @@ import pytest
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
+from dask_mars.checkpointing.journal import Journal
 from dask_mars.errors import BegunBefore, CheckpointFailed, CheckpointInUse
 from dask_mars.runtimes import _runtimes
 from tests.conftest import eventually
@@ -364,11 +365,11 @@ def test_a_limit_is_kept_and_said_once(runtime: Runtime, folder: Path, tmp_path:
 def test_a_disk_that_fails_is_said_once_and_goes_on(
     runtime: Runtime, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> int:
+    def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dask_mars.checkpointing.journal.os.write", fail)
-    x = blocks(folder, 100, 8)
+    monkeypatch.setattr(Journal, "_write", fail)
+    x = blocks(folder, 100, 20, seconds=0.05)
     with (
         dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL),
         pytest.warns(RuntimeWarning, match=r"cannot be written \(No space left") as caught,

@@ -89,7 +89,7 @@ def saved(
 
     monkeypatch.setattr(session, "restore", watched)
     found: list[Files] = []
-    for where, after in ((folder, 7), (folder / "other", 5)):
+    for where, after in ((folder, 5), (folder / "other", 4)):
         x = blocks(where, 50, 8)
 
         def compute(x: Any = x, where: Path = where) -> None:

@@ -55,7 +55,7 @@ def _named(task: Any) -> Any:
     return (function, *[source if source == "given" else ("k", source) for source in sources], last)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs(), st.data())
 def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkGraph, data: st.DataObject) -> None:
     every: dict[int, Any] = {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
 
 from tests.conftest import eventually, marked_processes
@@ -40,7 +41,10 @@ def summed(path: Path, count: int, seconds: float) -> da.Array:
 
 def killed(served: RunningService, whom: str) -> None:
     if whom == "runner":
-        served.runner().kill()
+        runner = served.runner()
+        runner.kill()
+        _, alive = psutil.wait_procs([runner], 10)
+        assert not alive
         return
     served.kill()
     # Workers and the runner end with it.
@@ -70,9 +74,10 @@ def test_a_runner_may_die_often_as_long_as_it_gets_on(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     with running(tmp_path / "d") as served, served.connect() as service:
         submitted = service.submit(summed(calls, 40, 0.03))
-        for times in range(1, 6):
-            assert eventually(lambda times=times: len(notes(calls)) >= 6 * times, 60)
-            served.runner().kill()
+        for _ in range(5):
+            goal = len(notes(calls)) + 5
+            assert eventually(lambda goal=goal: len(notes(calls)) >= goal, 60)
+            killed(served, "runner")
         assert submitted.wait(60)
         assert np.isfinite(submitted.result())
         assert submitted.summary()["attempt"] == 6

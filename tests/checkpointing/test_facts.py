@@ -1,0 +1,174 @@
+"""What must not be saved, and what must not be begun twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+from dask.callbacks import Callback
+
+import dask_mars
+from dask_mars import Runtime
+from dask_mars.checkpointing.facts import Facts, facts_of
+from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
+from dask_mars.checkpointing.journal import Journal
+from dask_mars.checkpointing.sources import fingerprint, sources_of
+from dask_mars.errors import CheckpointFailed
+from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize.expression import flatten
+from dask_mars.optimize.prepare import prepare
+from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
+
+
+def prepared(compute: Any, **options: Any) -> ChunkGraph:
+    """Return the graph that a computation hands its scheduler, prepared as for two workers."""
+    found: list[ChunkGraph] = []
+
+    class Seen(Exception):
+        pass
+
+    def scheduler(dsk: Any, keys: Any, **_: Any) -> Any:
+        found.append(prepare(dsk, flatten(keys), workers=2, fold_from=64, resident_bytes=lambda: 10**8, **options))
+        raise Seen
+
+    with pytest.raises(Seen), dask.config.set(scheduler=scheduler):
+        compute()
+    return found[0]
+
+
+def saved_layers(graph: ChunkGraph, facts: Facts) -> set[str]:
+    return {graph.layer_of(chunk).partition("-")[0] for chunk in range(len(graph)) if not facts.exempt[chunk]}
+
+
+X = da.ones((40, 40), chunks=10)
+
+
+def test_ordinary_chunks_may_be_saved_and_what_assembles_not() -> None:
+    graph = prepared(lambda: (X + 1).sum(axis=0).compute())
+    facts = facts_of(graph)
+    assert not facts.taints
+    assert not facts.forced
+    assert [chunk for chunk in range(len(graph)) if facts.exempt[chunk]] == graph.outputs
+
+
+def test_what_is_stored_in_memory_is_not_saved_nor_what_depends_on_it() -> None:
+    graph = prepared(lambda: da.store(X + 1, np.zeros((40, 40))))
+    facts = facts_of(graph)
+    assert len(facts.taints) >= 16
+    assert all(facts.exempt[chunk] for chunk in graph.outputs)
+
+
+def test_stores_into_zarr_are_saved_with_what_was_written(zarr: Any, tmp_path: Path) -> None:
+    target = zarr.open_array(tmp_path / "z", mode="w", shape=(40, 40), chunks=(10, 20), dtype="f8")
+    graph = prepared(lambda: da.store(X + 1, target, lock=False))
+    facts = facts_of(graph, sources_of(graph))
+    assert len(facts.stores) == len(facts.forced) == 16
+    assert not facts.unrepeatable
+    assert facts.written == {tmp_path / "z"}
+    assert sources_of(graph) == set()
+    target[:10, :20] = 1
+    proofs = [region.proof() for regions in facts.stores.values() for region in regions]
+    assert all(proof is not None and len(proof) == 1 for proof in proofs)
+    assert len({proof for proof in proofs if proof and proof[0][1] >= 0}) == 1
+
+
+def test_what_is_read_is_known_and_what_is_read_and_written_is_not_begun_twice(zarr: Any, tmp_path: Path) -> None:
+    array = zarr.open_array(tmp_path / "z", mode="w", shape=(40, 40), chunks=(10, 10), dtype="f8")
+    graph = prepared(lambda: da.from_zarr(array).sum().compute())
+    assert sources_of(graph) == {tmp_path / "z"}
+    graph = prepared(lambda: da.store(da.from_zarr(array) + 1, array, lock=False))
+    facts = facts_of(graph, sources_of(graph))
+    assert facts.unrepeatable == facts.stores.keys()
+    before = fingerprint(tmp_path / "z")
+    array[:5] = 1
+    assert fingerprint(tmp_path / "z") != before
+
+
+def test_text_files_are_written_again(tmp_path: Path) -> None:
+    bag = db.from_sequence(["a", "b"], npartitions=2)
+    graph = prepared(lambda: bag.to_textfiles(str(tmp_path / "*.txt")))
+    facts = facts_of(graph)
+    assert facts.taints
+    assert not facts.unrepeatable
+
+
+def test_what_appends_to_files_made_anew_may_begin_again() -> None:
+    bag = db.from_sequence(range(8), npartitions=4).groupby(lambda x: x % 2, shuffle="disk")
+    graph = prepared(lambda: bag.compute(), keep_file_shuffles=True)
+    facts = facts_of(graph)
+    assert facts.taints
+    assert not facts.unrepeatable
+    # Through the store, map outputs have a form of their own.
+    graph = prepared(lambda: bag.compute())
+    shuffled = facts_of(graph)
+    assert shuffled.taints <= set(graph.outputs)
+    assert sum(shuffled.exempt) > 4
+
+
+def test_a_table_that_is_appended_to_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("tables")
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = dd.from_pandas(pd.DataFrame({"a": range(8)}), npartitions=4)
+    graph = prepared(lambda: frame.to_hdf(str(tmp_path / "x.h5"), "/x"))
+    assert facts_of(graph).unrepeatable
+
+
+def test_joined_chunks_have_a_form_of_their_own() -> None:
+    y = da.random.default_rng(1).random((4000, 4000), chunks=250)
+    alone = prepared(lambda: y.mean().compute())
+    joined = prepared(lambda: dask.compute(y.mean(), y.std(), (y * 2).sum()))
+    assert joined.joined_bytes
+    forms = {joined.keys[chunk]: form_of(joined, chunk) for chunk in joined.joined_bytes}
+    others = {alone.keys[chunk]: form_of(alone, chunk) for chunk in range(len(alone))}
+    assert all(others.get(key) != form for key, form in forms.items())
+
+
+def test_names_of_computations_last_where_keys_do() -> None:
+    def identities(compute: Any) -> set[str]:
+        return {identity_of(prepared(compute)) for _ in range(2)}
+
+    def seeded() -> da.Array:
+        return da.random.default_rng(1).random((40, 40), chunks=10).map_blocks(lambda block: block + 1)
+
+    assert len(identities(lambda: seeded().compute())) == 1
+    assert identities(lambda: seeded().compute()) == identities(lambda: seeded().persist())
+    assert identities(lambda: seeded().compute()) != identities(lambda: (seeded() + 1).compute())
+    assert len(identities(lambda: dask.delayed(abs)(-1).compute())) == 2
+    assert not has_lasting_keys(prepared(lambda: dask.delayed(abs)(-1).compute()))
+    assert has_lasting_keys(prepared(lambda: dask.delayed(abs, pure=True)(-1).compute()))
+
+
+def test_callbacks_hear_of_what_is_computed(runtime: Runtime, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    x = blocks(folder)
+
+    def compute() -> Any:
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            return x.sum().compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, 5)
+    keys: list[Any] = []
+    with Callback(posttask=lambda key, *_: keys.append(key)):
+        assert compute() == x.sum().compute(scheduler="sync")
+    assert keys
+
+
+def test_what_cannot_be_noted_is_not_begun(
+    runtime: Runtime, tmp_path: Path, zarr: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = zarr.open_array(tmp_path / "z", mode="w", shape=(40, 40), chunks=(10, 10), dtype="f8")
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Journal, "_write", fail)
+    with dask_mars.checkpoint(tmp_path / "saved"), pytest.raises(CheckpointFailed, match="No space"):
+        da.store(da.from_zarr(array) + 1, array, lock=False, scheduler=runtime.get)
+    assert not np.any(array[:])
