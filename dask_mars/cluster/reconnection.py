@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,45 @@ class _Waiting:
         return self if self._before is None else self._before.final(is_finished)
 
 
+class _Attempt:
+    """An attempt to connect, in a thread: what is no scheduler may keep Dask beyond all time.
+
+    Parameters
+    ----------
+    connect : callable
+        Returns a client.
+    """
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self.done = threading.Event()
+        self.client: Client | None = None
+        self.error: Exception | None = None
+        self._is_abandoned = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, args=(connect,), name="dask-mars-connect", daemon=True).start()
+
+    def _run(self, connect: Callable[[], Client]) -> None:
+        try:
+            client = connect()
+        except Exception as error:
+            self.error = error
+        else:
+            with self._lock:
+                if not self._is_abandoned:
+                    self.client = client
+            if self.client is None:
+                client.close()
+        self.done.set()
+
+    def abandon(self) -> None:
+        """Close the client that comes of it, if one does."""
+        with self._lock:
+            self._is_abandoned = True
+            client, self.client = self.client, None
+        if client is not None:
+            client.close()
+
+
 class Reconnection:
     """The wait for one scheduler that is lost.
 
@@ -248,6 +288,7 @@ class Reconnection:
         self._where = f"in {connection.file}" if connection.file else f"at {connection.address}"
         self._is_back = False
         self._refusal: Exception | None = None
+        self._attempt: _Attempt | None = None
 
     def wait(self, record: Record) -> tuple[Client, list[AgentInfo]]:
         """Wait for a scheduler with agents.
@@ -276,6 +317,13 @@ class Reconnection:
             f"the scheduler {self._where} is lost: waiting for it for {units.duration(self._timeout_s)} at most, "
             "then computing again",
         )
+        try:
+            return self._wait(record, waiting)
+        finally:
+            if self._attempt is not None:
+                self._attempt.abandon()
+
+    def _wait(self, record: Record, waiting: _Waiting) -> tuple[Client, list[AgentInfo]]:
         first_s = None
         while (now := time.monotonic()) < self._began_s + self._timeout_s:
             record.checkpoint()
@@ -333,20 +381,18 @@ class Reconnection:
 
     def _succeed(self, client: Client, address: str) -> Client | None:
         """Connect another client in the place of one."""
-        left_s = self._began_s + self._timeout_s - time.monotonic()
-        try:
-            successor = Client(
-                address,
-                security=self._connection.client.security,
-                set_as_default=self._connection.is_current,
-                timeout=max(min(left_s, _CONNECT_S), _LOOK_S),
+        if self._attempt is None:
+            security, is_current = self._connection.client.security, self._connection.is_current
+            self._attempt = _Attempt(
+                partial(Client, address, security=security, set_as_default=is_current, timeout=_CONNECT_S)
             )
-        except OSError:
-            self._refusal = None
+        if not self._attempt.done.wait(_LOOK_S):
             return None
-        except Exception as error:
-            # Its versions are refused, say.
-            self._refusal = error
+        attempt, self._attempt = self._attempt, None
+        successor, error = attempt.client, attempt.error
+        if successor is None:
+            # It may be there and refuse clients of this version, say.
+            self._refusal = None if isinstance(error, OSError) else error
             return None
         successor.scheduler_file = self._connection.file
         with _lock:

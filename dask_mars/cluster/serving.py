@@ -172,12 +172,15 @@ async def _wait_for_scheduler(place: _Place, signalled: asyncio.Task[int], deadl
     """Wait until a scheduler answers; False if a signal, or the end of the time, comes first."""
     now = asyncio.get_running_loop().time
     while not signalled.done() and (left_s := deadline - now()) > 0:
-        answered = asyncio.create_task(place.answers(min(left_s, _ATTEMPT_S)))
-        await asyncio.wait({signalled, answered}, return_when=asyncio.FIRST_COMPLETED)
+        attempt_s = min(left_s, _ATTEMPT_S)
+        answered = asyncio.create_task(place.answers(attempt_s))
+        # What is no scheduler may keep Dask beyond the time that it is given.
+        await asyncio.wait(
+            {signalled, answered}, timeout=attempt_s + _PAUSE_S, return_when=asyncio.FIRST_COMPLETED
+        )
         if not answered.done():
             answered.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await answered
+            await asyncio.wait({answered}, timeout=_PAUSE_S)
         elif answered.result():
             return True
         await asyncio.wait({signalled}, timeout=_PAUSE_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -173,6 +174,12 @@ def test_hosts_that_wait_for_their_first_scheduler(scripts: Scripts, desk: Desk)
         scripts.start(*command) as early,
         scripts.start(*AGENT, "tcp://127.0.0.1:1", "--reconnect-timeout=100ms") as never,
     ):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            # What is there and says nothing is no scheduler.
+            address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+            desk.file.write_text(json.dumps({"address": address}))
+            connection, _ = silent.accept()
+            connection.close()
         address = desk.start()
         with Client(address, set_as_default=False) as client:
             assert eventually(lambda: names(client) == {"early"}, PATIENCE_S)

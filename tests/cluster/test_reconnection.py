@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dask
 import dask.array as da
@@ -25,7 +26,7 @@ from distributed.client import FutureCancelledError
 import dask_mars
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, SchedulerLost
 from tests.conftest import cluster_of_agents, eventually
-from tests.tasks import linger, note_name, notes, pass_on_slowly
+from tests.tasks import call_after, linger, note_name, noted, notes
 
 pytestmark = pytest.mark.slow
 
@@ -204,21 +205,18 @@ def test_what_appends_is_not_begun_again_and_a_computation_may_lose_its_schedule
 def test_what_is_saved_is_not_computed_again_by_others(place, client, tmp_path, monkeypatch):
     monkeypatch.setattr("dask_mars.optimize.effects._APPENDING", frozenset({"tests.tasks.note_name"}))
     path, table = tmp_path / "notes", tmp_path / "table"
-    x = da.random.default_rng(5).random(24_000, chunks=1_000)
-    total = x.map_blocks(pass_on_slowly, path, 0.05, meta=x._meta).sum()
     row = dask.delayed(note_name)(table, "row")
-    pair = dask.delayed(lambda *values: values)(total, row)
+    # All of them come after it.
+    parts = [dask.delayed(call_after)(0.05, noted, path, (number, row)) for number in range(24)]
     saving = {"dask-mars.checkpoint.directory": str(tmp_path / "saved")}
     with waiting_for(LONG), dask.config.set(saving):
-        computation = dask_mars.submit(pair)
-        assert eventually(lambda: notes(table), PATIENCE_S)
-        least = max(len(notes(path)) + 3, 14)
-        assert eventually(lambda: len(notes(path)) >= least, PATIENCE_S)
+        computation = dask_mars.submit(parts)
+        assert eventually(lambda: len(notes(path)) >= 14, PATIENCE_S)
         # With all of its agents.
         place.stop()
         before = len(notes(path))
         place.start(2)
-        assert computation.result(PATIENCE_S) == (x.sum().compute(scheduler="threads"), "row")
+        assert computation.result(PATIENCE_S) == [(number, "row") for number in range(24)]
     assert len(notes(path)) <= 24 + before // 2
     assert notes(table) == ["row"]
     assert not list((tmp_path / "saved").iterdir())
@@ -244,6 +242,21 @@ def test_a_shuffle_of_dask_s_begins_anew(place, client, tmp_path):
         gate.touch()
         place.start(2)
         assert computation.result(PATIENCE_S).sum() == 12
+
+
+def test_what_comes_back_and_is_no_scheduler_for_this_client(place, tmp_path, monkeypatch):
+    with Client(place.address, timeout=0.2) as client:
+        with waiting_for("2 s"):
+            computation = dask_mars.submit(gated(tmp_path))
+            assert eventually(lambda: has_begun(tmp_path), PATIENCE_S)
+        (tmp_path / "x-gate").touch()
+        place.stop()
+        assert eventually(lambda: client.status == "closed", PATIENCE_S)
+        refuse = Mock(side_effect=ImportError("another version"))
+        monkeypatch.setattr("dask_mars.cluster.reconnection.Client", refuse)
+        with pytest.raises(SchedulerLost, match=r"did not take this client within 2.*another version"):
+            computation.result(PATIENCE_S)
+    client._loop_runner.stop()
 
 
 @pytest.mark.parametrize("moves", [False, True])
