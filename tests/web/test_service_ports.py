@@ -242,10 +242,10 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path, monkeypatch, arguments: 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("HISTORY__AGE", "soon", "history.age is a time"),
+        ("HISTORY__AGE", "soon", "history.age must be a duration"),
         ("HISTORY__BYTES", "much", "history.bytes"),
         ("BODY_LIMIT", "much", "body-limit"),
-        ("TOKEN", "short", "a token needs at least"),
+        ("TOKEN", "short", "web.token must be text of at least 32 characters"),
     ],
 )
 def test_settings_that_make_no_sense_are_said_to(
