@@ -172,6 +172,36 @@ def test_the_worker_with_most_bytes_of_the_inputs_is_chosen(mars: Runtime, order
             assert where[chunk] == where[largest]
 
 
+@pytest.mark.parametrize("busy", ["a", "b"])
+def test_of_several_workers_the_first_one_free_takes_it(mars: Runtime, order: Order, busy: str) -> None:
+    """Seed 003: a READY operand is offered to all workers that do equally well; who is occupied does not keep it."""
+    free = {"a": "b", "b": "a"}[busy]
+    graph: dict[str, Any] = {
+        f"{busy}-leaf": (zeros_slowly, 50_000),
+        f"{free}-leaf": (zeros_after, 50_000, 0.2),
+        # Where the one leaf was made another chunk is computed for long.
+        f"{busy}-long": (total_after, 2.0, f"{busy}-leaf"),
+        "joined": (total_slowly, "a-leaf", "b-leaf"),
+    }
+    assert mars.get(graph, ["joined", f"{busy}-long"]) == (0.0, 0.0)
+    where = {chunk: worker for worker, chunk in order.ran}
+    (joined,) = [chunk for chunk, inputs in enumerate(order.inputs) if len(inputs) == 2]
+    (long,) = [chunk for chunk, inputs in enumerate(order.inputs) if len(inputs) == 1]
+    assert {where[source] for source in order.inputs[joined]} == {0, 1}
+    assert where[long] == where[order.inputs[long][0]]
+    assert where[joined] != where[long]
+
+
+def zeros_after(length: int, seconds: float) -> Any:
+    time.sleep(seconds)
+    return np.zeros(length)
+
+
+def total_after(seconds: float, array: Any) -> float:
+    time.sleep(seconds)
+    return float(array.sum())
+
+
 def zeros_slowly(length: int) -> Any:
     time.sleep(0.02)
     return np.zeros(length)
