@@ -383,8 +383,11 @@ class Reconnection:
         """Connect another client in the place of one."""
         if self._attempt is None:
             security, is_current = self._connection.client.security, self._connection.is_current
+            left_s = self._began_s + self._timeout_s - time.monotonic()
+            # It ends when the wait does.
+            connect_s = max(min(left_s, _CONNECT_S), _LOOK_S)
             self._attempt = _Attempt(
-                partial(Client, address, security=security, set_as_default=is_current, timeout=_CONNECT_S)
+                partial(Client, address, security=security, set_as_default=is_current, timeout=connect_s)
             )
         if not self._attempt.done.wait(_LOOK_S):
             return None
