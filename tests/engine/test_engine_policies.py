@@ -174,7 +174,7 @@ def test_the_worker_with_most_bytes_of_the_inputs_is_chosen(mars: Runtime, order
 
 @pytest.mark.parametrize("busy", ["a", "b"])
 def test_of_several_workers_the_first_one_free_takes_it(mars: Runtime, order: Order, busy: str) -> None:
-    """Seed 003: a READY operand is offered to all workers that do equally well; who is occupied does not keep it."""
+    """Seed 003: a READY operand is offered to all workers that do equally well; who is busy does not keep it."""
     free = {"a": "b", "b": "a"}[busy]
     graph: dict[str, Any] = {
         f"{busy}-leaf": (zeros_slowly, 50_000),
