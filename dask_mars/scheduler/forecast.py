@@ -156,7 +156,8 @@ class _Course:
         self._post(GraphSubmitted(_GRAPH, self._plan))
         while (self._running or self._spills or self._machine.next_due_s() is not None) and self._refused is None:
             self._step()
-            if self._machine.is_done(_GRAPH):
+            # The machine has forgotten a graph that it has refused.
+            if self._refused is not None or self._machine.is_done(_GRAPH):
                 break
         spilled = sum(self._written.values())
         return Forecast(self._most_bytes, sum(self._most_used.values()), spilled, self._written, self._refused)

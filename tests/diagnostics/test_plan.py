@@ -24,6 +24,12 @@ def random(*shape: int, chunks: object) -> da.Array:
     return da.random.default_rng(0).random(shape, chunks=chunks)
 
 
+@pytest.fixture(autouse=True)
+def a_small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have plans count what a process takes that has computed nothing before."""
+    monkeypatch.setattr("dask_mars.limits.estimate_memory", lambda pids: 100 << 20)
+
+
 def planned(*collections: object, limit: str = "8 GiB") -> Plan:
     return dask_mars.plan(*collections, num_workers=2, memory_limit=limit)
 
@@ -92,6 +98,13 @@ def test_chunks_of_which_few_fit_at_once():
     x = random(16_000, 8_000, chunks=(4_000, 8_000))
     plan = planned(da.map_blocks(np.sort, x, axis=0).sum(), limit="1 GiB")
     assert kinds(plan)[0] == "large chunks"
+
+
+def test_a_process_that_leaves_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_mars.limits.estimate_memory", lambda pids: 1 << 30)
+    x = random(16_000, 8_000, chunks=(4_000, 8_000))
+    plan = planned(da.map_blocks(np.sort, x, axis=0).sum(), limit="1 GiB")
+    assert kinds(plan)[0] == "chunk over the limit"
 
 
 def test_tiny_chunks():
