@@ -20,6 +20,7 @@ from distributed import Client
 
 import dask_mars
 from dask_mars import config
+from dask_mars.cluster import backend
 from dask_mars.cluster.cli import _reconnect_s, main
 from tests.conftest import Scripts, eventually
 from tests.tasks import notes, pass_on_slowly
@@ -133,7 +134,7 @@ def test_a_sum_whose_scheduler_is_killed_and_comes_back_also_elsewhere(
             assert eventually(lambda: "was lost" in computation.explain(), PATIENCE_S)
             desk.start(port)
         assert computation.result(PATIENCE_S) == expected
-        dask_mars.close()
+        backend.close()
         for agent in (one, two):
             agent.send_signal(signal.SIGTERM)
         assert [ended(agent) for agent in (one, two)] == [0, 0]

@@ -24,6 +24,7 @@ from distributed import Client
 from distributed.client import FutureCancelledError
 
 import dask_mars
+from dask_mars.cluster import backend
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, SchedulerLost
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import call_after, linger, note_name, noted, notes
@@ -66,7 +67,7 @@ def place() -> Iterator[Place]:
 def client(place: Place) -> Iterator[Client]:
     with Client(place.address) as client:
         yield client
-    dask_mars.close()
+    backend.close()
 
 
 @contextlib.contextmanager
@@ -287,7 +288,7 @@ def test_another_client_takes_the_place_of_one_that_has_given_up(place, tmp_path
             assert da.ones(4, chunks=2).sum().compute(scheduler=dask_mars.get, **options) == 4
             assert dask_mars.runtime().records.counts()["finished"]
         assert other.address in repr(dask_mars.runtime())
-    dask_mars.close()
+    backend.close()
     other.stop()
     # One that has given up leaves this to the end of the process.
     client._loop_runner.stop()
