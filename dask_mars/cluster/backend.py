@@ -87,6 +87,9 @@ class ClusterBackend(GraphBackend):
             self._client, self._hosts = waiting.wait(record)
         return super()._compute(dsk, keys, options, persist, record)
 
+    def _begins_again(self) -> bool:
+        return bool(config.reconnect_s())
+
     def _run_saved(
         self,
         checkpoint: CheckpointSettings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ def test_little_is_computed_twice_and_the_result_is_the_same(zarr: Any, kind: st
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("LONG" not in os.environ, reason="takes a quarter of an hour: LONG=1 runs it")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("whom", WHOM)

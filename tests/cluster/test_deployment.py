@@ -117,7 +117,7 @@ def test_jobs_are_agents_and_what_they_have_survives_those_that_end(queue, tmp_p
 @pytest.mark.parametrize("name", ["SLURM", "PBS", "LSF", "SGE", "Moab", "OAR", "HTCondor"])
 def test_what_queues_are_given_to_run_is_understood(jobqueue, name, tmp_path, monkeypatch):
     found: dict[str, Any] = {}
-    monkeypatch.setattr(cli, "_serve", serving(found))
+    monkeypatch.setattr(cli, "serve", serving(found))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     more = {"disk": "1 GiB"} if name == "HTCondor" else {}
     extra = ["--store-limit", "40%", "--lifetime", "25m", "--lifetime-stagger", "4m"]
@@ -145,7 +145,8 @@ def commands() -> Iterator[list[str]]:
         yield from [shlex.split(line, comments=True) for line in COMMAND.findall(text)]
         for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
             for resource in filter(None, yaml.safe_load_all(block)):
-                if resource.get("kind") == "Deployment":
+                # Settings are YAML, too.
+                if isinstance(resource, dict) and resource.get("kind") == "Deployment":
                     (container,) = resource["spec"]["template"]["spec"]["containers"]
                     if container["args"][0] == "dask-mars-worker":
                         yield container["args"][1:]
@@ -159,7 +160,7 @@ def test_commands_in_the_documentation_are_understood(tmp_path, monkeypatch):
     assert len(found) >= 6
     for arguments in found:
         seen: dict[str, Any] = {}
-        monkeypatch.setattr(cli, "_serve", serving(seen))
+        monkeypatch.setattr(cli, "serve", serving(seen))
         understood([re.sub('^/|^[$"].*', f"{tmp_path}/", argument) for argument in arguments])
         assert seen
 
@@ -175,7 +176,7 @@ def understood(arguments: list[str]) -> None:
 def serving(found: dict[str, Any]) -> Any:
     """Return what notes the options of an agent, and does not start it."""
 
-    async def serve(nanny: bool, scheduler: str, options: dict[str, Any]) -> bool:
+    async def serve(nanny: bool, scheduler: str, options: dict[str, Any], reconnect_s: float) -> bool:
         found.update(options, nanny=nanny, scheduler=scheduler)
         return True
 
