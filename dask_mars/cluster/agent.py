@@ -247,7 +247,9 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
             return self._compute(thread_state.key, spec, arguments)
         except BaseException as error:
             tracebacks.carry(error)
-            self._raised[thread_state.key] = error
+            # Of one that closes nobody waits for its subtasks any more, and what it keeps would keep the store.
+            if self.status not in (Status.closing, Status.closed):
+                self._raised[thread_state.key] = error
             raise
 
     def _compute(self, key: Any, spec: SubtaskSpec, arguments: Sequence[Any]) -> Any:
