@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import warnings
@@ -148,6 +149,7 @@ def test_no_corruption_gives_a_wrong_result(saved: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
 @pytest.mark.timeout(900)
 def test_ten_thousand_corruptions_give_no_wrong_result(saved: Any, tmp_path: Path) -> None:
     corrupted_many_times(saved, tmp_path / "corrupt", 10_000, 2)
@@ -181,6 +183,7 @@ def test_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tm
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
 def test_many_computations_end_well_whatever_has_become_of_files(runtime: Runtime, tmp_path: Path) -> None:
     whole_way(runtime, tmp_path, 100, 4)
 

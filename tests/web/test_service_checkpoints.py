@@ -105,6 +105,7 @@ def test_what_the_runner_dies_of_fails_in_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
 def test_a_sum_of_a_minute_survives_ten_deaths_of_the_runner_or_the_front(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     chance = random.Random(20)
