@@ -35,8 +35,8 @@ setup(
     ext_modules=[
         Extension(
             "dask_mars.store._arena",
-            ["dask_mars/store/_arena.c", "dask_mars/store/_heap.c", "dask_mars/store/_quota.c"],
-            depends=["dask_mars/store/_heap.h", "dask_mars/store/_quota.h"],
+            [f"dask_mars/store/{name}.c" for name in ("_arena", "_heap", "_objects", "_quota")],
+            depends=[f"dask_mars/store/{name}.h" for name in ("_heap", "_objects", "_quota")],
             include_dirs=[numpy.get_include()],
             extra_compile_args=["-std=c11", "-pthread", "-fvisibility=hidden"],
             extra_link_args=["-pthread"],

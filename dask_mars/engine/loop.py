@@ -34,7 +34,7 @@ from dask_mars.engine.idle import EndingWorkers, IdleClock
 from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.engine.memory_account import MemoryAccount, measure_processes
-from dask_mars.engine.memory_watch import MemoryWatch
+from dask_mars.engine.memory_watch import LEAST_SHARE_BYTES, MemoryWatch
 from dask_mars.engine.processes import ProcessHandle
 from dask_mars.engine.profile import Profile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
@@ -121,6 +121,8 @@ _PERSISTED_S, _PERSISTED_IDLE_S = 0.05, 1.0
 _ANSWER_S = 0.5
 #: How often is looked whether there is anything that could happen.
 _LIVENESS_S = 2.0
+#: How long workers have for giving memory back before those that are idle are replaced, and how often is looked.
+_RENEWAL_S, _RENEWAL_LOOK_S = 0.05, 0.005
 #: How long worker processes may take to run their exit handlers.
 _EXIT_S = 5.0
 
@@ -166,6 +168,8 @@ class Engine:
         self._slack_bytes = (parameters.quota_slack_bytes or 0) * settings.num_workers
         self._machine = Machine(parameters)
         self._watched_s = self._trimmed_s = 0.0
+        #: While workers are to give memory back: until when, and whether all or what is beyond their share.
+        self._renewal: tuple[float, bool] | None = None
         #: What the store may hold at the moment.
         self._limit_bytes = settings.store_limit
         self._hard_limit_bytes = settings.memory_limit
@@ -718,6 +722,7 @@ class Engine:
         self._see_to_workers(now)
         if woken:
             self._see_to_quotas()
+        self._see_to_renewal(now)
         due = self._machine.next_due_s()
         if due is not None and due <= now:
             self._handle(TimePassed())
@@ -741,7 +746,9 @@ class Engine:
         """Look at what the processes take, and see to it that it stays within the limit."""
         watch = self._memory_watch
         is_due = now - self._watched_s >= _WATCH_S
-        watch.look(self.worker_pids(), self._in_hands_of, with_libraries=is_due)
+        watch.look(
+            self.worker_pids(), self._in_hands_of, self._control.private_growth_bytes, with_libraries=is_due
+        )
         self._registry.note_in_use(watch.used_bytes)
         if is_due:
             self._notify(ProcessesMeasured(watch.used_bytes))
@@ -797,8 +804,21 @@ class Engine:
         self._read(handle, ended=True, over_limit=facts)
 
     def _renew_workers(self, is_strict: bool) -> None:
-        """Replace idle workers that have kept memory of what they have computed, or more than their share."""
+        """Have workers give back what they keep of what they have computed, for which they get a moment."""
+        self._renewal = (time.monotonic() + _RENEWAL_S, is_strict)
+        for handle in self._workers.values():
+            handle.send(Trim())
+        self._see_to_renewal(time.monotonic())
+
+    def _see_to_renewal(self, now: float) -> None:
+        """Replace idle workers that have kept memory although they have had their time to give it back."""
+        if self._renewal is None:
+            return
+        due_s, is_strict = self._renewal
         self._measure_memory()
+        if now < due_s and self._memory_watch.may_shrink(self._machine.growing()):
+            return
+        self._renewal = None
         if grown := self._memory_watch.grown(is_strict):
             for number in grown:
                 self._end_over_limit(number)
@@ -807,7 +827,7 @@ class Engine:
 
     def _measure_memory(self, asked_bytes: int = 0) -> None:
         """Have the limits follow what the processes take now, before something is decided that takes much."""
-        self._memory_watch.look(self.worker_pids(), self._in_hands_of)
+        self._memory_watch.look(self.worker_pids(), self._in_hands_of, self._control.private_growth_bytes)
         self._adjust_limits(asked_bytes)
 
     def _adjust_limits(self, asked_bytes: int = 0) -> None:
@@ -816,7 +836,7 @@ class Engine:
         # What is reserved for it is not counted once more when it is taken.
         expected = sum(
             [
-                min(worker.growth_bytes, self._machine.expected_private_bytes(number))
+                min(worker.growth_bytes, worker.asked_bytes + self._machine.expected_private_bytes(number))
                 for number, worker in watch.workers.items()
             ]
         )
@@ -826,7 +846,9 @@ class Engine:
         least = min(max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES), settings.store_limit)
         self._limit_bytes = max(min(settings.store_limit, room), least)
         # It may be more than arenas hold: what has no room there is private memory, or goes to disk.
-        self._hard_limit_bytes = max(room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE))
+        self._hard_limit_bytes = max(
+            room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE), LEAST_SHARE_BYTES
+        )
         wanted = self._machine.memory.awaited_bytes + asked_bytes
         is_eager = watch.used_bytes + wanted > _PRESSURE * settings.memory_limit
         self._registry.is_short = is_eager
@@ -847,6 +869,8 @@ class Engine:
             if self._has_threads() and not self._startup.loading:
                 times.append(self._startup.due_s(now_s))
             times += [self._machine.next_due_s(), self._memory_watch.next_s, now_s + _LIVENESS_S]
+        if self._renewal is not None:
+            times.append(now_s + _RENEWAL_LOOK_S)
         if self._registry.persisted:
             times.append(now_s + (_PERSISTED_IDLE_S if self._idle.is_trim_due(now_s) else _PERSISTED_S))
         next_s = min([due_s for due_s in times if due_s is not None], default=None)
@@ -854,8 +878,8 @@ class Engine:
 
     def _end_stalled(self) -> None:
         """Let computations fail that would wait for ever."""
-        if self._startup.loading or self._ending:
-            # There will be other workers.
+        if self._startup.loading or self._ending or self._renewal is not None:
+            # There will be other workers, or more memory.
             return
         for number in self._machine.stalled():
             self._runs[number].inbox.put(client_messages.Stopped(Stalled(self._inspection.explain())))
@@ -942,6 +966,10 @@ class Engine:
             handle.asked_bytes = 0
 
     def _refuse_quota(self, worker: int, is_postponed: bool) -> None:
+        asked_bytes = self._workers[worker].asked_bytes
+        if self._memory_watch.is_hopeless and asked_bytes <= LEAST_SHARE_BYTES:
+            self._grant_quota(worker, asked_bytes)
+            return
         memory = self._machine.memory
         others_bytes = memory.reserved_bytes - memory.reserved_by_worker.get(worker, 0)
         if self._control.step(worker) == "seal":

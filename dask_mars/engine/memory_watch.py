@@ -1,6 +1,6 @@
 """Watches what processes take, and decides which workers wait, and which end, so that the memory limit holds.
 
-NumPy asks for memory before it takes any. What else takes memory in a worker (Python's own objects, other
+NumPy and Python's own objects ask for memory before they take any. What else takes memory in a worker (other
 libraries) is known only once it is there, so that processes are looked at, the more often the less is left. A
 worker that grows past its share when nothing is left is paused: what can go to disk goes there, others come to
 their end and leave room. If nothing can help any more, the worker that has grown most is ended.
@@ -27,7 +27,7 @@ _TIME_SHARE = 0.1
 _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
 #: No worker is held to a share of less: modules that a task imports take as much. Where the user's process takes
 #: most of the limit, or all of it, workers could otherwise do nothing.
-_LEAST_SHARE_BYTES = 64 << 20
+LEAST_SHARE_BYTES = 64 << 20
 #: How far ahead is looked while workers grow, since the engine may get a processor late, and by which part of the
 #: limit at most.
 _AHEAD_S, _AHEAD = 0.02, 8
@@ -53,7 +53,7 @@ class WorkerMemory:
     private_bytes : int
         What it took when it was last looked at.
     grown_bytes : int
-        By how much that was more than at the look before.
+        By how much what it had taken without asking was more than at the look before.
     running : tuple of int or None
         Graph and chunk that it was running then.
     begun_bytes : int
@@ -62,6 +62,8 @@ class WorkerMemory:
         By how much it had grown when that was noted last.
     paused_s : float or None
         Since when it is paused.
+    asked_bytes : int
+        What of its private memory it has taken for what it runs after it had asked for it.
     """
 
     pid: int
@@ -72,11 +74,17 @@ class WorkerMemory:
     begun_bytes: int = 0
     noted_bytes: int = 0
     paused_s: float | None = None
+    asked_bytes: int = 0
 
     @property
     def growth_bytes(self) -> int:
         """What it has taken since it came up."""
         return max(self.private_bytes - self.baseline_bytes, 0)
+
+    @property
+    def unasked_bytes(self) -> int:
+        """What it has taken without asking, or before what it runs."""
+        return self.private_bytes - self.asked_bytes
 
 
 class Orders(NamedTuple):
@@ -141,7 +149,8 @@ def decide(
         number
         for number, worker in workers.items()
         if worker.grown_bytes > _GROWING_BYTES
-        and worker.growth_bytes > share_bytes // 2
+        # What it has asked for it may take, as long as there is anything left.
+        and worker.growth_bytes - (worker.asked_bytes if free_bytes >= 0 else 0) > share_bytes // 2
         and worker.running is not None
         and worker.paused_s is None
     ]
@@ -181,6 +190,8 @@ class MemoryWatch:
     free_bytes : int
         What is left of the limit, or of what workers may take in any case, less what they are about to take as
         fast as they have grown; negative if that is exceeded.
+    is_hopeless : bool
+        Whether processes take all of the limit before they have computed anything.
     next_s : float
         When to look again at the latest, on the monotonic clock.
     """
@@ -204,6 +215,7 @@ class MemoryWatch:
         self.client_bytes = self.private_bytes = self.used_bytes = 0
         #: By how much workers and shared memory together may grow.
         self._room_bytes = self.free_bytes = limit_bytes
+        self.is_hopeless = False
         self.next_s = 0.0
 
     def add(self, number: int, pid: int) -> None:
@@ -215,7 +227,13 @@ class MemoryWatch:
         """Note that a worker has ended."""
         self.workers.pop(number, None)
 
-    def look(self, pids: Iterable[int], running: Callable[[int], Running], with_libraries: bool = True) -> None:
+    def look(
+        self,
+        pids: Iterable[int],
+        running: Callable[[int], Running],
+        asked_bytes: Callable[[int], int] = lambda number: 0,
+        with_libraries: bool = True,
+    ) -> None:
         """Measure what processes take.
 
         Parameters
@@ -224,6 +242,8 @@ class MemoryWatch:
             All worker processes, also those that are not up yet.
         running : callable
             Returns graph and chunk that a worker runs.
+        asked_bytes : callable, optional
+            Returns what of its own memory a worker has asked for, for what it runs.
         with_libraries : bool, optional
             Whether to measure programs and libraries, too, which change little.
         """
@@ -232,12 +252,14 @@ class MemoryWatch:
         proc = self._proc
         known = set()
         for number, worker in self.workers.items():
-            before_bytes, before = worker.private_bytes, worker.running
+            before_bytes, before_unasked, before = worker.private_bytes, worker.unasked_bytes, worker.running
             worker.private_bytes = estimate_memory([worker.pid], proc=proc)
-            worker.grown_bytes = worker.private_bytes - before_bytes
             worker.running = running(number)
             if worker.running != before:
                 worker.begun_bytes, worker.noted_bytes = before_bytes, 0
+            # It may not have touched yet what it has asked for.
+            worker.asked_bytes = min(asked_bytes(number), worker.growth_bytes)
+            worker.grown_bytes = worker.unasked_bytes - before_unasked
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]
         self._starting_bytes = estimate_memory(starting, proc=proc)
@@ -254,7 +276,8 @@ class MemoryWatch:
         self._ahead_bytes = min(int(rate * _AHEAD_S), self._limit_bytes // _AHEAD)
         baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
         fixed = self.client_bytes + self._library_bytes + baselines
-        self._room_bytes = max(self._limit_bytes - fixed, self._num_workers * _LEAST_SHARE_BYTES)
+        self.is_hopeless = fixed >= self._limit_bytes
+        self._room_bytes = max(self._limit_bytes - fixed, self._num_workers * LEAST_SHARE_BYTES)
         self.free_bytes = fixed + self._room_bytes - self.used_bytes - self._ahead_bytes
         left_s = (self.free_bytes - self._margin_bytes) / _GROWTH_BYTES_PER_S
         is_calm = all(worker.grown_bytes < _GROWING_BYTES for worker in self.workers.values())
@@ -281,11 +304,25 @@ class MemoryWatch:
         """Return the workers that run nothing and take more than when they had come up, or than their share."""
         return idle_above(self.workers, _NOTED_BYTES if is_strict else self.share_bytes)
 
+    def may_shrink(self, waiting: Collection[int]) -> bool:
+        """Say whether workers that run nothing, or wait, take much more than when they had come up.
+
+        Parameters
+        ----------
+        waiting : collection of int
+            Those that wait in the middle of what they run. What they have asked for they need.
+        """
+        return any(
+            worker.growth_bytes - worker.asked_bytes > _NOTED_BYTES
+            for number, worker in self.workers.items()
+            if worker.running is None or number in waiting
+        )
+
     def growths(self) -> list[tuple[int, int, int]]:
-        """Return graph, chunk and by how many bytes workers have grown since they began it, if that is news."""
+        """Return graph, chunk and what workers have taken for it without asking, if that is news."""
         found = []
         for worker in self.workers.values():
-            growth = worker.private_bytes - worker.begun_bytes
+            growth = worker.unasked_bytes - worker.begun_bytes
             if worker.running is not None and growth > max(worker.noted_bytes * 5 // 4, _NOTED_BYTES):
                 worker.noted_bytes = growth
                 found.append((*worker.running, growth))
@@ -298,4 +335,4 @@ class MemoryWatch:
         return decide(self.workers, self.free_bytes, self._margin_bytes, self.share_bytes, may_shrink, now_s)
 
 
-__all__ = ["MemoryWatch", "Orders", "Running", "WorkerMemory", "decide"]
+__all__ = ["LEAST_SHARE_BYTES", "MemoryWatch", "Orders", "Running", "WorkerMemory", "decide"]

@@ -33,6 +33,8 @@ _REFUSAL = slice(40, 44)
 _EAGER = slice(44, 48)
 #: What its arrays have of the arena that the store does not count.
 _HELD = slice(48, 56)
+#: What an operand has taken of private memory, of what was asked for.
+_PRIVATE_GROWTH = slice(56, 64)
 #: What was counted when it was refused: `QuotaFigures`.
 _FIGURES = slice(64, 96)
 
@@ -140,7 +142,7 @@ class ControlPage:
         self.running_id_of(worker)[:] = NO_SUBTASK
         self.stop(worker, 0)
         part = self.part_of(worker)
-        for field in (_GRANTED, _ASKED, _REFUSAL, _EAGER, _HELD):
+        for field in (_GRANTED, _ASKED, _REFUSAL, _EAGER, _HELD, _PRIVATE_GROWTH):
             part[field] = bytes(field.stop - field.start)
 
     def running(self, worker: int) -> SubtaskId | None:
@@ -178,6 +180,11 @@ class ControlPage:
     def held_bytes(self, worker: int) -> int:
         """Return what a worker's arrays have that the store does not count."""
         return int(self.part_of(worker)[_HELD].cast("Q")[0])
+
+    def private_growth_bytes(self, worker: int) -> int:
+        """Return by how much a worker's private memory has grown while an operand runs, of what it was granted."""
+        part = self.part_of(worker)
+        return min(int(part[_PRIVATE_GROWTH].cast("Q")[0]), granted_bytes(part))
 
     def request_recall(self, worker: int) -> None:
         """Note that a worker is to give back what waits in its queue."""

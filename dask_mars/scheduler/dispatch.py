@@ -354,7 +354,7 @@ class Dispatcher:
         self._hand_out(free[0], graph, chunk, min(graph.required_bytes(chunk), room_bytes))
 
     def _are_renewed(self, is_strict: bool) -> bool:
-        """Say whether no worker has kept memory that is in the way; have them replaced if that is not known."""
+        """Say whether no worker has kept memory that is in the way; have it given back if that is not known."""
         if self.is_renewed:
             self.is_renewed = False
             return True
@@ -774,6 +774,8 @@ class Dispatcher:
             if self.missing_for(number, growth) <= room_bytes:
                 self._grow(number, growth)
                 return
+        if not self._are_renewed(is_strict=True):
+            return
         others = [other for other, waits in self.growing.items() if waits.graph.plan.is_repeatable(waits.chunk)]
         postponed = others[-1] if len(self.growing) > 1 and others else None
         number = next(iter(self.growing)) if postponed is None else postponed

@@ -434,9 +434,9 @@ class RefuseQuota:
 
 @dataclass(slots=True)
 class RenewWorkers:
-    """Replace workers, none of which has anything in hand, that have kept memory of what they have computed.
+    """Have workers give back what they have kept of what they have computed, and replace idle ones that do not.
 
-    Unless `is_strict` only those that have kept more than their share. `WorkersRenewed` is to follow.
+    Unless `is_strict` these are only those that have kept more than their share. `WorkersRenewed` is to follow.
     """
 
     is_strict: bool

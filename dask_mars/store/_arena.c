@@ -8,6 +8,7 @@
 #include <numpy/arrayobject.h>
 
 #include "_heap.h"
+#include "_objects.h"
 #include "_quota.h"
 
 #ifdef __linux__
@@ -383,6 +384,11 @@ static PyObject *get_refusal(PyObject *self, void *Py_UNUSED(closure))
     return Py_BuildValue("in", refusal, (Py_ssize_t)refused_bytes);
 }
 
+static PyObject *get_is_exceeded(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(quota_is_exceeded(&((Quota *)self)->quota));
+}
+
 static PyMethodDef quota_methods[] = {
     {"begin", method_begin, METH_NOARGS, "Count growth from now on: an operand begins."},
     {"publish", method_publish, METH_NOARGS, "Tell the engine what arrays have that the store does not count."},
@@ -394,6 +400,7 @@ static PyMethodDef quota_methods[] = {
 static PyGetSetDef quota_attributes[] = {
     {"growth_bytes", get_growth, NULL, "By how much memory has grown since the operand began.", NULL},
     {"refusal", get_refusal, NULL, "Why growth was refused since then, 0 if it was not, and to how many bytes.", NULL},
+    {"is_exceeded", get_is_exceeded, NULL, "Whether what was refused was taken all the same.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -582,11 +589,31 @@ static PyObject *uninstall(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(igno
     return set_handler(PyDataMem_DefaultHandler);
 }
 
+/* Objects ask it until the very end of the process. */
+static PyObject *objects_quota;
+
+static PyObject *limit_objects(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyObject *quota;
+    int signal_number = 0;
+    if (!PyArg_ParseTuple(arguments, "O|i:limit_objects", &quota, &signal_number))
+        return NULL;
+    if (quota != Py_None && !PyObject_TypeCheck(quota, quota_type)) {
+        PyErr_SetString(PyExc_TypeError, "quota has to be a Quota or None");
+        return NULL;
+    }
+    int is_limited = objects_limit(quota == Py_None ? NULL : &((Quota *)quota)->quota, signal_number);
+    Py_XSETREF(objects_quota, quota == Py_None ? NULL : Py_NewRef(quota));
+    return PyBool_FromLong(is_limited);
+}
+
 /* -- the module -------------------------------------------------------------------------------------------------*/
 
 static PyMethodDef functions[] = {
     {"install", (PyCFunction)(void (*)(void))install, METH_VARARGS | METH_KEYWORDS,
      "Have arrays of at least a size, made in this context, take their memory from a heap as long as it has room."},
+    {"limit_objects", limit_objects, METH_VARARGS,
+     "Have Python's objects ask a quota for large blocks; a signal tells of small ones that it refuses. None: no more."},
     {"uninstall", uninstall, METH_NOARGS, "Have arrays made in this context take NumPy's own memory again."},
     {NULL, NULL, 0, NULL},
 };

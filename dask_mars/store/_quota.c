@@ -4,10 +4,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 /* How often is looked for an answer, at first and later, and how often whether the engine is still there. */
 #define FIRST_LOOK_NS 20000L
 #define LAST_LOOK_NS 2000000L
 #define LOOKS_BETWEEN_LIVENESS 64
+/* As in `protocol/control.py`. */
+#define STEP_SEAL 3
 
 void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine)
 {
@@ -22,6 +28,7 @@ void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pi
     heap_watch(heap, &quota->page->eager);
     quota->refusal = QUOTA_NONE;
     quota->refused_bytes = 0;
+    quota->is_exceeded = 0;
     quota_begin(quota);
 }
 
@@ -31,9 +38,21 @@ void quota_destroy(struct quota *quota)
     pthread_mutex_destroy(&quota->asking);
 }
 
+static ptrdiff_t private_bytes(const struct quota *quota)
+{
+    return __atomic_load_n(&quota->private_bytes, __ATOMIC_RELAXED);
+}
+
 static size_t held(struct quota *quota)
 {
-    return heap_used_bytes(quota->heap) + __atomic_load_n(&quota->private_bytes, __ATOMIC_RELAXED);
+    ptrdiff_t bytes = (ptrdiff_t)heap_used_bytes(quota->heap) + private_bytes(quota);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+static void publish_private(struct quota *quota)
+{
+    ptrdiff_t growth = private_bytes(quota) - __atomic_load_n(&quota->private_base, __ATOMIC_RELAXED);
+    __atomic_store_n(&quota->page->private_growth, growth > 0 ? (uint64_t)growth : 0, __ATOMIC_RELAXED);
 }
 
 void quota_publish(struct quota *quota)
@@ -44,8 +63,11 @@ void quota_publish(struct quota *quota)
 void quota_begin(struct quota *quota)
 {
     __atomic_store_n(&quota->base, held(quota), __ATOMIC_RELAXED);
+    __atomic_store_n(&quota->private_base, private_bytes(quota), __ATOMIC_RELAXED);
     __atomic_store_n(&quota->refusal, QUOTA_NONE, __ATOMIC_RELAXED);
+    __atomic_store_n(&quota->is_exceeded, 0, __ATOMIC_RELAXED);
     quota_publish(quota);
+    publish_private(quota);
 }
 
 enum quota_refusal quota_refusal(struct quota *quota, size_t *refused_bytes)
@@ -68,12 +90,37 @@ size_t quota_growth(struct quota *quota)
 
 void quota_note_private(struct quota *quota, size_t taken, size_t freed)
 {
-    __atomic_add_fetch(&quota->private_bytes, taken - freed, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&quota->private_bytes, (ptrdiff_t)taken - (ptrdiff_t)freed, __ATOMIC_RELAXED);
+    /* A process that a task has forked counts for itself. */
+    if (getpid() == quota->owner)
+        publish_private(quota);
 }
 
 static uint64_t granted(const struct quota *quota)
 {
     return __atomic_load_n(&quota->page->granted, __ATOMIC_ACQUIRE);
+}
+
+/* See whether others want free pages; those that were freed before they did go back now. */
+static void heed_eagerness(struct quota *quota)
+{
+    uint32_t is_eager = __atomic_load_n(&quota->page->eager, __ATOMIC_RELAXED);
+    if (is_eager != __atomic_exchange_n(&quota->is_eager, is_eager, __ATOMIC_RELAXED) && is_eager) {
+        heap_trim(quota->heap);
+        quota_trim_private();
+    }
+}
+
+void quota_trim_private(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
+int quota_is_eager(const struct quota *quota)
+{
+    return __atomic_load_n(&quota->page->eager, __ATOMIC_RELAXED) != 0;
 }
 
 static void wake_engine(const struct quota *quota)
@@ -104,23 +151,43 @@ static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
             /* What was granted may have been lowered again before it was seen. */
             wake_engine(quota);
         }
+        heed_eagerness(quota);
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < LAST_LOOK_NS)
             pause.tv_nsec += pause.tv_nsec / 4;
     }
 }
 
+int quota_has_room(struct quota *quota, size_t size)
+{
+    return (uint64_t)quota_growth(quota) + size <= granted(quota);
+}
+
+int quota_is_sealing(const struct quota *quota)
+{
+    return __atomic_load_n(&quota->page->step, __ATOMIC_RELAXED) == STEP_SEAL;
+}
+
+void quota_exceed(struct quota *quota)
+{
+    __atomic_store_n(&quota->is_exceeded, 1, __ATOMIC_RELEASE);
+}
+
+int quota_is_exceeded(struct quota *quota)
+{
+    return __atomic_load_n(&quota->is_exceeded, __ATOMIC_ACQUIRE);
+}
+
+void quota_forget_refusal(struct quota *quota)
+{
+    __atomic_store_n(&quota->refusal, QUOTA_NONE, __ATOMIC_RELEASE);
+}
+
 int quota_admit(struct quota *quota, size_t size)
 {
     volatile struct quota_page *page = quota->page;
     uint64_t wanted = (uint64_t)quota_growth(quota) + size;
-    uint32_t is_eager = __atomic_load_n(&page->eager, __ATOMIC_RELAXED);
-    if (is_eager != __atomic_load_n(&quota->is_eager, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&quota->is_eager, is_eager, __ATOMIC_RELAXED);
-        /* What was freed before the flag was set. */
-        if (is_eager)
-            heap_trim(quota->heap);
-    }
+    heed_eagerness(quota);
     if (wanted <= granted(quota))
         return 1;
     /* A process that a task has forked has its memory for itself, and the page is its parent's. */

@@ -21,7 +21,9 @@ enum quota_refusal { QUOTA_NONE = 0, QUOTA_REFUSED = 1, QUOTA_POSTPONED = 2, QUO
 /* A worker's part of the control page, as `protocol/control.py` lays it out. */
 struct quota_page {
     uint32_t running_graph;
-    uint32_t other[3];
+    uint32_t other[2];
+    uint8_t step;
+    uint8_t unused[3];
     uint32_t stop_graph;
     uint32_t recalls;
     uint64_t granted;
@@ -30,6 +32,7 @@ struct quota_page {
     /* Free pages are wanted elsewhere. */
     uint32_t eager;
     uint64_t held;
+    uint64_t private_growth;
 };
 
 struct quota {
@@ -41,14 +44,18 @@ struct quota {
     pid_t engine;
     /* One thread asks at a time. */
     pthread_mutex_t asking;
-    /* Large blocks of private memory that arrays have because the arena had no room. */
-    size_t private_bytes;
-    /* What was held when the operand began. */
+    /* Private memory that was asked for: of arrays for which the arena had no room, and of Python's objects. It is
+     * negative where blocks are freed that were taken before any were counted. */
+    ptrdiff_t private_bytes;
+    /* What was held when the operand began, and what of it was private. */
     size_t base;
+    ptrdiff_t private_base;
     /* What was last seen of the page's flag. */
     uint32_t is_eager;
     enum quota_refusal refusal;
     size_t refused_bytes;
+    /* Whether memory was taken all the same. */
+    int is_exceeded;
 };
 
 void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine);
@@ -63,6 +70,23 @@ void quota_excuse(struct quota *quota, size_t size);
 /* Return whether so many bytes more may be taken; where they are beyond the quota, wait for the engine's answer. */
 int quota_admit(struct quota *quota, size_t size);
 
+/* Return whether so many bytes more are within the quota. */
+int quota_has_room(struct quota *quota, size_t size);
+
+/* Return whether a result is being put into the store. */
+int quota_is_sealing(const struct quota *quota);
+
+/* What was refused is taken all the same, as far as can be told since the operand began. */
+void quota_exceed(struct quota *quota);
+int quota_is_exceeded(struct quota *quota);
+
+/* What was refused was more than was needed. */
+void quota_forget_refusal(struct quota *quota);
+
+/* Return whether free pages are wanted elsewhere, and give those back that the C library keeps. */
+int quota_is_eager(const struct quota *quota);
+void quota_trim_private(void);
+
 /* Why growth was refused since the operand began, and to how many bytes it was to grow. */
 enum quota_refusal quota_refusal(struct quota *quota, size_t *refused_bytes);
 
@@ -72,7 +96,7 @@ size_t quota_growth(struct quota *quota);
 /* Tell the engine what arrays have of the arena that the store does not count. */
 void quota_publish(struct quota *quota);
 
-/* Note that an array has got, or has given back, private memory. */
+/* Note private memory that was taken, and that was freed, and tell the engine. */
 void quota_note_private(struct quota *quota, size_t taken, size_t freed);
 
 #endif

@@ -66,8 +66,8 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
     return heap
 
 
-def limit_arrays(heap: Heap, threshold_bytes: int, page: memoryview, wake: int) -> Quota:
-    """Have arrays that a heap is to take wait for the engine where their memory would grow beyond the quota.
+def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, signal_number: int) -> Quota:
+    """Have arrays and Python's objects wait for the engine where their memory would grow beyond the quota.
 
     Parameters
     ----------
@@ -79,11 +79,14 @@ def limit_arrays(heap: Heap, threshold_bytes: int, page: memoryview, wake: int) 
         This process's part of the control page, where it has its quota.
     wake : int
         Descriptor by which the engine, which is the parent of this process, is woken.
+    signal_number : int
+        Raised where small objects have taken memory that was refused.
     """
     from dask_mars.store import _arena
 
     quota = _arena.Quota(heap, page, wake, os.getppid())
     _arena.install(heap, max(threshold_bytes, PAGE_BYTES), quota)
+    _arena.limit_objects(quota, signal_number)
     return quota
 
 

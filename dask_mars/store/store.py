@@ -571,6 +571,11 @@ class Store:
         """
         return (0, 0) if self._quota is None else self._quota.refusal
 
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether small objects have taken memory since an operand began although growth was refused."""
+        return self._quota is not None and self._quota.is_exceeded
+
     def mark(self) -> None:
         """Start to watch how much of the own arena is in use."""
         if self._heap is not None:

@@ -610,11 +610,13 @@ class WorkerProcess:
         """Handle the engine's signal.
 
         Give back what waits behind the task that runs, if that is asked for, and raise in the task, if it is one
-        of the graph that is to stop.
+        of the graph that is to stop, or if its objects have taken what was refused.
         """
         if self._recall_attempts != recall_attempts(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
             self._recall_attempts = recall_attempts(self._part)
             self._return_queued()
+        if self._store.is_exceeded and may_interrupt(frame, _COMPUTE, (_SEND_NOW, _RETURN_QUEUED)):
+            raise MemoryError
         running = self._running
         if running[0] != to_stop(self._part) or running == self._interrupted:
             return

@@ -20,7 +20,7 @@ from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.protocol.pickling import dumps
 from dask_mars.store.arena import Arena
 from dask_mars.store.arena_capacity import not_mapped
-from dask_mars.store.in_place_sealing import limit_arrays, make_heap
+from dask_mars.store.in_place_sealing import limit_memory, make_heap
 from dask_mars.store.store import Store
 from dask_mars.worker.interrupts import SIGNAL
 from dask_mars.worker.loop import WorkerProcess, overflow_files
@@ -72,7 +72,7 @@ def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
     part = page.part_of(start.number)
     quota = None
     if heap is not None and threshold_bytes is not None:
-        quota = limit_arrays(heap, threshold_bytes, part, start.wake)
+        quota = limit_memory(heap, threshold_bytes, part, start.wake, SIGNAL)
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap, quota)
 
     process = WorkerProcess(

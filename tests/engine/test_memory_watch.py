@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pickle
 import signal
@@ -93,6 +94,39 @@ def test_the_less_is_left_the_sooner_it_looks_again():
 
 
 @needs_proc
+def test_what_was_asked_for_is_not_learned_as_what_was_not():
+    watch = MemoryWatch(1 << 40, 1, os.getpid(), [])
+    child = os.fork()
+    if not child:
+        _ = library_memory(64 * MIB)
+        time.sleep(60)
+    try:
+        asked = 0
+        watch.workers[0] = WorkerMemory(child, 0, 0)
+        own_bytes = 0
+
+        def look() -> WorkerMemory:
+            watch.look([child], lambda number: (1, 2), lambda number: asked)
+            return watch.workers[0]
+
+        assert eventually(lambda: look().private_bytes >= 64 * MIB)
+        own_bytes = look().private_bytes
+        assert watch.growths() == [(1, 2, own_bytes)]
+        # More than it has touched until now.
+        watch.workers[0] = WorkerMemory(child, 0, 0)
+        asked = 1 << 30
+        assert look().asked_bytes == watch.workers[0].private_bytes
+        assert watch.growths() == []
+        assert watch.workers[0].grown_bytes == 0
+        asked = own_bytes - 20 * MIB
+        assert look().unasked_bytes == 20 * MIB
+        assert watch.growths() == [(1, 2, 20 * MIB)]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@needs_proc
 def test_what_the_user_takes_leaves_workers_enough_for_their_modules():
     watch = MemoryWatch(MIB, 2, os.getpid(), [])
     watch.look([], lambda number: None)
@@ -116,19 +150,27 @@ def large(limited: Runtime) -> int:
     return int(0.65 * limited.engine()._memory_watch.free_bytes) // MIB * MIB
 
 
+def library_memory(size_bytes: int) -> mmap.mmap:
+    """Return memory that is taken past Python and NumPy, as most libraries do."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for _ in range(size_bytes // MIB):
+        memory.write(bytes(MIB))
+    return memory
+
+
 def take(size_bytes: int, path: Path | str | None = None, *_: Any) -> int:
     """Take memory in steps, as most programs do."""
     if path is not None:
         note(path)
-    parts = [bytearray(MIB) for _ in range(size_bytes // MIB)]
+    parts = [library_memory(MIB) for _ in range(size_bytes // MIB)]
     return len(parts)
 
 
-_kept: list[bytearray] = []
+_kept: list[mmap.mmap] = []
 
 
 def keep(size_bytes: int, number: int) -> int:
-    _kept.append(bytearray(size_bytes))
+    _kept.append(library_memory(size_bytes))
     return number
 
 
@@ -192,7 +234,7 @@ def paused(limited: Runtime, large: int, tmp_path: Path) -> Iterator[tuple[Backg
 
 
 def hold(size_bytes: int, path: str, gate: str) -> int:
-    held = bytearray(size_bytes)
+    held = library_memory(size_bytes)
     note(path)
     wait_for(gate)
     return len(held)

@@ -186,6 +186,70 @@ def test_one_that_dies_while_it_waits_is_tried_again(limited, waiting, tmp_path)
     assert other.result(30) > MIB
 
 
+# -- Python's own objects -----------------------------------------------------------------------------------------
+
+
+def one_object(mib: int) -> int:
+    return len(bytearray(mib * MIB)) // MIB
+
+
+def growing_object(mib: int) -> int:
+    grown = bytearray()
+    for _ in range(mib):
+        grown += bytes(MIB)
+    return len(grown) // MIB
+
+
+#: Of a list's reference and of an integer that is not one of the small ones.
+_INTEGER_BYTES = 8 + 32
+
+
+def small_objects(mib: int) -> int:
+    count = mib * MIB // _INTEGER_BYTES
+    # Not by a single call, which cannot be interrupted.
+    return round(len([number + 1000 for number in range(count)]) * _INTEGER_BYTES / MIB)
+
+
+OBJECTS = pytest.mark.parametrize("take", [one_object, growing_object, small_objects])
+
+
+@OBJECTS
+def test_objects_of_several_tasks_take_turns(limited, take):
+    mib = int(0.6 * limited.engine()._limit_bytes) // MIB
+    pids = limited.engine().worker_pids()
+    tasks = [dask.delayed(take)(mib, dask_key_name=f"take-{number}") for number in range(6)]
+    assert dask.compute(*tasks, scheduler=limited.get) == (mib,) * 6
+    # Nobody was ended for it.
+    assert limited.engine().worker_pids() == pids
+
+
+@OBJECTS
+def test_objects_that_can_never_be_raise_with_numbers(limited, take):
+    pids = limited.engine().worker_pids()
+    with pytest.raises(QuotaExceeded) as caught:
+        dask.delayed(take)(4000).compute(scheduler=limited.get)
+    assert caught.value.growth_bytes > caught.value.granted_bytes
+    assert limited.engine().worker_pids() == pids
+    assert dask.delayed(take)(10).compute(scheduler=limited.get) == 10
+
+
+def test_a_task_that_can_do_with_fewer_objects_goes_on(limited):
+    def choose() -> int:
+        try:
+            return len(bytes(10**10))
+        except MemoryError:
+            return len(bytes(10**3))
+
+    assert dask.delayed(choose)().compute(scheduler=limited.get) == 1000
+
+
+def test_results_that_are_objects_go_to_disk(limited):
+    parts = [dask.delayed(bytes)(40 * MIB, dask_key_name=f"part-{number}") for number in range(8)]
+    lengths = [dask.delayed(len)(part) for part in parts]
+    total = dask.delayed(lambda lengths, parts: (sum(lengths), len(parts)))(lengths, [len(p.key) for p in parts])
+    assert total.compute(scheduler=limited.get) == (320 * MIB, 8)
+
+
 def test_nothing_is_left_reserved(limited):
     engine = limited.engine()
     memory = engine._machine.memory

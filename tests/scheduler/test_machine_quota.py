@@ -40,8 +40,8 @@ class Driven(LimitedMachine):
 
     def post(self, event: Any, after_s: float = 1.0) -> list[Instruction]:
         found = super().post(event, after_s)
-        if RenewWorkers(is_strict=False) in found:
-            found.remove(RenewWorkers(is_strict=False))
+        if renewals := of_kind(RenewWorkers, found):
+            found.remove(renewals[0])
             found += super().post(WorkersRenewed(), 0.0)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +23,8 @@ from dask_mars.protocol.control import (
     PART_BYTES,
     POSTPONED,
     REFUSED,
+    SEAL,
+    STEP_AT,
     STOPPED,
     ControlPage,
     QuotaFigures,
@@ -205,6 +208,109 @@ def test_what_is_sealed_is_not_held(room):
     assert room.control.held_bytes(0) == 2 * MIB
 
 
+# -- Python's own objects -----------------------------------------------------------------------------------------
+
+
+class RefusedError(Exception):
+    """Raised by the signal's handler."""
+
+
+@pytest.fixture
+def objects(room: Room) -> Iterator[Room]:
+    def refuse(*_: Any) -> None:
+        if room.quota.is_exceeded:
+            raise RefusedError
+
+    before = signal.signal(signal.SIGUSR2, refuse)
+    if not _arena.limit_objects(room.quota, signal.SIGUSR2):
+        pytest.skip("Python has another allocator here")
+    yield room
+    _arena.limit_objects(None)
+    signal.signal(signal.SIGUSR2, before)
+
+
+def test_objects_count_while_they_are_there(objects):
+    objects.control.grant(0, 64 * MIB)
+    objects.quota.begin()
+    grown = bytearray(2 * MIB)
+    assert 2 * MIB <= objects.quota.growth_bytes < 3 * MIB
+    assert objects.control.private_growth_bytes(0) == objects.quota.growth_bytes
+    grown.extend(bytes(3 * MIB))
+    assert 5 * MIB <= objects.quota.growth_bytes < 7 * MIB
+    numbers = list(range(10**6))
+    assert objects.quota.growth_bytes >= 35 * MIB
+    # What was there before an operand does not count, and neither does its end.
+    objects.control.grant(0, MIB)
+    assert objects.control.private_growth_bytes(0) == MIB
+    objects.quota.begin()
+    assert objects.control.private_growth_bytes(0) == 0
+    numbers.clear()
+    grown.clear()
+    assert objects.control.private_growth_bytes(0) == objects.quota.growth_bytes == 0
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, lambda size: [None] * (size // 8), lambda size: b"x" * size])
+def test_large_objects_that_are_refused_raise(objects, make):
+    child = in_another_process(objects, REFUSED)
+    with pytest.raises(MemoryError):
+        make(16 * MIB)
+    assert child.wait(10) == 0
+    reason, asked_bytes = objects.quota.refusal
+    assert reason == REFUSED
+    assert asked_bytes >= 16 * MIB
+    assert not objects.quota.is_exceeded
+
+
+def test_what_a_result_needs_on_its_way_is_not_refused(objects):
+    objects.part[STEP_AT] = SEAL
+    child = in_another_process(objects, REFUSED)
+    assert len(bytes(16 * MIB)) == 16 * MIB
+    assert child.wait(10) == 0
+    assert objects.quota.refusal == (0, 0)
+
+
+def test_small_objects_that_are_refused_interrupt(objects):
+    pid = os.fork()
+    if not pid:
+        # As often as they ask.
+        while True:
+            os.read(objects.reader, 64)
+            if objects.control.asking():
+                objects.control.refuse(0, REFUSED, QuotaFigures(1, 2, 3, 4))
+    try:
+        with pytest.raises(RefusedError):
+            _ = [number + 1000 for number in range(10**7)]
+        assert objects.quota.is_exceeded
+        objects.quota.begin()
+        assert not objects.quota.is_exceeded
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_forked_process_has_its_objects_for_itself(objects):
+    objects.control.grant(0, 4 * MIB)
+    pid = os.fork()
+    if not pid:
+        kept = bytes(32 * MIB)
+        os._exit(len(kept) != 32 * MIB)
+    assert Child(pid).wait(10) == 0
+    assert objects.control.private_growth_bytes(0) == 0
+
+
+def test_allocators_that_check_blocks_are_left_alone():
+    code = "from dask_mars.store import _arena; from tests.store.test_quota_page import Room; r = Room(1); "
+    code += "print(_arena.limit_objects(r.quota))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONMALLOC": "debug"},
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_one_without_an_engine_waits_for_nobody():
     room = Room(engine=1 if os.getppid() != 1 else 2)
     try:
@@ -250,6 +356,8 @@ def test_bad_arguments(room):
         _arena.Quota(None, room.part, room.wake, 1)
     with pytest.raises(TypeError, match="Quota"):
         _arena.install(room.heap, 4096, 5)
+    with pytest.raises(TypeError, match="Quota"):
+        _arena.limit_objects(5)
 
 
 # -- under the tools that find what tests do not see ------------------------------------------------------------
