@@ -20,6 +20,9 @@
  * freed, which is what the C library does by itself unless it is told to keep memory. */
 #define MAPPED_BYTES ((size_t)8 << 20)
 
+/* While others want memory, so much is freed before the C library is made to give back what it keeps of it. */
+#define TRIM_BYTES ((size_t)32 << 20)
+
 static PyMemAllocatorEx plain;
 static PyObjectArenaAllocator plain_arenas;
 static int is_installed;
@@ -28,6 +31,7 @@ static struct quota *asked;
 static int refused_signal;
 /* From which size on the C library maps blocks otherwise; 0 where it is left to it. */
 static int kept_threshold;
+static size_t freed;
 
 static void map_from(int size)
 {
@@ -123,8 +127,11 @@ static void objects_free(void *Py_UNUSED(context), void *address)
     size_t size = counted(address);
     plain.free(plain.ctx, address);
     note(asked, 0, size);
-    if (size && asked && quota_is_eager(asked))
+    if (size && asked && quota_is_eager(asked)
+        && __atomic_add_fetch(&freed, size, __ATOMIC_RELAXED) >= TRIM_BYTES) {
+        __atomic_store_n(&freed, 0, __ATOMIC_RELAXED);
         quota_trim_private();
+    }
 }
 
 static void *arena_alloc(void *Py_UNUSED(context), size_t size)
