@@ -160,6 +160,11 @@ def length_of_bytes(count: int) -> int:
     return len(bytearray(b"x") * count)
 
 
+def entries(count: int) -> int:
+    """Make a dict of numbers and their digits for itself, and return its length."""
+    return len({str(number): number for number in range(count)})
+
+
 def part(measure: Callable[[Any], float], value: Any, whole: float) -> float:
     """Return what is measured of a value, as a part of a whole."""
     return measure(value) / whole

@@ -78,6 +78,26 @@ def _bytearrays_bounds(limit_bytes: int) -> tuple[float, float]:
     return near(2 * int(_BYTES * limit_bytes), 0.5)
 
 
+#: Where three interpreters leave little more than two fifths of the limit.
+_SMALL_LIMIT_BYTES = 300 * MIB
+#: Of a number, a string of up to seven digits, and their place in a dict.
+_ENTRY_BYTES = 32 + 56 + 62
+
+
+def _entry_count(limit_bytes: int) -> int:
+    return int(0.2 * limit_bytes) // _ENTRY_BYTES
+
+
+def _objects(get: Get, limit_bytes: int, seed: int) -> float:
+    task = _dask.delayed(functions.entries, pure=False)
+    lengths = [task(_entry_count(limit_bytes)) for _ in range(4)]
+    return float(_dask.delayed(sum)(lengths).compute(scheduler=get))
+
+
+def _objects_bounds(limit_bytes: int) -> tuple[float, float]:
+    return near(4 * _entry_count(limit_bytes), 0.5)
+
+
 # -- results that are needed twice --------------------------------------------------------------------------------
 
 _SOURCES = 6
@@ -238,6 +258,13 @@ CASES = (
         _bytearrays,
         _bytearrays_bounds,
         _LARGER_LIMIT_BYTES,
+    ),
+    Case(
+        "objects",
+        "four tasks with a dict of numbers and strings of a fifth of the limit",
+        _objects,
+        _objects_bounds,
+        _SMALL_LIMIT_BYTES,
     ),
     Case(
         "strings",
