@@ -72,6 +72,8 @@ class Settings:
         How long a worker process may take to get ready.
     starts_in_threads : bool
         Whether threads of the user's process compute what is library code until worker processes are up.
+    replaces_waiting_threads : bool
+        Whether worker processes are started where those threads wait for each other.
     idle_trim_s : float
         Idle seconds after which unused memory goes back to the system.
     idle_timeout_s : float or None
@@ -102,6 +104,7 @@ class Settings:
     cancel_grace_s: float
     start_timeout_s: float
     starts_in_threads: bool
+    replaces_waiting_threads: bool
     idle_trim_s: float
     idle_timeout_s: float | None
     policy: str
@@ -160,6 +163,7 @@ def settings(
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
         starts_in_threads=bool(get("start-in-threads")),
+        replaces_waiting_threads=bool(get("replace-waiting-threads")),
         idle_trim_s=_seconds("idle-trim"),
         idle_timeout_s=None if get("idle-timeout") is None else _seconds("idle-timeout"),
         policy=str(get("policy")) if policy is None else policy,

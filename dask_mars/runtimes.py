@@ -664,14 +664,26 @@ def _default_backend(client: Any) -> Backend:
 def _cluster_for(client: Any) -> ClusterBackend | None:
     """Return the cluster that a computation is for; None if it is for this process's own engine."""
     address = config.scheduler_address() if client is None else None
-    # Whoever has not imported distributed has no client, and need not wait for that import.
-    if client is None and address is None and "distributed" not in sys.modules:
+    if client is None and address is None and not _has_client():
         return None
     from dask_mars.cluster import backend as clusters
 
     if address is not None:
         client = clusters.connect(address)
     return clusters.current_cluster() if client is None else clusters.cluster_of(client)
+
+
+def _has_client() -> bool:
+    """Say whether there is a current `distributed.Client`, without what only they need who have one.
+
+    Dask itself imports distributed, where it is installed, as it looks for a client.
+    """
+    module = sys.modules.get("distributed.client")
+    try:
+        # In another thread it may just be being imported.
+        return hasattr(module, "Client") and module.Client.current() is not None  # type: ignore[union-attr]
+    except ValueError:
+        return False
 
 
 def get(

@@ -56,6 +56,20 @@ def test_nannies_and_dasks_scheduler_do_not_load_what_computes(scripts: Any, imp
     assert printed(scripts, f"import {imports}\nprint(loaded())") == ["[]"]
 
 
+NO_CLIENT = """
+import distributed
+import dask_mars
+
+print(dask_mars.get({"x": 1, "y": (abs, "x")}, "y"), "dask_mars.cluster.backend" in sys.modules)
+dask_mars.close()
+"""
+
+
+def test_who_has_no_client_does_not_load_what_is_about_clusters(scripts: Any) -> None:
+    pytest.importorskip("distributed")
+    assert printed(scripts, NO_CLIENT) == ["1 False"]
+
+
 WITHOUT_XARRAY = """
 from dask_mars.worker.preload import load_dask_array
 

@@ -147,6 +147,8 @@ class GraphRun:
         The ids by which people are told of chunks.
     modules : collection of str
         Of libraries, that are known to be needed.
+    finished : int
+        How many chunks have been computed.
     """
 
     number: int
@@ -165,6 +167,7 @@ class GraphRun:
     client_only: set[int] = field(default_factory=set)
     one_by_one: bool = False
     modules: Collection[str] = ()
+    finished: int = 0
     saver: Saver | None = None
     measurements: ChunkMeasurements = field(init=False)
     subtask_ids: SubtaskIds = field(init=False)

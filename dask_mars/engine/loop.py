@@ -228,7 +228,9 @@ class Engine:
             self._renew_workers,
         )
 
-        self._startup = Startup(settings.starts_in_threads and not is_agent, settings.memory_limit, count)
+        starts_in_threads = settings.starts_in_threads and not is_agent
+        counts_lost_time = settings.replaces_waiting_threads
+        self._startup = Startup(starts_in_threads, settings.memory_limit, count, counts_lost_time)
         self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
         self._ending = EndingWorkers(_EXIT_S)
         self._wake_reader, self._wake_writer = os.pipe()
@@ -867,7 +869,7 @@ class Engine:
         times = [self._cancellation.next_s(), idle_s, self._ending.next_s(now_s)]
         if self._runs:
             if self._has_threads() and not self._startup.loading:
-                times.append(self._startup.due_s(now_s))
+                times.append(self._startup.due_s(self._runs.values(), now_s))
             times += [self._machine.next_due_s(), self._memory_watch.next_s, now_s + _LIVENESS_S]
         if self._renewal is not None:
             times.append(now_s + _RENEWAL_LOOK_S)
@@ -903,7 +905,7 @@ class Engine:
                 now = time.monotonic()
                 event = self._events[0]
                 if type(event) is ChunksFinished:
-                    self._startup.note_finished(len(event.chunks))
+                    self._startup.note_finished(self._runs.get(event.graph), len(event.chunks))
                     if event.on_disk:
                         # What its worker had for itself, and was in the way, is free now.
                         self._measure_memory()

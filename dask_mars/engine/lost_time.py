@@ -3,10 +3,13 @@
 A thread that has work either has a processor, or waits for one, or is kept waiting by something else: the lock, a
 disk or a network. The system says how long the first two took, and the thread how long it had no work. Where the
 process as a whole computes all the while, the rest goes to the lock: who waits for a network leaves them idle.
+
+What is lost while modules are imported does not count: it is lost once, and a process would lose it too.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection
 from typing import NamedTuple
@@ -28,40 +31,56 @@ class _Times(NamedTuple):
     queued_s: float
 
 
+class Lost(NamedTuple):
+    """What threads have lost, in seconds."""
+
+    #: To each other, all of them together, of processors' time.
+    lock_s: float = 0.0
+    #: Of the time for which there was work, to programs that have the processors besides.
+    others_s: float = 0.0
+
+
 class LostTime:
-    """Looks at threads from time to time, and adds up what they lose.
+    """Looks at threads from time to time.
 
     Examples
     --------
     >>> lost = LostTime()
     >>> lost.look([], now_s=10.0)
-    0.0
+    Lost(lock_s=0.0, others_s=0.0)
     """
 
     def __init__(self) -> None:
         self._looked_s, self._used_s = 0.0, 0.0
+        self._modules = 0
         self._times: dict[int, _Times] = {}
 
-    def look(self, threads: Collection[ThreadHandle], now_s: float) -> float:
-        """Return how many seconds of all workers' were lost since the last look, 0 if that was just now."""
+    def look(self, threads: Collection[ThreadHandle], now_s: float) -> Lost:
+        """Return what was lost since the last look, nothing if that was just now."""
         if now_s - self._looked_s < _LOOK_S:
-            return 0.0
+            return Lost()
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
         used_before_s, self._used_s = self._used_s, time.process_time()
+        modules_before, self._modules = self._modules, len(sys.modules)
         before, self._times = self._times, {}
         spent: list[_Times] = []
         for handle in threads:
             queued_s = handle.queued_s()
             if queued_s is None:
-                return 0.0
+                return Lost()
             times = self._times[handle.pid] = _Times(handle.idle_s(now_s), queued_s)
             if (then := before.get(handle.pid)) is not None:
                 spent.append(_Times(times.idle_s - then.idle_s, times.queued_s - then.queued_s))
-        return lost_s(elapsed_s, self._used_s - used_before_s, spent)
+        used_s = self._used_s - used_before_s
+        lock_s = lost_s(elapsed_s, used_s, spent) if self._modules == modules_before else 0.0
+        return Lost(lock_s, others_s(elapsed_s, used_s, spent))
 
 
 def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
-    """Return how many seconds threads have lost to each other.
+    """Return how many seconds of processors' time threads have lost to each other.
+
+    Where others' programs have the processors as well who holds the lock has it for longer, which is not the
+    threads' doing: of what is lost by the clock as much counts as they get of the processors that they want.
 
     Parameters
     ----------
@@ -74,10 +93,11 @@ def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float
 
     Examples
     --------
-    Two threads of which one at a time can compute lose a second in each:
+    Two threads of which one at a time can compute lose a second in each, or half of that if they have a processor
+    for half of the time:
 
-    >>> lost_s(2.0, 2.0, [(0.0, 0.0), (0.0, 0.0)])
-    2.0
+    >>> lost_s(2.0, 2.0, [(0.0, 0.0), (0.0, 0.0)]), lost_s(2.0, 1.0, [(0.0, 0.5), (0.0, 0.5)])
+    (2.0, 1.0)
 
     Two that compute side by side lose nothing, be it on one processor; nor do those that wait for a network.
 
@@ -89,7 +109,31 @@ def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float
         return 0.0
     busy_s = [max(elapsed_s - idle_s, 0.0) for idle_s, _ in spent]
     wanted_s = used_s + sum([queued_s for _, queued_s in spent])
-    return max(sum(busy_s) - wanted_s, 0.0) if wanted_s >= _LEAST_USE * max(busy_s) else 0.0
+    if not wanted_s or wanted_s < _LEAST_USE * max(busy_s):
+        return 0.0
+    return max(sum(busy_s) - wanted_s, 0.0) * used_s / wanted_s
 
 
-__all__ = ["LostTime", "lost_s"]
+def others_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
+    """Return for how many seconds of those with work threads have got no further for others' programs.
+
+    Parameters
+    ----------
+    elapsed_s, used_s, spent
+        As of `lost_s`.
+
+    Examples
+    --------
+    Whether they compute side by side or one after the other:
+
+    >>> others_s(4.0, 4.0, [(0.0, 2.0), (0.0, 2.0)]), others_s(4.0, 1.0, [(0.0, 3.0), (0.0, 0.0)])
+    (2.0, 3.0)
+    """
+    queued_s = sum([queued_s for _, queued_s in spent])
+    if not queued_s:
+        return 0.0
+    busy_s = max([elapsed_s - idle_s for idle_s, _ in spent])
+    return max(busy_s, 0.0) * queued_s / (used_s + queued_s)
+
+
+__all__ = ["LostTime", "lost_s", "others_s"]

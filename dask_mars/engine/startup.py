@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.engine.lost_time import LostTime
+from dask_mars.engine.lost_time import Lost, LostTime
 from dask_mars.engine.processes import ProcessHandle
 
 #: After so many seconds of work in threads processes are started: beside it their start takes little.
 _PATIENCE_S = 4.0
 #: After so many if chunks take less than this on average, so that threads wait for the interpreter's lock.
 _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.002
-#: After so many that threads have lost to each other, of each worker's time. While they do so a processor is free
-#: that starts a process, so that this costs less than it seems; and a script that ends soon is not to pay for it.
-_LOST_PATIENCE_S = 0.25
-#: What has to be left for a process to join in what is being computed: in its first chunk libraries compile what
-#: they have compiled in this process already, for which all would wait in the end.
+#: What a module takes to import, on the average, and what a process takes at most to start: this one may have
+#: modules by thousands that tasks need nothing of.
+_MODULE_S, _MOST_START_S = 0.0008, 3.0
+#: What has to be left for a process to join in what is being computed, or what its start takes, if that is more:
+#: in its first chunk libraries compile what they have compiled in this process already, for which all would wait
+#: in the end.
 _LEFT_S = 1.0
 #: Threads have no quotas. What they compute must be small beside this share of the memory limit.
 _CHUNK_SHARE = 64
@@ -34,6 +36,8 @@ class Startup:
         The engine's, in bytes.
     num_workers : int
         How many workers it has.
+    counts_lost_time : bool, optional
+        Whether processes are started because threads wait for each other.
 
     Attributes
     ----------
@@ -54,16 +58,19 @@ class Startup:
     False
     """
 
-    def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
+    def __init__(
+        self, is_wanted: bool, memory_limit: int, num_workers: int, counts_lost_time: bool = True
+    ) -> None:
         self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
         self._num_workers = num_workers
         self.loading: dict[int, ProcessHandle] = {}
-        #: How long there was work, and how many chunks were computed.
+        #: How long there was work and a processor for it, and how many chunks were computed.
         self._busy_s, self._finished = 0.0, 0
         self.lost_time = LostTime()
-        #: What threads have lost to each other, of each worker's time. Not forgotten when workers end for want of
-        #: work: who computes what holds the lock does so again.
-        self._lost_s = 0.0
+        self._counts_lost_time = counts_lost_time
+        #: What threads have lost to each other, all of them together, until now and until there was work. Not
+        #: forgotten when workers end for want of work: who computes what holds the lock does so again.
+        self._lost_s = self._lost_before_s = 0.0
         #: Since when there is work, None if there is none, and how many chunks had been computed then.
         self._since_s: float | None = None
         self._finished_before = 0
@@ -72,27 +79,32 @@ class Startup:
         """Take note of whether there is work."""
         if runs and self._since_s is None:
             self._since_s, self._finished_before = now_s, self._finished
+            self._lost_before_s = self._lost_s
         elif not runs and self._since_s is not None:
             self._busy_s += now_s - self._since_s
             self._since_s = None
 
-    def note_finished(self, count: int) -> None:
-        """Take note of chunks that were computed."""
+    def note_finished(self, run: GraphRun | None, count: int) -> None:
+        """Take note of chunks that were computed, of a graph that may have ended."""
         self._finished += count
+        if run is not None:
+            run.finished += count
 
     def may_use_threads(self, runs: Collection[GraphRun]) -> bool:
         """Say whether threads are to be started for all that there is to compute."""
         return self.is_wanted and all(run.plan.is_library_code for run in runs)
 
-    def note_lost(self, lost_s: float) -> None:
-        """Take note of seconds that threads have lost to each other, all of them together."""
-        self._lost_s += lost_s / self._num_workers
+    def note_lost(self, lost: Lost) -> None:
+        """Take note of what threads have lost to each other, and to others' programs, which is no work."""
+        self._lost_s += lost.lock_s
+        self._busy_s -= lost.others_s
 
     def wanted_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> int:
         """Return how many of the workers are to be processes.
 
         Where threads wait for the interpreter's lock all but one become processes: the last one has it to itself,
-        and each process that need not start is half a second or more of a processor's time.
+        and each process that need not start is half a second or more of a processor's time. They are started once
+        as much has been lost as that takes, so that nobody pays much more than twice what would have been best.
 
         Parameters
         ----------
@@ -103,30 +115,52 @@ class Startup:
         now_s : float
             The time.
         """
-        due_s = self.due_s(now_s)
+        due_s = self.due_s(runs, now_s)
         if is_short or (due_s is not None and now_s >= due_s) or not self.may_use_threads(runs):
             return self._num_workers
-        return self._num_workers - 1 if self._lost_s >= _LOST_PATIENCE_S else 0
+        return self._num_workers - 1 if self._is_worth_starting(runs, now_s) else 0
+
+    def _is_worth_starting(self, runs: Collection[GraphRun], now_s: float) -> bool:
+        """Say whether threads have lost what it takes to start processes for all of them but one."""
+        if not self._counts_lost_time or not self._lost_s:
+            return False
+        cost_s = _start_s() * (self._num_workers - 1)
+        # Near the end of a computation they come too late for it, and for the next one early enough when it
+        # begins, if there is a next one.
+        return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
 
     def is_worth_joining(self, runs: Collection[GraphRun], now_s: float) -> bool:
         """Say whether enough is left to do for a process that has just come up, or nothing has been done yet."""
-        done = self._finished - self._finished_before
-        if self._since_s is None or done <= 0 or not self.may_use_threads(runs):
-            return True
-        left = sum([len(run.graph) for run in runs]) - done
-        return left * (now_s - self._since_s) >= _LEFT_S * done
+        return not self.may_use_threads(runs) or self._is_much_left(runs, now_s)
 
-    def due_s(self, now_s: float) -> float | None:
+    def _is_much_left(self, runs: Collection[GraphRun], now_s: float) -> bool:
+        """Say whether there is work for a process, if it goes on as it has, or nothing has been done yet."""
+        done = self._finished - self._finished_before
+        if self._since_s is None or done <= 0:
+            return True
+        left = sum([len(run.graph) - run.finished for run in runs])
+        return left * (now_s - self._since_s) >= max(_start_s(), _LEFT_S) * done
+
+    def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
         """Return when there has been enough work for processes, None while there is none."""
         if self._since_s is None:
             return None
-        busy_s = self._busy_s + now_s - self._since_s
+        busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S
-        return now_s + (_LOCKED_PATIENCE_S if are_small else _PATIENCE_S) - busy_s
+        patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
+        if busy_s >= patience_s and not self._is_much_left(runs, now_s):
+            # What is computed now ends before they are of use.
+            patience_s *= 2
+        return now_s + patience_s - busy_s
 
     def restart(self) -> None:
         """Begin anew: the workers have ended for want of work."""
         self._busy_s, self._finished, self._finished_before = 0.0, 0, 0
+
+
+def _start_s() -> float:
+    """Return what a process takes to import what this one has imported, in seconds of a processor's time."""
+    return min(len(sys.modules) * _MODULE_S, _MOST_START_S)
 
 
 __all__ = ["Startup"]

@@ -11,7 +11,7 @@ import decimal
 import functools
 import operator
 from collections.abc import Hashable
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from dask_mars.store.persisted import PersistedChunk
 #: Packages whose functions may run in the user's process.
 _LIBRARIES = frozenset(
     {"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy", "operator", "scipy"}
-    | {"flox", "numbagg", "numpy_groupies", "pathlib", "tlz", "toolz", "xarray", "zarr"}
+    | {"flox", "numbagg", "numpy_groupies", "pandas", "pathlib", "pyarrow", "tlz", "toolz", "xarray", "zarr"}
 )
 #: Of them, what every worker has, or next to nothing to import.
 _LOADED = frozenset({"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy"}) | {
@@ -47,6 +47,10 @@ _EMPTY = CellType()
 #: How deep literals are looked into, and how many of a graph.
 _DEPTH = 16
 _MOST_CHUNKS = 4096
+#: Of pandas: what is in columns of these is numbers, times or text.
+_DATA_DTYPES = frozenset({"ArrowDtype", "BooleanDtype", "DatetimeTZDtype", "PeriodDtype", "StringDtype"}) | {
+    f"{kind}{bits}Dtype" for kind in ("Float", "Int", "UInt") for bits in (8, 16, 32, 64)
+}
 #: Objects of these are what they were made of, and no code of anybody's.
 _DATA = (np.generic, np.dtype, np.random.SeedSequence, np.random.BitGenerator, np.random.Generator)
 
@@ -111,6 +115,9 @@ class _Look:
             return all(self.is_plain(item, depth - 1) for item in function.__reduce__()[1])
         if kind is Constant:
             return self.is_plain(function.value, depth - 1)
+        if kind is MethodType:
+            # Of a class, say, as those by which Dask's frames reduce.
+            return self.is_known(function.__func__, depth - 1) and self.is_plain(function.__self__, depth - 1)
         if kind is Dispatch:
             # What it calls goes by the classes of data, which come from libraries too.
             return True
@@ -151,15 +158,24 @@ class _Look:
             return all(self.is_plain(key, depth - 1) and self.is_plain(value[key], depth - 1) for key in value)
         if kind is np.ndarray:
             return not value.dtype.hasobject
-        if kind.__module__.partition(".")[0] == "pandas" and isinstance(getattr(value, "dtype", None), np.dtype):
-            # An index of groups, say.
+        if kind.__module__.partition(".")[0] == "pandas" and hasattr(value, "dtypes"):
+            # A frame, a series, or an index of groups, say.
             self.modules.add("pandas")
-            return not value.dtype.hasobject
+            return self._is_plain_frame(value, depth)
         if isinstance(value, _DATA) and kind.__module__.startswith("numpy."):
             return True
         if callable(value):
             return self.is_known(value, depth - 1)
         return self._is_library_object(value, kind, depth)
+
+    def _is_plain_frame(self, value: Any, depth: int) -> bool:
+        """Say whether what pandas has is data alone, labels included."""
+        if value.ndim == 1:
+            labels = getattr(value, "index", None)
+            return _is_data(value.dtype) and (labels is None or self.is_plain(labels, depth - 1))
+        names = value.columns
+        are_plain = self.is_plain(names, depth - 1) or all(self.is_plain(name, depth - 1) for name in names)
+        return are_plain and all(map(_is_data, value.dtypes)) and self.is_plain(value.index, depth - 1)
 
     def _is_library_object(self, value: Any, kind: type, depth: int) -> bool:
         """Say whether an object, such as a zarr array, is of a library's class, and all that it holds."""
@@ -183,6 +199,13 @@ class _Look:
         if root not in _LOADED:
             self.modules.add(module)
         return True
+
+
+def _is_data(dtype: Any) -> bool:
+    """Say whether values of a dtype, NumPy's or pandas', cannot be objects of the user's."""
+    if isinstance(dtype, np.dtype):
+        return not dtype.hasobject
+    return type(dtype).__name__ in _DATA_DTYPES and type(dtype).__module__.startswith("pandas.")
 
 
 def _slots(kind: type) -> list[str]:

@@ -22,6 +22,7 @@ from dask_mars import Runtime
 from dask_mars.engine import startup
 from dask_mars.engine.loop import Engine
 from dask_mars.engine.receiver import ProtocolError, Receiver
+from dask_mars.engine.startup import Startup
 from dask_mars.errors import EngineStopped
 from dask_mars.optimize import library_code
 from dask_mars.worker import thread
@@ -36,7 +37,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have threads go on however slow this machine is."""
     monkeypatch.setattr(startup, "_PATIENCE_S", 1000.0)
     monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 1000.0)
-    monkeypatch.setattr(startup, "_LOST_PATIENCE_S", 1000.0)
+    monkeypatch.setattr(Startup, "note_lost", lambda startup, lost: None)
 
 
 @pytest.fixture

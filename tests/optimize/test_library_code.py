@@ -106,3 +106,22 @@ def test_zarr_and_xarray(tmp_path, zarr):
     # What processes import before they take part.
     assert {name.partition(".")[0] for name in library_modules(grouped)} >= {"xarray", "zarr"}
     assert not library_modules(prepared(ones.sum()))
+
+
+def test_frames():
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    numbers = pd.DataFrame({"key": np.arange(20) % 3, "value": np.arange(20.0)})
+    frame = dd.from_pandas(numbers, npartitions=2)
+    objects = pd.DataFrame({"key": np.arange(20), "own": [OwnArray() for _ in range(20)]})
+
+    def is_library(collection):
+        expression = collection.optimize().expr
+        return is_library_code(prepare(dict(expression.__dask_graph__()), expression.__dask_keys__()))
+
+    assert is_library(frame.merge(frame.groupby("key").value.sum().reset_index(), on="key"))
+    assert is_library(frame.value.mean())
+    assert not is_library(frame.map_partitions(own, meta=numbers))
+    assert not is_library(frame.value.apply(own, meta=("value", "f8")))
+    with dask.config.set({"dataframe.convert-string": False}):
+        assert not is_library(dd.from_pandas(objects, npartitions=2).own.count())

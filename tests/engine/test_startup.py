@@ -1,0 +1,102 @@
+"""When processes are started in place of threads that wait for each other, and when they join in."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_mars.engine import startup
+from dask_mars.engine.lost_time import Lost
+from dask_mars.engine.startup import Startup
+
+#: What a start takes here, in seconds.
+START_S = 1.5
+
+
+@pytest.fixture(autouse=True)
+def a_start_takes_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_start_s", lambda: START_S)
+
+
+def run_of(chunks: int) -> Any:
+    return SimpleNamespace(graph=range(chunks), finished=0, plan=SimpleNamespace(is_library_code=True))
+
+
+def begun(chunks: int, num_workers: int = 2, counts_lost_time: bool = True) -> tuple[Startup, Any]:
+    """Return what has had one computation since the time 0."""
+    decides = Startup(True, 1 << 33, num_workers, counts_lost_time)
+    run = run_of(chunks)
+    decides.note([run], 0.0)
+    return decides, run
+
+
+def wanted(decides: Startup, run: Any, now_s: float) -> int:
+    return decides.wanted_processes([run], False, now_s)
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: int) -> None:
+    decides, run = begun(100, num_workers)
+    decides.note_finished(run, 10)
+    cost_s = START_S * (num_workers - 1)
+    decides.note_lost(Lost(cost_s - 0.1))
+    assert wanted(decides, run, 1.0) == 0
+    decides.note_lost(Lost(0.2))
+    assert wanted(decides, run, 1.0) == num_workers - 1
+
+
+def test_none_starts_near_the_end_but_with_the_next_computation() -> None:
+    decides, run = begun(100)
+    decides.note_finished(run, 90)
+    decides.note_lost(Lost(2 * START_S))
+    # A ninth of three seconds.
+    assert wanted(decides, run, 3.0) == 0
+    assert not decides.is_worth_joining([run], 3.0)
+    decides.note([], 3.2)
+    short = run_of(10)
+    decides.note([short], 4.0)
+    assert wanted(decides, short, 4.0) == 1
+    assert decides.is_worth_joining([short], 4.0)
+    decides.note_finished(short, 1)
+    assert wanted(decides, short, 4.1) == 1
+    assert not decides.is_worth_joining([short], 4.1)
+
+
+def test_what_is_left_is_of_the_computations_that_there_are() -> None:
+    decides, first = begun(1000)
+    second = run_of(1000)
+    decides.note([first, second], 1.0)
+    decides.note_finished(first, 1000)
+    # The first is over, and there was no pause.
+    decides.note_finished(second, 100)
+    decides.note([second], 2.0)
+    decides.note_lost(Lost(START_S))
+    assert wanted(decides, second, 2.0) == 1
+    decides.note_finished(second, 800)
+    assert wanted(decides, second, 2.5) == 0
+
+
+def test_users_may_have_no_process_for_it() -> None:
+    decides, run = begun(100, counts_lost_time=False)
+    decides.note_lost(Lost(100.0))
+    assert wanted(decides, run, 1.0) == 0
+
+
+def test_four_seconds_of_work_start_processes_unless_little_is_left() -> None:
+    decides, run = begun(2000)
+    decides.note_finished(run, 1000)
+    assert wanted(decides, run, 3.9) == 0
+    assert wanted(decides, run, 4.1) == 2
+    decides.note_finished(run, 900)
+    assert wanted(decides, run, 4.2) == 0
+    assert wanted(decides, run, 8.1) == 2
+    assert decides.due_s([run], 4.2) == pytest.approx(8.0)
+
+
+def test_what_others_programs_take_is_no_work() -> None:
+    decides, run = begun(1)
+    decides.note_lost(Lost(others_s=6.0))
+    assert wanted(decides, run, 8.0) == 0
+    assert wanted(decides, run, 10.1) == 2
