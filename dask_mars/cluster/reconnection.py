@@ -240,6 +240,18 @@ class _Waiting:
         return self if self._before is None else self._before.final(is_finished)
 
 
+class _Successor(Client):  # type: ignore[misc]
+    """A client that takes the place of another."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except BaseException:
+            # Dask leaves the thread and the event loop of one that could not connect; there may be many of them.
+            self._loop_runner.stop()
+            raise
+
+
 class _Attempt:
     """An attempt to connect, in a thread: what is no scheduler may keep Dask beyond all time.
 
@@ -403,7 +415,7 @@ class Reconnection:
             # It ends when the wait does.
             connect_s = max(min(left_s, _CONNECT_S), _LOOK_S)
             self._attempt = _Attempt(
-                partial(Client, address, security=security, set_as_default=is_current, timeout=connect_s)
+                partial(_Successor, address, security=security, set_as_default=is_current, timeout=connect_s)
             )
         if not self._attempt.done.wait(_LOOK_S):
             return None
