@@ -90,6 +90,8 @@ def connected(hosts: Hosts) -> Iterator[Client]:
         assert eventually(lambda: len(names(client)) == 2, PATIENCE_S)
         yield client
         backend.close()
+    # One that has given up leaves this to the end of the process.
+    client._loop_runner.stop()
 
 
 def named_parts(path: Path, count: int, seconds: float) -> list[Any]:
