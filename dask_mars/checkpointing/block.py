@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -73,6 +74,11 @@ class Block:
     ----------
     directory : Path
         Which.
+
+    Attributes
+    ----------
+    is_closed : bool
+        Whether it has ended without an exception: what it has saved goes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -80,7 +86,7 @@ class Block:
         self._lock = threading.Lock()
         self._finished: dict[str, ComputationDirectory] = {}
         self._depth = 0
-        self._is_closed = False
+        self.is_closed = False
 
     def enter(self) -> None:
         """Note that one more block begins."""
@@ -96,25 +102,21 @@ class Block:
             self._depth -= 1
             if self._depth:
                 return False
-            self._is_closed = not failed
+            self.is_closed = not failed
             finished, self._finished = self._finished, {}
         if not failed:
             for directory in finished.values():
-                try:
-                    directory.acquire(0.0)
-                except CheckpointInUse:
-                    # Whoever computes it will remove it.
-                    continue
-                directory.remove()
-                directory.release()
+                # Whoever computes it will remove it.
+                with contextlib.suppress(CheckpointInUse):
+                    directory.discard()
         return True
 
     def keeps(self, directory: ComputationDirectory) -> bool:
         """Say whether the files of a computation that has finished stay until the block ends."""
         with self._lock:
-            if not self._is_closed:
+            if not self.is_closed:
                 self._finished[directory.identity] = ComputationDirectory(directory.root, directory.identity)
-            return not self._is_closed
+            return not self.is_closed
 
 
 _lock = threading.Lock()

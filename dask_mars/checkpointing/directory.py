@@ -101,12 +101,16 @@ class ComputationDirectory:
                 time.sleep(_LOOK_S)
             except OSError as error:
                 raise failed(self.path, error) from error
+        try:
+            if not os.path.samestat(os.fstat(descriptor), (self.path / _LOCK).stat()):
+                return False
+        except OSError:
+            return False
+        # A disk that is full has no room for who it is: the lock holds all the same.
         with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(descriptor), (self.path / _LOCK).stat()):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-                return True
-        return False
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        return True
 
     def release(self) -> None:
         """Let others use it."""
@@ -139,6 +143,22 @@ class ComputationDirectory:
                 if entry.name != _LOCK:
                     entry.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove it, if it is there.
+
+        Raises
+        ------
+        CheckpointInUse
+            A process uses it.
+        """
+        if not self.path.exists():
+            return
+        self.acquire(0.0)
+        try:
+            self.remove()
+        finally:
+            self.release()
 
     # -- what is in it ------------------------------------------------------------------------------------------
 
@@ -220,6 +240,14 @@ class ComputationDirectory:
     def size_bytes(self) -> int:
         """Return how many bytes its files have."""
         return sum(self._sizes().values())
+
+    def used_last_s(self) -> float:
+        """Return when it was written to last, or its lock was taken: in seconds since 1970."""
+        newest = 0.0
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
+        return newest
 
     def tidy(self, saved: Mapping[tuple[Any, str], Saved]) -> None:
         """Remove files that are not whole, or of which no journal tells."""

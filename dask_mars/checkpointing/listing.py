@@ -64,14 +64,7 @@ class SavedComputation(NamedTuple):
         CheckpointInUse
             A process computes it.
         """
-        directory = ComputationDirectory(self.path.parent, self.id)
-        if not self.path.exists():
-            return
-        directory.acquire(0.0)
-        try:
-            directory.remove()
-        finally:
-            directory.release()
+        ComputationDirectory(self.path.parent, self.id).discard()
 
 
 class SavedComputations(Sequence[SavedComputation]):

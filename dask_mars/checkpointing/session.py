@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -18,6 +19,7 @@ from dask_mars.checkpointing import facts as graph_facts
 from dask_mars.checkpointing.block import Budget
 from dask_mars.checkpointing.costs import MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
+from dask_mars.checkpointing.expiry import tidy_now_and_then
 from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
@@ -26,7 +28,7 @@ from dask_mars.checkpointing.saver import Saver
 from dask_mars.checkpointing.settings import CheckpointSettings
 from dask_mars.checkpointing.sources import changed, fingerprint, sources_of
 from dask_mars.checkpointing.stores import proof_of
-from dask_mars.errors import BegunBefore, SavedChunkLost
+from dask_mars.errors import BegunBefore, CheckpointInUse, SavedChunkLost
 from dask_mars.graph.chunks import DATA, ChunkGraph
 from dask_mars.protocol.object_ref import SPILLED, SpilledFile
 from dask_mars.store.store import inline_value
@@ -160,16 +162,20 @@ class Session:
     def __init__(self, settings: CheckpointSettings, graph: ChunkGraph) -> None:
         self.settings = settings
         self._whole = graph
+        self._is_kept = False
         self._directory = ComputationDirectory(settings.directory, identity_of(graph))
         self._directory.acquire(settings.wait_s)
         try:
             self._begin()
         except BaseException:
-            self._directory.release()
+            self._leave()
             raise
 
     def _begin(self) -> None:
         settings, directory = self.settings, self._directory
+        if not settings.trusts_targets:
+            # A service knows by itself what is over.
+            tidy_now_and_then(settings.directory, settings.age_s, settings.limit_bytes)
         about = directory.about()
         read = sources_of(self._whole)
         self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
@@ -192,6 +198,7 @@ class Session:
             "attempts": int(about.get("attempts", 0)) + 1,
             "versions": _versions(),
             "sources": sources,
+            "lasting": settings.trusts_targets or has_lasting_keys(self._whole),
         }
         self._costs = _costs_of(settings.directory)
         self._budget = Budget(settings.limit_bytes, self.used_bytes, directory.path, settings.spare_bytes)
@@ -254,11 +261,10 @@ class Session:
     def succeed(self) -> None:
         """Take note that the computation has come to its end: its files are of no use any more."""
         block = self.settings.block
-        if block is not None and block.keeps(self._directory):
-            # What comes after it in the same block may not.
-            self.saver.stop(drain=True)
-        else:
-            self.saver.stop()
+        self._is_kept = block is not None and block.keeps(self._directory)
+        # What comes after it in the same block may not succeed.
+        self.saver.stop(drain=self._is_kept)
+        if not self._is_kept:
             self._directory.remove()
 
     def __enter__(self) -> Self:
@@ -270,6 +276,18 @@ class Session:
         try:
             # Whoever has been interrupted, or meets with an exception, may begin again.
             self.saver.stop(drain=error is not None)
+        finally:
+            self._leave()
+        if self._is_kept and self.settings.block is not None and self.settings.block.is_closed:
+            # It ended before this let go of it.
+            with contextlib.suppress(CheckpointInUse):
+                self._directory.discard()
+
+    def _leave(self) -> None:
+        """Let go of the directory, which goes if nothing is saved in it: nobody may come to begin again."""
+        try:
+            if self._directory.is_empty():
+                self._directory.remove()
         finally:
             self._directory.release()
 

@@ -22,6 +22,8 @@ class CheckpointSettings(NamedTuple):
         How many bytes may be in it; None for any.
     share : float
         Of the time, what saving may take.
+    age_s : float or None
+        After which time what nobody uses is removed; None for never.
     wait_s : float
         How long to wait for another process that computes the same.
     block : Block or None
@@ -36,6 +38,7 @@ class CheckpointSettings(NamedTuple):
     limit_bytes: int | None = None
     share: float = 0.05
     wait_s: float = 10.0
+    age_s: float | None = None
     block: Block | None = None
     trusts_targets: bool = False
     spare_bytes: int = 0
@@ -50,12 +53,13 @@ def configured(directory: str) -> CheckpointSettings:
         One of them makes no sense.
     """
     path = Path(directory).expanduser().absolute()
-    limit = config.get("checkpoint.limit")
+    limit, age = config.get("checkpoint.limit"), config.get("checkpoint.age")
     return CheckpointSettings(
         path,
         None if limit is None else config.parse_size(limit, "dask-mars.checkpoint.limit"),
         parse_share(config.get("checkpoint.cost-share")),
         float(parse_timedelta(config.get("checkpoint.wait"))),
+        None if age is None else float(parse_timedelta(age)),
         open_block(path),
     )
 

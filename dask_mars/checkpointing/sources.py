@@ -19,8 +19,12 @@ _DEEPEST = 12
 #: Of how many files in the directory of a source is looked at most.
 _MOST_FILES = 100_000
 _PLAIN = frozenset({int, float, bool, bytes, slice, type(None), complex, type, str, np.ndarray, np.dtype})
-#: Functions that read the file that their argument names.
-_READERS = (np.load,)
+#: Functions that read the files that their arguments name, by their modules, which need not be loaded.
+_READERS = {
+    "numpy": ("fromfile", "genfromtxt", "load", "loadtxt"),
+    "pandas": ("read_",),
+    "xarray": ("load_da", "open_da", "open_zarr"),
+}
 
 
 def sources_of(graph: ChunkGraph) -> set[Path]:
@@ -60,8 +64,8 @@ def sources_of(graph: ChunkGraph) -> set[Path]:
             read.update(graph.inputs[chunk])
         literals = graph.literals[chunk]
         if number in readers:
-            named = [Path(literal) for literal in literals if isinstance(literal, str)]
-            found.update([path for path in named if path.is_file()])
+            named = [Path(literal) for literal in literals if isinstance(literal, str | os.PathLike)]
+            found.update([path for path in named if path.exists()])
         if not plain.issuperset(map(type, literals)):
             for at, literal in enumerate(literals):
                 if at not in of_literals:
@@ -73,9 +77,12 @@ def sources_of(graph: ChunkGraph) -> set[Path]:
 
 
 def _reads_named(operand: Operand) -> bool:
-    return any(
-        getattr(function, "func", function) is reader for function in operand.functions for reader in _READERS
-    )
+    for function in operand.functions:
+        called = getattr(function, "func", function)
+        package = str(getattr(called, "__module__", "")).partition(".")[0]
+        if str(getattr(called, "__qualname__", "")).startswith(_READERS.get(package, "\0")):
+            return True
+    return False
 
 
 def _held(operand: Operand) -> Iterator[Any]:

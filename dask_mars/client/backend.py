@@ -138,14 +138,17 @@ class GraphBackend(ABC):
     ) -> Mapping[int, Any]:
         if any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs):
             with gc_control.collect_less_often(len(graph)):
-                if self.checkpoint is not None:
+                if self.checkpoint is not None and self._is_saved(self.checkpoint, graph, persist, record):
                     return self._run_saved(self.checkpoint, graph, observer, options, persist, record)
                 return self.run(graph, observer, options, persist, record)
         return self._known(graph, persist)
 
-    def _begins_again(self) -> bool:
-        """Say whether `run` may raise `ToComputeAnew`: then all keys are found again, random ones too."""
-        return False
+    def _is_saved(self, checkpoint: CheckpointSettings, graph: ChunkGraph, persist: bool, record: Record) -> bool:
+        """Say whether what is computed of a graph is to be saved."""
+        # Most computations are not.
+        from dask_mars.checkpointing.session import is_worth_saving
+
+        return is_worth_saving(checkpoint, graph)
 
     @staticmethod
     def _known(graph: ChunkGraph, persist: bool) -> dict[int, Any]:
@@ -163,11 +166,8 @@ class GraphBackend(ABC):
         record: Record,
     ) -> dict[int, Any]:
         """Compute what is not saved of a graph, and save what is worth it."""
-        # Most computations are not saved.
-        from dask_mars.checkpointing.session import Session, is_worth_saving
+        from dask_mars.checkpointing.session import Session
 
-        if not self._begins_again() and not is_worth_saving(checkpoint, graph):
-            return self.run(graph, observer, options, persist, record)
         with Session(checkpoint, graph) as session:
             while True:
                 left = session.graph

@@ -87,21 +87,13 @@ class ClusterBackend(GraphBackend):
             self._client, self._hosts = waiting.wait(record)
         return super()._compute(dsk, keys, options, persist, record)
 
-    def _begins_again(self) -> bool:
-        return bool(config.reconnect_s())
-
-    def _run_saved(
-        self,
-        checkpoint: CheckpointSettings,
-        graph: ChunkGraph,
-        observer: CallbackObserver | None,
-        options: Options,
-        persist: bool,
-        record: Record,
-    ) -> dict[int, Any]:
+    def _is_saved(self, checkpoint: CheckpointSettings, graph: ChunkGraph, persist: bool, record: Record) -> bool:
         if persist:
             # Nobody waits until it could be removed.
-            return self.run(graph, observer, options, persist, record)
+            return False
+        # Whoever submits again finds all keys again, random ones too.
+        if not config.reconnect_s() and not super()._is_saved(checkpoint, graph, persist, record):
+            return False
         if unshared := self._unshared(checkpoint.directory, graph, record):
             warnings.warn(
                 f"{checkpoint.directory} is not there on {', '.join(unshared)}: a checkpoint of what a cluster "
@@ -109,8 +101,8 @@ class ClusterBackend(GraphBackend):
                 RuntimeWarning,
                 stacklevel=2,
             )
-            return self.run(graph, observer, options, persist, record)
-        return super()._run_saved(checkpoint, graph, observer, options, persist, record)
+            return False
+        return True
 
     def prepare_options(self, options: Options) -> PrepareOptions:
         """Return what graphs are prepared for."""

@@ -45,6 +45,8 @@ _STRAGGLERS_S = 10.0
 _lock = threading.Lock()
 #: Clients in the place of those that have given their schedulers up.
 _successors: weakref.WeakKeyDictionary[Client, Client] = weakref.WeakKeyDictionary()
+#: Those of them that are in use.
+_ours: weakref.WeakSet[Client] = weakref.WeakSet()
 #: Clients whose clusters had agents.
 _had_agents: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -88,6 +90,19 @@ def close_successors() -> None:
         found = list(_successors.values())
         _successors.clear()
     for client in found:
+        client.close()
+
+
+def _close_if_ours(client: Client) -> None:
+    """Close a client that has taken another's place and has lost its scheduler: the next one takes its place.
+
+    It would give up so soon that it were closed by itself, and then Dask leaves its event loop for ever.
+    """
+    with _lock:
+        is_lost = client in _ours and client.status == "connecting"
+        if is_lost:
+            _ours.discard(client)
+    if is_lost:
         client.close()
 
 
@@ -223,6 +238,18 @@ class _Waiting:
     def final(self, is_finished: bool) -> Source:
         """Return what is to be remembered when it is over."""
         return self if self._before is None else self._before.final(is_finished)
+
+
+class _Successor(Client):  # type: ignore[misc]
+    """A client that takes the place of another."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, **kwargs)
+        except BaseException:
+            # Dask leaves the thread and the event loop of one that could not connect; there may be many of them.
+            self._loop_runner.stop()
+            raise
 
 
 class _Attempt:
@@ -366,6 +393,7 @@ class Reconnection:
     def _client(self) -> Client | None:
         """Return a client that is connected, if there is one by now."""
         client, address = latest(self._connection.client), self._address()
+        _close_if_ours(client)
         if client.status in ("running", "connecting") and client.scheduler.address == address:
             # It comes back by itself, or gives up and is closed.
             return client if client.status == "running" else None
@@ -387,7 +415,7 @@ class Reconnection:
             # It ends when the wait does.
             connect_s = max(min(left_s, _CONNECT_S), _LOOK_S)
             self._attempt = _Attempt(
-                partial(Client, address, security=security, set_as_default=is_current, timeout=connect_s)
+                partial(_Successor, address, security=security, set_as_default=is_current, timeout=connect_s)
             )
         if not self._attempt.done.wait(_LOOK_S):
             return None
@@ -399,7 +427,13 @@ class Reconnection:
             return None
         successor.scheduler_file = self._connection.file
         with _lock:
-            _successors[client] = successor
+            # Another computation that waits may have connected one a moment before: all go on with the same.
+            has_another = _successors.setdefault(client, successor) is not successor
+            if not has_another:
+                _ours.add(successor)
+        if has_another:
+            successor.close()
+            return None
         return successor
 
     def _agents_of(self, client: Client) -> list[AgentInfo]:

@@ -197,7 +197,8 @@ def test_a_file_that_is_flipped_is_said_and_computed_again(runtime: Runtime, tmp
         with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
             return x.compute(scheduler=runtime.get)
 
-    interrupted(compute, folder, 3)
+    # Two workers have one more in hand at most when the last one begins.
+    interrupted(compute, folder, 2)
     (each,) = dask_mars.checkpoints(tmp_path / "saved")
     for path in each.path.glob("*.chunk"):
         path.write_bytes(flipped(path.read_bytes(), random.Random(5)))

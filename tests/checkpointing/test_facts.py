@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
 import dask.bag as db
+import fsspec
 import numpy as np
 import pytest
 from dask.callbacks import Callback
@@ -87,6 +89,103 @@ def test_what_is_read_is_known_and_what_is_read_and_written_is_not_begun_twice(z
     before = fingerprint(tmp_path / "z")
     array[:5] = 1
     assert fingerprint(tmp_path / "z") != before
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with a small file of each kind."""
+    directory = tmp_path_factory.mktemp("files")
+    h5py, xr, pd = (pytest.importorskip(name) for name in ("h5py", "xarray", "pandas"))
+    pytest.importorskip("h5netcdf")
+    values = np.arange(10.0)
+    with h5py.File(directory / "a.h5", "w") as file:
+        file["x"] = values
+    for name in ("b.nc", "c.nc"):
+        xr.Dataset({"x": ("i", values)}).to_netcdf(directory / name, engine="h5netcdf")
+    pd.DataFrame({"x": values}).to_csv(directory / "t.csv", index=False)
+    np.save(directory / "n.npy", values)
+    return directory
+
+
+def netcdf(source: Any) -> Any:
+    import xarray as xr
+
+    return xr.open_dataset(source, engine="h5netcdf", chunks={"i": 5})
+
+
+def several_netcdf(files: Path) -> Any:
+    import xarray as xr
+
+    paths = [files / "b.nc", files / "c.nc"]
+    return xr.open_mfdataset(paths, engine="h5netcdf", combine="nested", concat_dim="i")
+
+
+def from_hdf5(files: Path) -> Any:
+    import h5py
+
+    # It is closed with the last that refers to it.
+    return da.from_array(h5py.File(files / "a.h5")["x"], chunks=5)
+
+
+def csv(path: str, **options: Any) -> Any:
+    import dask.dataframe as dd
+
+    return dd.read_csv(path, storage_options=options)
+
+
+def delayed(module: str, name: str, path: Path) -> Any:
+    function = getattr(importlib.import_module(module), name)
+    return dask.delayed(function, pure=True)(path)
+
+
+@pytest.mark.parametrize(
+    ("read", "names"),
+    [
+        (from_hdf5, ["a.h5"]),
+        (lambda files: netcdf(files / "b.nc").x.data, ["b.nc"]),
+        (lambda files: (netcdf(files / "b.nc").x * 2).mean().data, ["b.nc"]),
+        (lambda files: several_netcdf(files).x.data, ["b.nc", "c.nc"]),
+        (lambda files: netcdf(fsspec.open(f"file://{files}/b.nc").open()).x.data, ["b.nc"]),
+        (lambda files: csv(f"file://{files}/t.csv"), ["t.csv"]),
+        (
+            lambda files: csv(
+                f"simplecache::file://{files}/t.csv", simplecache={"cache_storage": f"{files}/copies"}
+            ),
+            ["t.csv"],
+        ),
+        (lambda files: db.read_text(f"file://{files}/t.csv"), ["t.csv"]),
+        (lambda files: delayed("numpy", "load", str(files / "n.npy")), ["n.npy"]),
+        (lambda files: delayed("numpy", "loadtxt", files / "t.csv"), ["t.csv"]),
+        (lambda files: delayed("pandas", "read_csv", str(files / "t.csv")), ["t.csv"]),
+        (lambda files: delayed("xarray", "open_dataset", files / "b.nc"), ["b.nc"]),
+        # What is not read by what is known to read is not known to be read.
+        (lambda files: delayed("os.path", "getsize", files / "t.csv"), []),
+    ],
+)
+def test_files_are_known_where_graphs_name_them(files: Path, read: Any, names: list[str]) -> None:
+    graph = prepared(lambda: read(files).compute())
+    assert sorted(path.name for path in sources_of(graph)) == names
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda files: netcdf(fsspec.open("memory://sources/b.nc").open()).x.data,
+        lambda files: da.from_array(np.load(files / "n.npy", mmap_mode="r"), chunks=5),
+    ],
+)
+def test_keys_are_others_where_dask_looks_at_what_lies_elsewhere(files: Path, read: Any) -> None:
+    def keys(offset: float) -> set[Any]:
+        np.save(files / "n.npy", np.arange(10.0) + offset)
+        fsspec.filesystem("memory").pipe("/sources/b.nc", (files / "b.nc").read_bytes())
+        graph = prepared(lambda: read(files).compute())
+        assert sources_of(graph) == set()
+        return {key for key in graph.keys if not str(key).startswith(("finalize", "('finalize"))}
+
+    try:
+        assert keys(0.0).isdisjoint(keys(1.0))
+    finally:
+        fsspec.filesystem("memory").store.clear()
 
 
 def test_text_files_are_written_again(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def test_a_minute_of_work_survives_ten_deaths(zarr: Any, kind: str, whom: str) -
     if kind == "xarray":
         pytest.importorskip("xarray")
     found = killed(kind, whom, 60.0, 10, 2)
+    print(found)
     assert found.is_same
     assert found.deaths >= 5
     assert found.repeated_beyond <= found.count // 10

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,7 @@ from distributed.client import FutureCancelledError
 
 import dask_mars
 from dask_mars.cluster import backend
+from dask_mars.cluster.reconnection import _Successor
 from dask_mars.errors import BegunBefore, Cancelled, FuturesLost, SchedulerLost
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import call_after, linger, note_name, noted, notes
@@ -252,13 +254,17 @@ def test_a_shuffle_of_dask_s_begins_anew(place, client, tmp_path):
 
 
 def test_what_comes_back_and_is_no_scheduler_for_this_client(place, tmp_path, monkeypatch):
+    threads = threading.active_count()
+    with pytest.raises(OSError, match="Timed out"):
+        _Successor("tcp://127.0.0.1:1", timeout=0.1)
+    assert threading.active_count() == threads
     with Client(place.address, timeout=0.2) as client:
         with waiting_for("4 s"):
             computation = dask_mars.submit(gated(tmp_path))
             assert eventually(lambda: has_begun(tmp_path), PATIENCE_S)
         (tmp_path / "x-gate").touch()
         refuse = Mock(side_effect=ImportError("another version"))
-        monkeypatch.setattr("dask_mars.cluster.reconnection.Client", refuse)
+        monkeypatch.setattr("dask_mars.cluster.reconnection._Successor", refuse)
         place.stop()
         with pytest.raises(SchedulerLost, match=r"did not take this client within 4.*another version"):
             computation.result(PATIENCE_S)

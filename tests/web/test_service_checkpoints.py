@@ -106,6 +106,7 @@ def test_what_the_runner_dies_of_fails_in_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif("LONG" not in os.environ, reason="takes minutes: LONG=1 runs it")
+@pytest.mark.timeout(600)
 def test_a_sum_of_a_minute_survives_ten_deaths_of_the_runner_or_the_front(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     chance = random.Random(20)
@@ -119,5 +120,6 @@ def test_a_sum_of_a_minute_survives_ten_deaths_of_the_runner_or_the_front(tmp_pa
             killed(served, chance.choice(["runner", "front"]))
         with served.connect() as service:
             assert service.computation(submitted.id).wait(100)
+        print(f"{count} chunks, {deaths} deaths: {len(notes(calls))} calls")
         # In hand is one at each death.
         assert len(notes(calls)) - count - deaths <= count // 10

@@ -123,7 +123,10 @@ class Store:
         if layout not in (0, 1, _LAYOUT):
             raise RuntimeError(f"{self.directory} was written by another version of dask_mars")
         if layout == 1:
-            database.execute(_FROM_FIRST)
+            # Both or none: a process that dies between them would leave what no other could read.
+            with self._transaction():
+                database.execute(_FROM_FIRST)
+                database.execute(f"PRAGMA user_version={_LAYOUT}")
         database.executescript(_TABLES)
         database.execute(f"PRAGMA user_version={_LAYOUT}")
         # A graph whose row was not written was never promised to be computed.
