@@ -24,7 +24,7 @@ from dask_mars.engine.loop import Engine
 from dask_mars.errors import ResourcesMissing
 from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.effects import appends
-from dask_mars.optimize.library_code import library_modules
+from dask_mars.optimize.library_code import FRAMES, library_modules
 from dask_mars.optimize.temporaries import temporaries_of
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.object_ref import ObjectRef, is_stored
@@ -37,6 +37,8 @@ from dask_mars.store.store import bytes_to_store
 _LIVENESS_S = 2.0
 #: Threads compute no chunks beyond this part of each worker's share of the memory limit.
 _CHUNK_SHARE = 16
+#: Nobody declares how large frames are. Threads compute them where they are hardly large beside the memory limit.
+_FRAMES_LIMIT_BYTES = 1 << 33
 
 
 def run_graph(
@@ -174,6 +176,9 @@ class Computation:
             return False
         self._modules = modules
         # Threads have no quotas.
+        has_frames = any(name.startswith(FRAMES) for name in modules)
+        if has_frames and engine.settings.memory_limit < _FRAMES_LIMIT_BYTES:
+            return False
         most_bytes = engine.settings.memory_limit // (_CHUNK_SHARE * engine.settings.num_workers)
         sizes = DeclaredSizes(graph)
         return all((sizes[chunk] or 0) <= most_bytes for chunk in range(len(graph)))

@@ -44,6 +44,8 @@ _PLAIN = frozenset(
 _CALLERS = frozenset({operator.itemgetter, operator.methodcaller, operator.attrgetter, methodcaller})
 _CONTAINERS = frozenset({tuple, list, set, frozenset})
 _EMPTY = CellType()
+#: Where functions of Dask's frames are from. Of these nobody declares how large they are.
+FRAMES = "dask.dataframe"
 #: How deep literals are looked into, and how many of a graph.
 _DEPTH = 16
 _MOST_CHUNKS = 4096
@@ -170,12 +172,14 @@ class _Look:
 
     def _is_plain_frame(self, value: Any, depth: int) -> bool:
         """Say whether what pandas has is data alone, labels included."""
+        labels = getattr(value, "index", None)
+        if labels is not None:
+            self.modules.add(FRAMES)
         if value.ndim == 1:
-            labels = getattr(value, "index", None)
             return _is_data(value.dtype) and (labels is None or self.is_plain(labels, depth - 1))
         names = value.columns
         are_plain = self.is_plain(names, depth - 1) or all(self.is_plain(name, depth - 1) for name in names)
-        return are_plain and all(map(_is_data, value.dtypes)) and self.is_plain(value.index, depth - 1)
+        return are_plain and all(map(_is_data, value.dtypes)) and self.is_plain(labels, depth - 1)
 
     def _is_library_object(self, value: Any, kind: type, depth: int) -> bool:
         """Say whether an object, such as a zarr array, is of a library's class, and all that it holds."""
@@ -196,7 +200,7 @@ class _Look:
         root = module.partition(".")[0]
         if root not in _LIBRARIES and root not in _READERS:
             return False
-        if root not in _LOADED:
+        if root not in _LOADED or module.startswith(FRAMES):
             self.modules.add(module)
         return True
 
@@ -217,4 +221,4 @@ def _slots(kind: type) -> list[str]:
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-__all__ = ["is_library_code", "library_modules"]
+__all__ = ["FRAMES", "is_library_code", "library_modules"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_mars.optimize import library_code
-from dask_mars.optimize.library_code import is_library_code, library_modules
+from dask_mars.optimize.library_code import FRAMES, is_library_code, library_modules
 from dask_mars.optimize.prepare import prepare
 
 
@@ -115,12 +115,19 @@ def test_frames():
     frame = dd.from_pandas(numbers, npartitions=2)
     objects = pd.DataFrame({"key": np.arange(20), "own": [OwnArray() for _ in range(20)]})
 
-    def is_library(collection):
+    def prepared_frames(collection):
         expression = collection.optimize().expr
-        return is_library_code(prepare(dict(expression.__dask_graph__()), expression.__dask_keys__()))
+        return prepare(dict(expression.__dask_graph__()), expression.__dask_keys__())
+
+    def is_library(collection):
+        return is_library_code(prepared_frames(collection))
 
     assert is_library(frame.merge(frame.groupby("key").value.sum().reset_index(), on="key"))
     assert is_library(frame.value.mean())
+    # It matters that they are frames, of which nobody knows the size.
+    for frames in (frame.value.mean(), frame.value + 1, frame.merge(frame, on="key")):
+        assert any(name.startswith(FRAMES) for name in library_modules(prepared_frames(frames)))
+    assert not any(name.startswith(FRAMES) for name in library_modules(prepared(da.ones(3).sum())))
     assert not is_library(frame.map_partitions(own, meta=numbers))
     assert not is_library(frame.value.apply(own, meta=("value", "f8")))
     with dask.config.set({"dataframe.convert-string": False}):
