@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONTRACTS = PYPROJECT["tool"]["importlinter"]["contracts"]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
@@ -49,3 +50,25 @@ def test_the_files_that_contributors_are_sent_to_are_there():
 def test_contributors_run_the_tests_as_the_readme_says():
     (command,) = re.findall(r"^python3 -m venv .* -m pytest .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert command in CONTRIBUTING
+
+
+RECIPE = (ROOT / "recipe" / "meta.yaml").read_text()
+
+
+def required_by_the_recipe(section: str) -> set[str]:
+    """Return what a section of the recipe requires, as pyproject.toml writes it, Python and pip left out."""
+    (listed,) = re.findall(rf"^  {section}:\n((?:    - .*\n)+)", RECIPE, re.MULTILINE)
+    lines = [line.removeprefix("    - ").replace(" ", "") for line in listed.splitlines()]
+    # Dask's own packages are named otherwise there, and its arrays need NumPy, which is required anyway.
+    return {line.replace("dask-core", "dask[array]") for line in lines} - {"python", "pip"}
+
+
+def test_the_conda_recipe_requires_what_the_wheel_does():
+    project = PYPROJECT["project"]
+    assert required_by_the_recipe("run") == set(project["dependencies"])
+    assert required_by_the_recipe("host") == set(PYPROJECT["build-system"]["requires"])
+    scripts = {f"{name} = {function}" for name, function in project["scripts"].items()}
+    assert set(re.findall(r"^    - (dask-mars\S* = \S+)$", RECIPE, re.MULTILINE)) == scripts
+    version = (ROOT / "dask_mars" / "version.py").read_text()
+    (stated,) = re.findall(r'set version = "(\S+)"', RECIPE)
+    assert f'"{stated}"' in version

@@ -68,6 +68,19 @@ def test_it_gives_what_threads_give(script: str, scripts: Any, under_threads: di
     assert not scripts.left()
 
 
+def test_running_means_are_the_same_under_both(scripts: Any) -> None:
+    """The example compares the results itself, and prints what zones have."""
+    pytest.importorskip("rich")
+    settings = {"DASK_DASK_MARS__NUM_WORKERS": "2", **ONE_BLAS_THREAD}
+    script = str(TUTORIALS.parent / "running_means.py")
+    small = ["--days", "60", "--degrees", "10", "--repeat", "1"]
+    done = scripts.run(script, *small, env=settings, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "60 to 90" in done.stdout
+    assert done.stdout.rstrip().endswith("Both schedulers gave the same results.")
+    assert not scripts.left()
+
+
 def test_each_of_them_is_described() -> None:
     text = (TUTORIALS.parent / "README.md").read_text(encoding="utf-8")
     assert [script for script in SCRIPTS if f"`{script}`" not in text] == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask.utils import funcname, key_split
+from dask.utils import funcname
 
+from dask_mars.client.layer_index import label_of
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.protocol.locks import interprocess
 
@@ -47,7 +48,7 @@ def raised_by(graph: ChunkGraph, chunk: int, id: bytes | None = None) -> str:
         The chunk's id, if an engine computes the graph.
     """
     named = "" if id is None else f" [{id.hex()}]"
-    layer = str(key_split(graph.layer_of(chunk)))
+    layer = label_of(str(graph.layer_of(chunk)))
     functions = _names(graph.operands[graph.operand_of[chunk]].functions)
     does = "" if functions in ([], [layer]) else f", which does {', '.join(functions)}"
     return f"dask_mars: raised by task {graph.keys[chunk]!r}{named} of layer {layer!r}{does}"

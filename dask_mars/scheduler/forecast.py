@@ -134,7 +134,9 @@ class _Course:
         self._spills: deque[tuple[tuple[int, int], int]] = deque()
         #: Bytes of each result that is in memory, and whose arena it is in.
         self._held: dict[int, tuple[int, int]] = {}
-        #: Of these, the views of each; and those that nobody needs but for them.
+        #: Whose memory each view is in. One that comes back from disk has memory of its own.
+        self._owners: dict[int, int] = {}
+        #: How many views there are of each, and what nobody needs but for them.
         self._views: Counter[int] = Counter()
         self._outlived: set[int] = set()
         #: By worker: what its arena has, and had at most.
@@ -200,8 +202,7 @@ class _Course:
                 for chunk in instruction.chunks:
                     self._drop(chunk)
             elif isinstance(instruction, Spill):
-                sizes = self._held
-                self._spills += [(id, sizes.get(id[1], (0, 0))[1]) for id in instruction.objects]
+                self._spills += [(id, self._size_of(id[1]).stored_bytes) for id in instruction.objects]
             elif isinstance(instruction, UseSpilled):
                 self._drop(instruction.object[1])
             elif isinstance(instruction, FailGraph | Refuse):
@@ -228,6 +229,7 @@ class _Course:
         if size.owner is None:
             self._add(chunk, worker, size.stored_bytes, is_begun=True)
         else:
+            self._owners[chunk] = size.owner
             self._views[size.owner] += 1
         self._take(worker, size.working_bytes)
 
@@ -248,8 +250,8 @@ class _Course:
         worker, size_bytes = self._held.pop(chunk, (CLIENT, 0))
         self._take(worker, -size_bytes)
         self._stored_bytes -= size_bytes
-        owner = self._size_of(chunk).owner
-        if owner is not None and self._views[owner]:
+        owner = self._owners.pop(chunk, None)
+        if owner is not None:
             self._views[owner] -= 1
             if not self._views[owner] and owner in self._outlived:
                 self._outlived.discard(owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import threading
@@ -1242,7 +1243,9 @@ def test_arrays_of_any_layout(name: str, get: Get) -> None:
     for array in (first, second, third):
         assert type(array) is type(expected)
         assert array.dtype == expected.dtype
-        assert array.dtype.metadata == expected.dtype.metadata
+        # NumPy 2.0 makes an empty one of none when it pickles a type of times.
+        own = expected.dtype.metadata
+        assert array.dtype.metadata in ([own] if own else [own, copy.deepcopy(expected.dtype).metadata])
         np.testing.assert_array_equal(array, expected, strict=True)
         # What a task was given and hands on may be read-only for being shared; its owner may write all the same.
         assert array.flags.writeable >= expected.flags.writeable

@@ -74,6 +74,17 @@ def test_the_peak_and_what_goes_to_disk():
     assert {layer.label for layer in short.layers if layer.spilled_bytes} == {"random"}
 
 
+def test_pieces_of_a_rechunk_go_to_disk_with_bytes_of_their_own():
+    """They are views of what is cut, which stays in memory until all of them have gone."""
+    x = random(10_000, 10_000, chunks=(500, 10_000))
+    plan = planned(x.rechunk((10_000, 500)).sum(axis=0).max(), limit="1 GiB")
+    by_label = {layer.label: layer.spilled_bytes for layer in plan.layers if layer.spilled_bytes}
+    assert by_label["rechunk-split"] > 200 << 20
+    # All that is cut goes through half a gigabyte, of which some stays there.
+    assert 0.5 * x.nbytes < plan.spilled_bytes < 2.5 * x.nbytes
+    assert "spilling" in kinds(plan)
+
+
 @pytest.mark.slow
 def test_the_forecast_is_near_what_is_measured():
     def measured(graph: str) -> float:

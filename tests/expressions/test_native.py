@@ -153,6 +153,31 @@ def _mixed(dtype: str, count: int, number: int) -> list[Any]:
     return [first, *[data({"i": "f", "u": "f", "c": "D"}.get(kind, "d"), count, 7) for _ in others]]
 
 
+def is_of_some_place(ufunc: np.ufunc, values: list[Any], got: Any) -> bool:
+    """Return whether each element is what NumPy itself gives with the result below or above its arguments.
+
+    NumPy 2.0 takes arrays that are walked backwards for overlapping with what lies below them, and then calls
+    other loops, so that its last bits depend on addresses. Later ones give the same at both places.
+    """
+    if not all(isinstance(value, np.ndarray) and value.strides == (-value.itemsize,) for value in values):
+        return False
+    room = np.empty((len(values) + 2, got.size, max(values[0].itemsize, got.itemsize)), "u1")
+    placed = [
+        row.reshape(-1)[: value.nbytes].view(value.dtype)[::-1]
+        for row, value in zip(room[1:], values, strict=False)
+    ]
+    for to, value in zip(placed, values, strict=True):
+        to[:] = value
+    found = np.zeros(got.size, bool)
+    own = np.ascontiguousarray(got).view("u1").reshape(got.size, -1)
+    for row in (room[0], room[-1]):
+        result = row.reshape(-1)[: got.nbytes].view(got.dtype)
+        with np.errstate(all="ignore"):
+            ufunc(*placed, out=result)
+        found |= (own == result.view("u1").reshape(got.size, -1)).all(axis=1)
+    return bool(found.all())
+
+
 LAYOUTS: list[Callable[..., list[Any]]] = [_flat, _strided, _reversed, _cut]
 BINARY_LAYOUTS: list[Callable[..., list[Any]]] = [_with_number, _number_first, _rows, _columns, _mixed]
 
@@ -173,7 +198,8 @@ def test_every_ufunc_gives_its_own_bits(ufunc: np.ufunc, blocks: None) -> None:
                         continue
                     rewritten = region(plain)
                     got = rewritten.run(list(values), ())
-                assert bits(got) == bits(expected), (dtype, layout.__name__, count)
+                is_same = bits(got) == bits(expected) or is_of_some_place(ufunc, values, got)
+                assert is_same, (dtype, layout.__name__, count)
                 assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
                 used += is_native(rewritten)
     assert used

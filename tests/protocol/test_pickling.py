@@ -795,3 +795,17 @@ def test_arrays_with_nothing_repeated_in_them_travel_as_they_are():
         value = loads(dumps([array]))[0]
         np.testing.assert_array_equal(value, array)
         assert value.dtype == array.dtype
+
+
+def test_functions_that_travel_by_value_keep_the_file_they_are_from() -> None:
+    """Tracebacks show the lines of that file, those of inner functions too."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    source = "def outer(x):\n    return (lambda: x.no_such)()\n"
+    exec(compile(source, "/a/user's/script.py", "exec"), names)
+    travelled = loads(dumps(names["outer"]))
+    with pytest.raises(AttributeError) as caught:
+        travelled(1)
+    assert [(str(entry.path), entry.lineno + 1) for entry in caught.traceback[1:]] == [
+        ("/a/user's/script.py", 2),
+        ("/a/user's/script.py", 2),
+    ]
