@@ -12,9 +12,10 @@ import io
 import mmap
 import pickle
 import sys
+from collections import ChainMap
 from collections.abc import Callable
 from types import CodeType, MemberDescriptorType, WrapperDescriptorType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -37,7 +38,16 @@ _BUILTIN_ERRORS = [
 _IN_MEMORY = {"MemoryFileSystem": "fsspec", "MemoryStore": "zarr", "ManagedMemoryStore": "zarr"}
 
 
+def _reduce_dtype(dtype: np.dtype[Any]) -> Any:
+    """Reduce a dtype of which NumPy has one object to its name, so that it is that object again."""
+    return (np.dtype, (dtype.str,)) if np.dtype(dtype.str) is dtype else dtype.__reduce__()
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    # NumPy's own pickles make a copy of the dtype, and code compares dtypes by identity.
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}, cloudpickle.Pickler.dispatch_table
+    )
     thaw: Callable[[Any], Any] | None = None
 
     def reducer_override(self, obj: Any) -> Any:

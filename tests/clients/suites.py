@@ -221,4 +221,11 @@ SUITES = [
         needs=("dask[array]", "bottleneck", "cftime", "matplotlib", "numba", "packaging", "scikit-learn"),
         from_source=True,
     ),
+    Suite(
+        "dask-histogram",
+        "dask-histogram==2026.2.0",
+        ("tests",),
+        needs=("dask[array,dataframe]", "dask-awkward", "hist"),
+        repository="https://github.com/dask-contrib/dask-histogram@2026.2.0",
+    ),
 ]

@@ -809,3 +809,23 @@ def test_functions_that_travel_by_value_keep_the_file_they_are_from() -> None:
         ("/a/user's/script.py", 2),
         ("/a/user's/script.py", 2),
     ]
+
+
+# -- dtypes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", sorted(set(np.typecodes["All"]) - set("SUV")))
+def test_a_dtype_is_the_same_object_again_where_numpy_has_one(code: str) -> None:
+    """A dtype that NumPy has one object of arrives as that object, alone and with its array."""
+    dtype = np.dtype(code)
+    alone, array = loads(dumps((dtype, np.empty(2, dtype))))
+    assert alone == array.dtype == dtype
+    assert (alone is dtype) == (array.dtype is dtype) == (np.dtype(dtype.str) is dtype)
+
+
+def test_dtypes_with_more_to_them_keep_it() -> None:
+    """A dtype with metadata, fields or another byte order keeps them."""
+    for dtype in (np.dtype("f8", metadata={"unit": "m"}), np.dtype([("a", "O"), ("b", ">i2")]), np.dtype(">f8")):
+        found = loads(dumps(np.zeros(2, dtype))).dtype
+        assert found == dtype
+        assert found.metadata == dtype.metadata
