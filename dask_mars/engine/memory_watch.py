@@ -149,8 +149,8 @@ def decide(
         number
         for number, worker in workers.items()
         if worker.grown_bytes > _GROWING_BYTES
-        # What it has asked for it may take, as long as there is anything left.
-        and worker.growth_bytes - (worker.asked_bytes if free_bytes >= 0 else 0) > share_bytes // 2
+        # What it has asked for it may take, and is refused the next time. If that comes too late it is paused too.
+        and worker.growth_bytes - (worker.asked_bytes if 2 * free_bytes > -margin_bytes else 0) > share_bytes // 2
         and worker.running is not None
         and worker.paused_s is None
     ]

@@ -9,6 +9,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def test_those_that_grow_are_paused():
     # Modules that are imported are no reason.
     assert decided(9, worker(101, grown_mib=5), worker(40, grown_mib=5)) == Orders(pause=(0,))
     assert decided(9, worker(150), worker(40)) == Orders()
+
+
+def test_those_that_have_asked_go_on_until_the_limit_is_exceeded():
+    asked = replace(worker(150, grown_mib=5), asked_bytes=120 * MIB)
+    assert decided(9, asked) == decided(-4, asked) == Orders()
+    assert decided(-6, asked) == Orders(pause=(0,))
+    assert decided(9, replace(asked, asked_bytes=90 * MIB)) == Orders(pause=(0,))
 
 
 def test_idle_ones_are_ended_first():
