@@ -136,7 +136,6 @@ SUITES = [
         "xhistogram",
         "xhistogram==0.3.2",
         ("xhistogram",),
-        ("xhistogram",),
         needs=("scipy", "xarray", "dask[array]"),
         from_source=True,
     ),
@@ -152,7 +151,6 @@ SUITES = [
         "scikit-image",
         "scikit-image==0.25.2",
         ("skimage.util.tests.test_apply_parallel", "skimage.restoration.tests.test_denoise"),
-        ("skimage.util.tests.test_apply_parallel",),
         needs=("dask[array]", "pooch", "pywavelets"),
     ),
     Suite(

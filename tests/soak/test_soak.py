@@ -45,7 +45,7 @@ def test_the_short_form_passes(scripts):
 
 
 def test_the_short_form_with_checkpoints_passes(scripts):
-    options = ("--minutes", "0.2", "--limit", "60", "--seed", "1", "--checkpoints")
+    options = ("--minutes", "0.1", "--limit", "60", "--seed", "1", "--checkpoints")
     ended = scripts.run("-m", "tests.soak", *options, timeout_s=110)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "right" in ended.stdout
