@@ -807,10 +807,15 @@ class Engine:
 
     def _renew_workers(self, is_strict: bool) -> None:
         """Have workers give back what they keep of what they have computed, for which they get a moment."""
-        self._renewal = (time.monotonic() + _RENEWAL_S, is_strict)
-        for handle in self._workers.values():
-            handle.send(Trim())
-        self._see_to_renewal(time.monotonic())
+        self._measure_memory()
+        watch = self._memory_watch
+        # What they keep is warm for what comes next. It goes where it is in the way alone.
+        if (is_strict or watch.grown(is_strict)) and watch.may_shrink(self._machine.growing()):
+            self._renewal = (time.monotonic() + _RENEWAL_S, is_strict)
+            for handle in self._workers.values():
+                handle.send(Trim())
+        else:
+            self._handle(WorkersRenewed())
 
     def _see_to_renewal(self, now: float) -> None:
         """Replace idle workers that have kept memory although they have had their time to give it back."""

@@ -105,10 +105,8 @@ static uint64_t granted(const struct quota *quota)
 static void heed_eagerness(struct quota *quota)
 {
     uint32_t is_eager = __atomic_load_n(&quota->page->eager, __ATOMIC_RELAXED);
-    if (is_eager != __atomic_exchange_n(&quota->is_eager, is_eager, __ATOMIC_RELAXED) && is_eager) {
+    if (is_eager != __atomic_exchange_n(&quota->is_eager, is_eager, __ATOMIC_RELAXED) && is_eager)
         heap_trim(quota->heap);
-        quota_trim_private();
-    }
 }
 
 void quota_trim_private(void)
@@ -135,6 +133,7 @@ static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
 {
     volatile struct quota_page *page = quota->page;
     struct timespec pause = {0, FIRST_LOOK_NS};
+    int is_trimmed = 0;
     for (unsigned looks = 1;; looks++) {
         if (granted(quota) >= wanted)
             return QUOTA_NONE;
@@ -152,6 +151,11 @@ static enum quota_refusal wait_for_answer(struct quota *quota, uint64_t wanted)
             wake_engine(quota);
         }
         heed_eagerness(quota);
+        /* What the C library keeps is warm for what libraries take next, and goes only where somebody has to wait. */
+        if (!is_trimmed && quota_is_eager(quota)) {
+            is_trimmed = 1;
+            quota_trim_private();
+        }
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < LAST_LOOK_NS)
             pause.tv_nsec += pause.tv_nsec / 4;
