@@ -748,9 +748,7 @@ class Engine:
         """Look at what the processes take, and see to it that it stays within the limit."""
         watch = self._memory_watch
         is_due = now - self._watched_s >= _WATCH_S
-        watch.look(
-            self.worker_pids(), self._in_hands_of, self._control.private_growth_bytes, with_libraries=is_due
-        )
+        watch.look(self.worker_pids(), self._in_hands_of, self._asked_bytes, with_libraries=is_due)
         self._registry.note_in_use(watch.used_bytes)
         if is_due:
             self._notify(ProcessesMeasured(watch.used_bytes))
@@ -785,6 +783,11 @@ class Engine:
         if running is None:
             running = next(iter(self._machine.in_hand(number)), None)
         return running
+
+    def _asked_bytes(self, number: int) -> int:
+        """Return what of its own memory a worker was granted, for what it is in the middle of."""
+        # What it asks for besides, on its way to an operand, nobody weighs.
+        return 0 if self._inspection.running(number) is None else self._control.private_growth_bytes(number)
 
     def _end_over_limit(self, number: int) -> None:
         """End a worker that has taken more memory than there is for it."""
@@ -834,7 +837,7 @@ class Engine:
 
     def _measure_memory(self, asked_bytes: int = 0) -> None:
         """Have the limits follow what the processes take now, before something is decided that takes much."""
-        self._memory_watch.look(self.worker_pids(), self._in_hands_of, self._control.private_growth_bytes)
+        self._memory_watch.look(self.worker_pids(), self._in_hands_of, self._asked_bytes)
         self._adjust_limits(asked_bytes)
 
     def _adjust_limits(self, asked_bytes: int = 0) -> None:
