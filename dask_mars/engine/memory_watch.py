@@ -259,7 +259,8 @@ class MemoryWatch:
                 worker.begun_bytes, worker.noted_bytes = before_bytes, 0
             # It may not have touched yet what it has asked for.
             worker.asked_bytes = min(asked_bytes(number), worker.growth_bytes)
-            worker.grown_bytes = worker.unasked_bytes - before_unasked
+            # At the end of what it runs, what it had asked for is still there, and nothing grows.
+            worker.grown_bytes = min(worker.unasked_bytes - before_unasked, worker.private_bytes - before_bytes)
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]
         self._starting_bytes = estimate_memory(starting, proc=proc)
