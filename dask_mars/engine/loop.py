@@ -108,7 +108,7 @@ _START_ATTEMPTS = 3
 #: back to the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.875
-#: Of its limits: what the store may hold at least, however much the processes use for themselves.
+#: Of its limits: what the store may hold at least, however much the workers use for themselves.
 _LEAST_STORE = 0.25
 _LEAST_STORE_BYTES = 1 << 25
 #: By how much the memory of all workers together may grow without a word: this part of the limit, and at most so
@@ -853,12 +853,13 @@ class Engine:
         private = watch.private_bytes
         held = sum([self._control.held_bytes(number) for number in self._workers])
         room = settings.memory_limit - private + expected - held - self._slack_bytes
-        least = min(max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES), settings.store_limit)
-        self._limit_bytes = max(min(settings.store_limit, room), least)
+        # Where the user's process takes most of the limit, little is left also of the least.
+        most_least = max(watch.room_bytes // 2, _LEAST_STORE_BYTES)
+        least = max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES)
+        self._limit_bytes = max(min(settings.store_limit, room), min(least, most_least, settings.store_limit))
         # It may be more than arenas hold: what has no room there is private memory, or goes to disk.
-        self._hard_limit_bytes = max(
-            room, self._limit_bytes, int(settings.memory_limit * _LEAST_STORE), LEAST_SHARE_BYTES
-        )
+        least = max(min(int(settings.memory_limit * _LEAST_STORE), most_least), LEAST_SHARE_BYTES)
+        self._hard_limit_bytes = max(room, self._limit_bytes, least)
         wanted = self._machine.memory.awaited_bytes + asked_bytes
         is_eager = watch.used_bytes + wanted > _PRESSURE * settings.memory_limit
         self._registry.is_short = is_eager

@@ -187,6 +187,8 @@ class MemoryWatch:
         What all processes take for themselves, and programs and libraries once.
     used_bytes : int
         The same, and shared memory.
+    room_bytes : int
+        By how much workers and shared memory together may grow.
     free_bytes : int
         What is left of the limit, or of what workers may take in any case, less what they are about to take as
         fast as they have grown; negative if that is exceeded.
@@ -213,8 +215,7 @@ class MemoryWatch:
         self._ahead_bytes = 0
         self.workers: dict[int, WorkerMemory] = {}
         self.client_bytes = self.private_bytes = self.used_bytes = 0
-        #: By how much workers and shared memory together may grow.
-        self._room_bytes = self.free_bytes = limit_bytes
+        self.room_bytes = self.free_bytes = limit_bytes
         self.is_hopeless = False
         self.next_s = 0.0
 
@@ -278,8 +279,8 @@ class MemoryWatch:
         baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
         fixed = self.client_bytes + self._library_bytes + baselines
         self.is_hopeless = fixed >= self._limit_bytes
-        self._room_bytes = max(self._limit_bytes - fixed, self._num_workers * LEAST_SHARE_BYTES)
-        self.free_bytes = fixed + self._room_bytes - self.used_bytes - self._ahead_bytes
+        self.room_bytes = max(self._limit_bytes - fixed, self._num_workers * LEAST_SHARE_BYTES)
+        self.free_bytes = fixed + self.room_bytes - self.used_bytes - self._ahead_bytes
         left_s = (self.free_bytes - self._margin_bytes) / _GROWTH_BYTES_PER_S
         is_calm = all(worker.grown_bytes < _GROWING_BYTES for worker in self.workers.values())
         cost_s = time.thread_time() - began_s
@@ -294,7 +295,7 @@ class MemoryWatch:
     @property
     def share_bytes(self) -> int:
         """By how much each worker may grow in any case."""
-        return self._room_bytes // self._num_workers
+        return self.room_bytes // self._num_workers
 
     def over_share(self) -> list[int]:
         """Return the workers that have grown past their share."""
