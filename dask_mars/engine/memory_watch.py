@@ -57,7 +57,7 @@ class WorkerMemory:
     running : tuple of int or None
         Graph and chunk that it was running then.
     begun_bytes : int
-        What it took when that was seen for the first time, or before.
+        What it took when that was seen for the first time, or before, or the least that it has taken since.
     noted_bytes : int
         By how much it had grown when that was noted last.
     paused_s : float or None
@@ -258,9 +258,12 @@ class MemoryWatch:
             worker.running = running(number)
             if worker.running != before:
                 worker.begun_bytes, worker.noted_bytes = before_bytes, 0
-            # It may not have touched yet what it has asked for.
-            worker.asked_bytes = min(asked_bytes(number), worker.growth_bytes)
-            # At the end of what it runs, what it had asked for is still there, and nothing grows.
+                # What it had asked for before is its own now, as long as it is there.
+                before_unasked = before_bytes
+            worker.begun_bytes = min(worker.begun_bytes, worker.private_bytes)
+            # It may not have touched yet what it has asked for, and may have kept of what came before as much.
+            worker.asked_bytes = min(asked_bytes(number), worker.private_bytes - worker.begun_bytes)
+            # What it has freed of what it had asked for may be there still, and nothing grows.
             worker.grown_bytes = min(worker.unasked_bytes - before_unasked, worker.private_bytes - before_bytes)
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]

@@ -372,6 +372,11 @@ static PyObject *method_excuse(PyObject *self, PyObject *argument)
     Py_RETURN_NONE;
 }
 
+static PyObject *method_raise_exceeded(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(quota_raise_exceeded(&((Quota *)self)->quota));
+}
+
 static PyObject *get_growth(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromSize_t(quota_growth(&((Quota *)self)->quota));
@@ -384,23 +389,19 @@ static PyObject *get_refusal(PyObject *self, void *Py_UNUSED(closure))
     return Py_BuildValue("in", refusal, (Py_ssize_t)refused_bytes);
 }
 
-static PyObject *get_is_exceeded(PyObject *self, void *Py_UNUSED(closure))
-{
-    return PyBool_FromLong(quota_is_exceeded(&((Quota *)self)->quota));
-}
-
 static PyMethodDef quota_methods[] = {
     {"begin", method_begin, METH_NOARGS, "Count growth from now on: an operand begins."},
     {"publish", method_publish, METH_NOARGS, "Tell the engine what arrays have that the store does not count."},
     {"admit", method_admit, METH_O, "Return whether so many bytes may be taken, after the engine's answer if need be."},
     {"excuse", method_excuse, METH_O, "Count so many bytes of the growth no more."},
+    {"raise_exceeded", method_raise_exceeded, METH_NOARGS,
+     "Return, once, whether small objects have taken memory that was refused."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef quota_attributes[] = {
     {"growth_bytes", get_growth, NULL, "By how much memory has grown since the operand began.", NULL},
     {"refusal", get_refusal, NULL, "Why growth was refused since then, 0 if it was not, and to how many bytes.", NULL},
-    {"is_exceeded", get_is_exceeded, NULL, "Whether what was refused was taken all the same.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -23,33 +23,29 @@
 /* While others want memory, so much is freed before the C library is made to give back what it keeps of it. */
 #define TRIM_BYTES ((size_t)32 << 20)
 
+/* So much more small objects get once they were refused: time for the task to be interrupted where Python code runs. A
+ * single call, such as `list(range(n))`, cannot be, and is refused a small block then, as if memory had run out. */
+#define PAST_REFUSAL_BYTES ((size_t)4 << 20)
+
 static PyMemAllocatorEx plain;
 static PyObjectArenaAllocator plain_arenas;
 static int is_installed;
 /* NULL as long as nothing is counted. */
 static struct quota *asked;
 static int refused_signal;
+/* The thread that runs tasks. */
+static unsigned long task_thread;
+/* An arena was just refused: Python asks for the small block itself next, in the same thread. */
+static _Thread_local int is_block_refused;
 /* From which size on the C library maps blocks otherwise; 0 where it is left to it. */
 static int kept_threshold;
-static size_t freed;
+static size_t freed_since_trim;
 
 static void map_from(int size)
 {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, size);
 #endif
-}
-
-static void begin_large(size_t size)
-{
-    if (size >= MAPPED_BYTES && kept_threshold)
-        map_from((int)MAPPED_BYTES);
-}
-
-static void end_large(size_t size)
-{
-    if (size >= MAPPED_BYTES && kept_threshold)
-        map_from(kept_threshold);
 }
 
 /* Return the size of a block that counts, else 0. */
@@ -77,49 +73,60 @@ static void note(struct quota *quota, size_t taken, size_t freed)
         quota_note_private(quota, taken, freed);
 }
 
+/* Ask for what a block of a size takes more than is there. Return 0 where it is refused. */
+static int begin_block(size_t size, size_t more)
+{
+    if (size >= LARGE_BYTES && !admitted(asked, more))
+        return 0;
+    if (size >= MAPPED_BYTES && kept_threshold)
+        map_from((int)MAPPED_BYTES);
+    return 1;
+}
+
+/* Note a block, in the place of one of which so many bytes counted. */
+static void *end_block(size_t size, void *address, size_t before)
+{
+    if (size >= MAPPED_BYTES && kept_threshold)
+        map_from(kept_threshold);
+    if (address)
+        note(asked, counted(address), before);
+    return address;
+}
+
+/* Return whether the small block that is asked for had no room in an arena, and is not to be had elsewhere. */
+static int take_block_refused(void)
+{
+    int is_refused = is_block_refused;
+    if (is_refused)
+        is_block_refused = 0;
+    return is_refused;
+}
+
 static void *objects_malloc(void *Py_UNUSED(context), size_t size)
 {
     if (size < PERHAPS_LARGE_BYTES)
-        return plain.malloc(plain.ctx, size);
-    if (size >= LARGE_BYTES && !admitted(asked, size))
-        return NULL;
-    begin_large(size);
-    void *address = plain.malloc(plain.ctx, size);
-    end_large(size);
-    note(asked, counted(address), 0);
-    return address;
+        return take_block_refused() ? NULL : plain.malloc(plain.ctx, size);
+    return begin_block(size, size) ? end_block(size, plain.malloc(plain.ctx, size), 0) : NULL;
 }
 
 static void *objects_calloc(void *Py_UNUSED(context), size_t count, size_t item)
 {
     if (item && count > (size_t)-1 / item)
         return NULL;
-    if (count * item < PERHAPS_LARGE_BYTES)
-        return plain.calloc(plain.ctx, count, item);
-    if (count * item >= LARGE_BYTES && !admitted(asked, count * item))
-        return NULL;
-    begin_large(count * item);
-    void *address = plain.calloc(plain.ctx, count, item);
-    end_large(count * item);
-    note(asked, counted(address), 0);
-    return address;
+    size_t size = count * item;
+    if (size < PERHAPS_LARGE_BYTES)
+        return take_block_refused() ? NULL : plain.calloc(plain.ctx, count, item);
+    return begin_block(size, size) ? end_block(size, plain.calloc(plain.ctx, count, item), 0) : NULL;
 }
 
 static void *objects_realloc(void *Py_UNUSED(context), void *address, size_t size)
 {
-    size_t before = address ? malloc_usable_size(address) : 0;
-    if (size < PERHAPS_LARGE_BYTES && before < LARGE_BYTES)
+    size_t before = counted(address);
+    if (size < PERHAPS_LARGE_BYTES && !before)
         return plain.realloc(plain.ctx, address, size);
-    if (before < LARGE_BYTES)
-        before = 0;
-    if (size >= LARGE_BYTES && size > before && !admitted(asked, size - before))
+    if (size > before && !begin_block(size, size - before))
         return NULL;
-    begin_large(size);
-    void *moved = plain.realloc(plain.ctx, address, size);
-    end_large(size);
-    if (moved)
-        note(asked, counted(moved), before);
-    return moved;
+    return end_block(size, plain.realloc(plain.ctx, address, size), before);
 }
 
 static void objects_free(void *Py_UNUSED(context), void *address)
@@ -128,20 +135,31 @@ static void objects_free(void *Py_UNUSED(context), void *address)
     plain.free(plain.ctx, address);
     note(asked, 0, size);
     if (size && asked && quota_is_eager(asked)
-        && __atomic_add_fetch(&freed, size, __ATOMIC_RELAXED) >= TRIM_BYTES) {
-        __atomic_store_n(&freed, 0, __ATOMIC_RELAXED);
+        && __atomic_add_fetch(&freed_since_trim, size, __ATOMIC_RELAXED) >= TRIM_BYTES) {
+        __atomic_store_n(&freed_since_trim, 0, __ATOMIC_RELAXED);
         quota_trim_private();
     }
+}
+
+/* See to it that small objects of a task do not take more than they may. Return whether they get another arena. */
+static int arena_admitted(struct quota *quota, size_t size)
+{
+    if (quota_may_grow(quota, size) && admitted(quota, size))
+        return 1;
+    if (quota_exceed(quota))
+        /* Its handler raises in the task. Nothing happens where there is none. */
+        PyErr_SetInterruptEx(refused_signal);
+    else if (PyThread_get_thread_ident() == task_thread && quota_raise_past(quota, PAST_REFUSAL_BYTES))
+        return 0;
+    return 1;
 }
 
 static void *arena_alloc(void *Py_UNUSED(context), size_t size)
 {
     struct quota *quota = asked;
-    /* Once it is refused a single call may take many more, before the task can be interrupted. */
-    if (quota && !quota_is_exceeded(quota) && !admitted(quota, size)) {
-        quota_exceed(quota);
-        /* Its handler raises in the task. Nothing happens where there is none. */
-        PyErr_SetInterruptEx(refused_signal);
+    if (quota && !arena_admitted(quota, size)) {
+        is_block_refused = 1;
+        return NULL;
     }
     void *address = plain_arenas.alloc(plain_arenas.ctx, size);
     if (address)
@@ -159,6 +177,7 @@ int objects_limit(struct quota *quota, int signal_number)
 {
     asked = quota;
     refused_signal = signal_number;
+    task_thread = PyThread_get_thread_ident();
     if (is_installed || !quota)
         return 1;
     PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &plain);

@@ -13,6 +13,7 @@
 #define LAST_LOOK_NS 2000000L
 #define LOOKS_BETWEEN_LIVENESS 64
 /* As in `protocol/control.py`. */
+#define STEP_COMPUTE 2
 #define STEP_SEAL 3
 
 void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine)
@@ -28,7 +29,8 @@ void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pi
     heap_watch(heap, &quota->page->eager);
     quota->refusal = QUOTA_NONE;
     quota->refused_bytes = 0;
-    quota->is_exceeded = 0;
+    quota->excess = EXCESS_NONE;
+    quota->refused_growth = 0;
     quota_begin(quota);
 }
 
@@ -65,7 +67,7 @@ void quota_begin(struct quota *quota)
     __atomic_store_n(&quota->base, held(quota), __ATOMIC_RELAXED);
     __atomic_store_n(&quota->private_base, private_bytes(quota), __ATOMIC_RELAXED);
     __atomic_store_n(&quota->refusal, QUOTA_NONE, __ATOMIC_RELAXED);
-    __atomic_store_n(&quota->is_exceeded, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&quota->excess, EXCESS_NONE, __ATOMIC_RELAXED);
     quota_publish(quota);
     publish_private(quota);
 }
@@ -167,19 +169,45 @@ int quota_has_room(struct quota *quota, size_t size)
     return (uint64_t)quota_growth(quota) + size <= granted(quota);
 }
 
+static int is_at(const struct quota *quota, uint8_t step)
+{
+    return __atomic_load_n(&quota->page->step, __ATOMIC_RELAXED) == step;
+}
+
 int quota_is_sealing(const struct quota *quota)
 {
-    return __atomic_load_n(&quota->page->step, __ATOMIC_RELAXED) == STEP_SEAL;
+    return is_at(quota, STEP_SEAL);
 }
 
-void quota_exceed(struct quota *quota)
+/* Change the state of the excess, if it is this one; return whether it was. */
+static int change_excess(struct quota *quota, enum quota_excess before, enum quota_excess after)
 {
-    __atomic_store_n(&quota->is_exceeded, 1, __ATOMIC_RELEASE);
+    return __atomic_compare_exchange_n(&quota->excess, &before, after, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-int quota_is_exceeded(struct quota *quota)
+int quota_may_grow(struct quota *quota, size_t size)
 {
-    return __atomic_load_n(&quota->is_exceeded, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&quota->excess, __ATOMIC_ACQUIRE) == EXCESS_NONE
+        || (quota_has_room(quota, size) && change_excess(quota, EXCESS_RAISED, EXCESS_NONE));
+}
+
+int quota_exceed(struct quota *quota)
+{
+    if (!change_excess(quota, EXCESS_NONE, EXCESS_TAKEN))
+        return 0;
+    __atomic_store_n(&quota->refused_growth, quota_growth(quota), __ATOMIC_RELAXED);
+    return 1;
+}
+
+int quota_raise_exceeded(struct quota *quota)
+{
+    return change_excess(quota, EXCESS_TAKEN, EXCESS_RAISED);
+}
+
+int quota_raise_past(struct quota *quota, size_t most)
+{
+    size_t refused = __atomic_load_n(&quota->refused_growth, __ATOMIC_RELAXED);
+    return quota_growth(quota) > refused + most && is_at(quota, STEP_COMPUTE) && quota_raise_exceeded(quota);
 }
 
 void quota_forget_refusal(struct quota *quota)

@@ -18,6 +18,15 @@
 /* Why a wait has ended without what was asked for. */
 enum quota_refusal { QUOTA_NONE = 0, QUOTA_REFUSED = 1, QUOTA_POSTPONED = 2, QUOTA_STOPPED = 3 };
 
+/* Of small objects, which take what they were refused. */
+enum quota_excess {
+    EXCESS_NONE,
+    /* The task is to be told. */
+    EXCESS_TAKEN,
+    /* The task was told. */
+    EXCESS_RAISED,
+};
+
 /* A worker's part of the control page, as `protocol/control.py` lays it out. */
 struct quota_page {
     uint32_t running_graph;
@@ -54,8 +63,9 @@ struct quota {
     uint32_t is_eager;
     enum quota_refusal refusal;
     size_t refused_bytes;
-    /* Whether memory was taken all the same. */
-    int is_exceeded;
+    /* Whether small objects have taken memory all the same, and how much they had when they were refused it. */
+    enum quota_excess excess;
+    size_t refused_growth;
 };
 
 void quota_init(struct quota *quota, struct heap *heap, void *page, int wake, pid_t engine);
@@ -76,9 +86,17 @@ int quota_has_room(struct quota *quota, size_t size);
 /* Return whether a result is being put into the store. */
 int quota_is_sealing(const struct quota *quota);
 
-/* What was refused is taken all the same, as far as can be told since the operand began. */
-void quota_exceed(struct quota *quota);
-int quota_is_exceeded(struct quota *quota);
+/* Return whether small objects may ask for so many bytes more: once they were refused, and the task has been told, they
+ * take what they need to be freed, until there is room again. */
+int quota_may_grow(struct quota *quota, size_t size);
+
+/* What small objects were refused they take all the same. Return whether that is news. */
+int quota_exceed(struct quota *quota);
+
+/* Return whether the task is to be told that its small objects were refused, which is done once; by the second, only
+ * if the task is being computed and they have taken so many bytes since. */
+int quota_raise_exceeded(struct quota *quota);
+int quota_raise_past(struct quota *quota, size_t most);
 
 /* What was refused was more than was needed. */
 void quota_forget_refusal(struct quota *quota);

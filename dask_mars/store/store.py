@@ -571,10 +571,12 @@ class Store:
         """
         return (0, 0) if self._quota is None else self._quota.refusal
 
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether small objects have taken memory since an operand began although growth was refused."""
-        return self._quota is not None and self._quota.is_exceeded
+    def raise_exceeded(self) -> bool:
+        """Say, once, whether small objects have taken memory since an operand began that was refused.
+
+        Who is told so has to raise it.
+        """
+        return self._quota is not None and self._quota.raise_exceeded()
 
     def mark(self) -> None:
         """Start to watch how much of the own arena is in use."""

@@ -615,12 +615,13 @@ class WorkerProcess:
         if self._recall_attempts != recall_attempts(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
             self._recall_attempts = recall_attempts(self._part)
             self._return_queued()
-        if self._store.is_exceeded and may_interrupt(frame, _COMPUTE, (_SEND_NOW, _RETURN_QUEUED)):
+        is_interruptible = may_interrupt(frame, _COMPUTE, (_SEND_NOW, _RETURN_QUEUED))
+        if is_interruptible and self._store.raise_exceeded():
             raise MemoryError
         running = self._running
         if running[0] != to_stop(self._part) or running == self._interrupted:
             return
-        if may_interrupt(frame, _COMPUTE, (_SEND_NOW, _RETURN_QUEUED)):
+        if is_interruptible:
             self._interrupted = running
             raise ExecutionInterrupted(running[0])
         self._postponed = True

@@ -134,6 +134,29 @@ def test_what_was_asked_for_is_not_learned_as_what_was_not():
         os.waitpid(child, 0)
 
 
+def test_what_is_kept_of_one_chunk_is_not_what_the_next_has_asked_for(monkeypatch):
+    taken = {1: 50 * MIB, os.getpid(): 0}
+    monkeypatch.setattr(
+        "dask_mars.engine.memory_watch.estimate_memory", lambda pids, proc: sum(taken[pid] for pid in pids)
+    )
+    watch = MemoryWatch(1 << 40, 1, os.getpid(), [])
+    watch.add(0, 1)
+
+    def look(chunk: int, private_mib: int, asked_mib: int) -> tuple[int, int]:
+        taken[1] = private_mib * MIB
+        watch.look([1], lambda number: (1, chunk), lambda number: asked_mib * MIB, with_libraries=False)
+        return watch.workers[0].grown_bytes // MIB, watch.workers[0].asked_bytes // MIB
+
+    assert look(1, 150, 100) == (0, 100)
+    # What the first has left is there still, and what the next has asked for is not touched yet.
+    assert look(2, 150, 40) == (0, 0)
+    assert look(2, 190, 40) == (0, 40)
+    # Some of what was left has gone meanwhile.
+    assert look(3, 110, 10) == (-80, 0)
+    assert look(3, 120, 10) == (0, 10)
+    assert look(3, 125, 10) == (5, 10)
+
+
 @needs_proc
 def test_what_the_user_takes_leaves_workers_enough_for_their_modules():
     watch = MemoryWatch(MIB, 2, os.getpid(), [])

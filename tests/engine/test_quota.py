@@ -206,11 +206,14 @@ _INTEGER_BYTES = 8 + 32
 
 def small_objects(mib: int) -> int:
     count = mib * MIB // _INTEGER_BYTES
-    # Not by a single call, which cannot be interrupted.
     return round(len([number + 1000 for number in range(count)]) * _INTEGER_BYTES / MIB)
 
 
-OBJECTS = pytest.mark.parametrize("take", [one_object, growing_object, small_objects])
+def single_call(mib: int) -> int:
+    return round(len(list(range(1000, 1000 + mib * MIB // _INTEGER_BYTES))) * _INTEGER_BYTES / MIB)
+
+
+OBJECTS = pytest.mark.parametrize("take", [one_object, growing_object, small_objects, single_call])
 
 
 @OBJECTS

@@ -12,6 +12,7 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 from dask_mars.protocol.control import (
+    COMPUTE,
     PART_BYTES,
     POSTPONED,
     REFUSED,
@@ -218,7 +220,7 @@ class RefusedError(Exception):
 @pytest.fixture
 def objects(room: Room) -> Iterator[Room]:
     def refuse(*_: Any) -> None:
-        if room.quota.is_exceeded:
+        if room.quota.raise_exceeded():
             raise RefusedError
 
     before = signal.signal(signal.SIGUSR2, refuse)
@@ -258,7 +260,7 @@ def test_large_objects_that_are_refused_raise(objects, make):
     reason, asked_bytes = objects.quota.refusal
     assert reason == REFUSED
     assert asked_bytes >= 16 * MIB
-    assert not objects.quota.is_exceeded
+    assert not objects.quota.raise_exceeded()
 
 
 def test_what_a_result_needs_on_its_way_is_not_refused(objects):
@@ -269,23 +271,46 @@ def test_what_a_result_needs_on_its_way_is_not_refused(objects):
     assert objects.quota.refusal == (0, 0)
 
 
-def test_small_objects_that_are_refused_interrupt(objects):
+@pytest.fixture
+def refused(objects: Room) -> Iterator[Room]:
+    """Objects that are refused as often as they ask."""
     pid = os.fork()
     if not pid:
-        # As often as they ask.
         while True:
             os.read(objects.reader, 64)
             if objects.control.asking():
                 objects.control.refuse(0, REFUSED, QuotaFigures(1, 2, 3, 4))
-    try:
-        with pytest.raises(RefusedError):
-            _ = [number + 1000 for number in range(10**7)]
-        assert objects.quota.is_exceeded
-        objects.quota.begin()
-        assert not objects.quota.is_exceeded
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    yield objects
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_small_objects_that_are_refused_interrupt(refused):
+    with pytest.raises(RefusedError):
+        _ = [number + 1000 for number in range(10**7)]
+    # Once.
+    assert not refused.quota.raise_exceeded()
+
+
+@pytest.mark.parametrize("make", [lambda: list(range(10**7)), lambda: dict.fromkeys(map(str, range(10**7)))])
+def test_a_single_call_is_refused_small_blocks(refused, make):
+    refused.part[STEP_AT] = COMPUTE
+    refused.control.grant(0, 32 * MIB)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            make()
+        assert refused.control.private_growth_bytes(0) < 48 * MIB
+        # What comes next may take again what has become free.
+        assert len(list(range(10**5, 2 * 10**5))) == 10**5
+
+
+def test_other_threads_are_refused_no_small_blocks(refused):
+    refused.part[STEP_AT] = COMPUTE
+    refused.control.grant(0, 24 * MIB)
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    with ThreadPoolExecutor(1) as executor:
+        assert executor.submit(lambda: len(list(range(10**6)))).result(10) == 10**6
+    assert refused.quota.raise_exceeded()
 
 
 def test_a_forked_process_has_its_objects_for_itself(objects):
