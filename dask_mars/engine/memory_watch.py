@@ -36,6 +36,9 @@ _AHEAD_S, _AHEAD = 0.02, 8
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 #: Growth that is worth remembering, and that makes a worker one that grows.
 _NOTED_BYTES, _GROWING_BYTES = 16 << 20, 1 << 20
+#: Workers that grow more slowly may come to their end within the margin. Once this part of it is all that is left,
+#: those that grow faster than this are paused, too.
+_LAST, _SLOW_BYTES_PER_S = 4, 16 << 20
 
 Running = tuple[int, int] | None
 
@@ -54,6 +57,8 @@ class WorkerMemory:
         What it took when it was last looked at.
     grown_bytes : int
         By how much what it had taken without asking was more than at the look before.
+    grown_per_s : float
+        The same, for each second between the two.
     running : tuple of int or None
         Graph and chunk that it was running then.
     begun_bytes : int
@@ -70,6 +75,7 @@ class WorkerMemory:
     baseline_bytes: int
     private_bytes: int
     grown_bytes: int = 0
+    grown_per_s: float = 0.0
     running: Running = None
     begun_bytes: int = 0
     noted_bytes: int = 0
@@ -145,12 +151,15 @@ def decide(
     if idle := idle_above(workers, share_bytes):
         # It has nothing to lose.
         return Orders(end=(idle[-1],))
+    is_last = _LAST * free_bytes < margin_bytes
+    # Arrays may have taken what was to be a worker's share. Past the limit all wait that grow.
+    least_bytes = share_bytes // (2 if free_bytes > 0 else 16)
     growing = [
         number
         for number, worker in workers.items()
-        if worker.grown_bytes > _GROWING_BYTES
+        if (worker.grown_bytes > _GROWING_BYTES or (is_last and worker.grown_per_s > _SLOW_BYTES_PER_S))
         # What it has asked for it may take, and is refused the next time. If that comes too late it is paused too.
-        and worker.growth_bytes - (worker.asked_bytes if 2 * free_bytes > -margin_bytes else 0) > share_bytes // 2
+        and worker.growth_bytes - (worker.asked_bytes if 2 * free_bytes > -margin_bytes else 0) > least_bytes
         and worker.running is not None
         and worker.paused_s is None
     ]
@@ -275,9 +284,11 @@ class MemoryWatch:
         self.private_bytes = own + self._starting_bytes + self.client_bytes + self._library_bytes
         self.used_bytes = self.private_bytes + arena_bytes(self._arenas)
         now_s = time.monotonic()
-        grown = sum([max(worker.grown_bytes, 0) for worker in self.workers.values()])
-        rate = grown / max(now_s - self._looked_s, _SHORTEST_S)
+        passed_s = max(now_s - self._looked_s, _SHORTEST_S)
         self._looked_s = now_s
+        for worker in self.workers.values():
+            worker.grown_per_s = worker.grown_bytes / passed_s
+        rate = sum([max(worker.grown_per_s, 0.0) for worker in self.workers.values()])
         self._ahead_bytes = min(int(rate * _AHEAD_S), self._limit_bytes // _AHEAD)
         baselines = sum([worker.baseline_bytes for worker in self.workers.values()]) + self._starting_bytes
         fixed = self.client_bytes + self._library_bytes + baselines

@@ -36,10 +36,21 @@ needs_proc = pytest.mark.skipif(not PROC.exists(), reason="processes are looked 
 
 
 def worker(
-    growth_mib: int, running: bool = True, grown_mib: int = 0, paused_s: float | None = None
+    growth_mib: int,
+    running: bool = True,
+    grown_mib: int = 0,
+    paused_s: float | None = None,
+    mib_per_s: float = 0.0,
 ) -> WorkerMemory:
     return WorkerMemory(
-        1, MIB, (1 + growth_mib) * MIB, grown_mib * MIB, (1, 0) if running else None, MIB, 0, paused_s
+        pid=1,
+        baseline_bytes=MIB,
+        private_bytes=(1 + growth_mib) * MIB,
+        grown_bytes=grown_mib * MIB,
+        grown_per_s=mib_per_s * MIB,
+        running=(1, 0) if running else None,
+        begun_bytes=MIB,
+        paused_s=paused_s,
     )
 
 
@@ -58,8 +69,21 @@ def test_those_that_grow_are_paused():
     assert decided(9, worker(150), worker(40)) == Orders()
 
 
+def test_those_that_grow_slowly_are_paused_later():
+    assert decided(3, worker(60, mib_per_s=100)) == Orders()
+    assert decided(2, worker(60, mib_per_s=100)) == Orders(pause=(0,))
+    assert decided(2, worker(60, mib_per_s=10)) == Orders()
+
+
+def test_past_the_limit_all_are_paused_that_grow():
+    assert decided(1, worker(40, grown_mib=5)) == Orders()
+    assert decided(-1, worker(40, grown_mib=5), worker(20, mib_per_s=20), worker(40)) == Orders(pause=(0, 1))
+    # Whoever has hardly begun is not the reason.
+    assert decided(-1, worker(5, grown_mib=5)) == Orders()
+
+
 def test_those_that_have_asked_go_on_until_the_limit_is_exceeded():
-    asked = replace(worker(150, grown_mib=5), asked_bytes=120 * MIB)
+    asked = replace(worker(150, grown_mib=5), asked_bytes=145 * MIB)
     assert decided(9, asked) == decided(-4, asked) == Orders()
     assert decided(-6, asked) == Orders(pause=(0,))
     assert decided(9, replace(asked, asked_bytes=90 * MIB)) == Orders(pause=(0,))
