@@ -23,7 +23,7 @@ import tblib
 import tblib.pickling_support
 from dask.utils import SerializableLock
 
-from dask_mars.protocol import tracebacks
+from dask_mars.protocol import hdf5, tracebacks
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Buffers smaller than this stay in the pickle.
@@ -64,6 +64,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is CodeType:
             build, arguments = self.dispatch_table[CodeType](obj)
             return _code_of_file, (obj.co_filename, build, arguments)
+        if kind.__name__ == "Dataset" and kind.__module__.startswith("h5py."):
+            reduced = hdf5.reduce_dataset(obj)
+            if reduced is not None:
+                return reduced
         if kind is np.memmap:
             reduced = _reduce_mapped(obj)
             if reduced is not None:

@@ -1,0 +1,88 @@
+"""Datasets of HDF5 files that are open for reading travel as the place where they are."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+#: Of HDF5's own filters, which are there wherever it is; and h5py's.
+_OWN_FILTERS, _LZF = range(256), 32000
+
+#: The datasets that this process has sent, by a name for each. In one process a file can be open in one way only.
+_sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+
+class _Identity(NamedTuple):
+    """By what a file is known, also to hosts that mount it elsewhere."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+
+def _identity(stat: os.stat_result) -> _Identity:
+    return _Identity(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+def reduce_dataset(dataset: Any) -> tuple[Any, ...] | None:
+    """Return what opens a dataset in another process; None if only this one can read it.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        Of any file.
+    """
+    h5py = sys.modules["h5py"]
+    try:
+        file = dataset.file
+        path = Path(os.fsdecode(file.filename)).absolute()
+        # What is written may not be in the file yet, and a file in memory has no other place.
+        is_read = file.mode == "r" and not file.swmr_mode and file.driver == "sec2"
+        if not is_read or not dataset.name or not _is_plain(h5py, dataset):
+            return None
+        identity = _identity(os.fstat(file.id.get_vfd_handle()))
+        if _identity(path.stat()) != identity:
+            return None
+    except Exception:
+        return None
+    token = uuid.uuid4().hex
+    _sent[token] = dataset
+    return open_dataset, (token, str(path), identity, dataset.name)
+
+
+def _is_plain(h5py: Any, dataset: Any) -> bool:
+    """Say whether a dataset can be read wherever there is h5py, and what is read can travel."""
+    dtype = dataset.dtype
+    if dtype.hasobject and h5py.check_string_dtype(dtype) is None:
+        return False
+    if dataset.is_virtual or dataset.external:
+        return False
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+    return all(code in _OWN_FILTERS or code == _LZF for code in filters)
+
+
+def open_dataset(token: str, path: str, identity: tuple[int, int, int], name: str) -> Any:
+    """Open a dataset by what `reduce_dataset` has found.
+
+    Raises
+    ------
+    OSError
+        There is no such file here, or another one in its place.
+    """
+    found = _sent.get(token)
+    if found is not None:
+        return found
+    h5py = importlib.import_module("h5py")
+    if _identity(Path(path).stat()) != tuple(identity):
+        raise OSError(f"{path} has changed since it was opened")
+    # No lock: the user may close the file and write to it as soon as the results are there.
+    return h5py.File(path, "r", locking=False)[name]
+
+
+__all__ = ["open_dataset", "reduce_dataset"]
