@@ -34,7 +34,7 @@ _LOADED = frozenset({"_operator", "builtins", "dask", "dask_mars", "functools", 
     "toolz",
 }
 #: Packages whose objects read and decode, whatever they hold.
-_READERS = frozenset({"adlfs", "fsspec", "gcsfs", "numcodecs", "s3fs"})
+_READERS = frozenset({"adlfs", "fsspec", "gcsfs", "h5py", "numcodecs", "s3fs"})
 #: Of them, what runs whatever it is given.
 _NOT = frozenset({"builtins:eval", "builtins:exec", "builtins:compile", "builtins:__import__", "builtins:open"})
 _PLAIN = frozenset(

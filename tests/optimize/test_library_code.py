@@ -91,6 +91,14 @@ def test_large_graphs_are_not_looked_at(monkeypatch):
     assert not is_library_code(prepared(LIBRARY["arithmetic"]()))
 
 
+def test_datasets_of_h5py(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        array = da.from_array(file.create_dataset("x", data=np.ones((10, 10))), chunks=5)
+        assert is_library_code(prepared((array + 1).sum()))
+        assert not is_library_code(prepared(array.map_blocks(own)))
+
+
 def test_zarr_and_xarray(tmp_path, zarr):
     xarray = pytest.importorskip("xarray")
     array = zarr.create_array(str(tmp_path / "a.zarr"), shape=(10, 10), chunks=(5, 5), dtype=float)
