@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +51,16 @@ _SCALARS = frozenset({type(None), bool, int, float, complex})
 _ALIGNMENT = 64
 # A view smaller than this share of its block is copied out, lest it keep a large block alive.
 _VIEW_SHARE = 1 / 64
+
+
+@dataclass(frozen=True, slots=True)
+class _OutOfBand:
+    """Bytes that are pickled as a buffer: they are copied once on their way, and not into a pickle first."""
+
+    value: bytes | bytearray
+
+    def __reduce__(self) -> tuple[type, tuple[pickle.PickleBuffer]]:
+        return type(self.value), (pickle.PickleBuffer(self.value),)
 
 
 class Store:
@@ -280,6 +291,8 @@ class Store:
             buffers.append(raw)
             return False
 
+        if type(value) in (bytes, bytearray) and len(value) > self.inline_bytes:
+            value = _OutOfBand(value)
         header = dumps(value, out_of_band, thaw)
         return header, buffers, sum(buffer.nbytes for buffer in buffers) + len(header)
 

@@ -194,6 +194,14 @@ def test_large_objects_lie_in_the_arena(pair, value, read):
     assert size_of(ref) >= 10_000
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_are_copied_into_the_arena_and_not_into_a_pickle(pair, kind):
+    ref = pair.make.seal(kind(range(256)) * 100)
+    header, parts = ref[2], ref[3]
+    assert len(header) < 100
+    assert [size for _, _, size in parts] == [25_600]
+
+
 # -- arrays -----------------------------------------------------------------------------------------------------
 
 structured = np.zeros(2000, dtype=[("x", "f8"), ("label", "S5"), ("inner", [("y", "i2", (3,))])])
