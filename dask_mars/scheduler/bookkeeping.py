@@ -284,6 +284,12 @@ class Graph:
         for chunk in sorted(queued):
             self.push(chunk)
 
+    def clear_queues(self) -> None:
+        """Have nothing more to hand out."""
+        for queue in (self.ready, self.client_ready, *self._other_queues()):
+            queue.clear()
+        self.run_ahead_keys.clear()
+
     def forget_policy(self) -> None:
         """Let go of the policy: the two refer to each other, and the collector would come late to large graphs."""
         self.policy = None
@@ -431,6 +437,7 @@ class Graph:
         assert self.unfinished_outputs == unfinished_outputs
         if self.stopping:
             assert not ready, "a stopped graph has work"
+            assert not self.has_queued, "a stopped graph has work queued"
             assert all(State(current) in ENDED or current == CANCELLING for current in state)
 
 

@@ -534,9 +534,7 @@ class Machine:
 
     def _stop(self, graph: Graph, force: bool) -> None:
         graph.stopping = True
-        graph.ready.clear()
-        graph.client_ready.clear()
-        graph.run_ahead_keys.clear()
+        graph.clear_queues()
         state = graph.state
         # Counting bytes is a thousand times faster than walking them, and most graphs end with nothing to stop.
         if not any(state.count(live) for live in (UNSCHEDULED, READY, RUNNING)):

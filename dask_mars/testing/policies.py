@@ -164,13 +164,14 @@ class PolicyTests:
         plan = _random_plan(random.Random(seed))
         assert _World(3, plan, seed).run() == _World(3, plan, seed).run()
 
+    @pytest.mark.parametrize("workers", [1, 2, 5])
     @pytest.mark.parametrize("seed", _SEEDS)
-    def test_the_users_priorities_come_first(self, seed: int) -> None:
-        count = 10
+    def test_the_users_priorities_come_first(self, seed: int, workers: int) -> None:
+        count = 20
         chance = random.Random(seed)
         priorities = {chunk: float(chance.choice([-1, 0, 3])) for chunk in range(count)}
         plan = GraphPlan([()] * count, range(count), [0] * count, priorities=priorities)
-        order = [chunk for _, chunk in _World(1, plan, seed).run()]
+        order = [chunk for _, chunk in _World(workers, plan, seed).run()]
         told = [priorities[chunk] for chunk in order]
         assert told == sorted(told, reverse=True)
 

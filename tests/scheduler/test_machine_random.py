@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import settings
@@ -35,10 +35,15 @@ from dask_mars.scheduler.events import (
 )
 from dask_mars.scheduler.machine import Machine, Parameters
 
-PARAMETERS = Parameters(
-    window_s=0.01, batch_limit=5, allowed_worker_losses=2, retry_delay_s=0.5, retry_delay_limit_s=1.5
-)
 WORKERS = 3
+PARAMETERS = Parameters(
+    num_workers=WORKERS,
+    window_s=0.01,
+    batch_limit=5,
+    allowed_worker_losses=2,
+    retry_delay_s=0.5,
+    retry_delay_limit_s=1.5,
+)
 CHUNKS = 12
 DURATIONS_S = [0.0, 1e-4, 3e-3, 0.5]
 
@@ -101,8 +106,9 @@ class World:
     All events go to two machines, whose instructions have to be the same.
     """
 
-    def __init__(self) -> None:
-        self.machine, self.twin = Machine(PARAMETERS), Machine(PARAMETERS)
+    def __init__(self, policy: str = "memory") -> None:
+        parameters = replace(PARAMETERS, policy=policy)
+        self.machine, self.twin = Machine(parameters), Machine(parameters)
         self.now_s = 0.0
         self.graphs: dict[int, Computation] = {}
         self.forgotten: set[int] = set()
@@ -317,9 +323,11 @@ class World:
 class RandomWorld(RuleBasedStateMachine):
     """Anything that can happen, in any order."""
 
+    policy = "memory"
+
     @initialize(workers=st.integers(0, WORKERS))
     def begin(self, workers: int) -> None:
-        self.world = World()
+        self.world = World(self.policy)
         for worker in range(workers):
             self.world.start(worker)
 
@@ -421,8 +429,17 @@ class RandomWorld(RuleBasedStateMachine):
             self.world.run_to_the_end()
 
 
+class RandomWorldOfOffers(RandomWorld):
+    """The same where chunks stand in queues of single workers."""
+
+    policy = "mars"
+
+
 TestRandomWorld = RandomWorld.TestCase
-TestRandomWorld.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestRandomWorldOfOffers = RandomWorldOfOffers.TestCase
+TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(
+    max_examples=200, stateful_step_count=40, deadline=None
+)
 
 
 def test_world_objects_to_work_whose_inputs_are_not_there():

@@ -148,6 +148,9 @@ class RankedPolicy(Policy):
 class Prioritized(RankedPolicy):
     """Another policy's order among chunks to which the user has given the same priority.
 
+    What comes before others is offered to all workers: were it to wait for some of them, the others would go on
+    with what comes after it.
+
     Parameters
     ----------
     policy : Policy
@@ -157,14 +160,21 @@ class Prioritized(RankedPolicy):
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.run_ahead = policy.run_ahead
+        self._priorities = policy.graph.plan.priorities
+        # What comes with the graph is not computed, and has no priority.
+        operands = enumerate(policy.graph.plan.operand_of)
+        computed = [self._priorities.get(chunk, 0.0) for chunk, operand in operands if operand >= 0]
+        self._lowest = min(computed, default=0.0)
         super().__init__(policy.graph, policy.slots, policy.assignment)
 
     def sort_key(self, chunk: int) -> tuple[float, int]:
         """Return the user's priority, the highest first, and the other policy's key."""
-        return -self.graph.plan.priorities.get(chunk, 0.0), self._policy.key_of(chunk)
+        return -self._priorities.get(chunk, 0.0), self._policy.key_of(chunk)
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
-        """Return what the other policy says."""
+        """Return all for what comes before others, and what the other policy says for the rest."""
+        if self._priorities.get(chunk, 0.0) > self._lowest:
+            return None
         return self._policy.workers_for(chunk)
 
 
