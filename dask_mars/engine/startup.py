@@ -11,8 +11,9 @@ from dask_mars.engine.processes import ProcessHandle
 
 #: After so many seconds of work in threads processes are started: beside it their start takes little.
 _PATIENCE_S = 4.0
-#: After so many if chunks take less than this on average, so that threads wait for the interpreter's lock.
-_LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.002
+#: After so many if chunks take less than this on average, so that threads do little but wait for the interpreter's
+#: lock. Of longer ones it is seen what they lose.
+_LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
 #: What a module takes to import, on the average, and what a process takes at most to start: this one may have
 #: modules by thousands that tasks need nothing of.
 _MODULE_S, _MOST_START_S = 0.0008, 3.0

@@ -47,6 +47,14 @@ def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: 
     assert wanted(decides, run, 1.0) == num_workers - 1
 
 
+@pytest.mark.parametrize(("chunks", "due_s"), [(1_000, 4.0), (2_000, 4.0), (5_000, 0.5)])
+def test_processes_come_early_where_chunks_take_less_than_half_a_millisecond(chunks: int, due_s: float) -> None:
+    # Of longer ones what is lost tells whether it pays.
+    decides, run = begun(1_000_000)
+    decides.note_finished(run, chunks)
+    assert decides.due_s([run], 1.0) == due_s
+
+
 def test_none_starts_near_the_end_but_with_the_next_computation() -> None:
     decides, run = begun(100)
     decides.note_finished(run, 90)
