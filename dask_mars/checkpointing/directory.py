@@ -108,8 +108,11 @@ class ComputationDirectory:
             return False
         # A disk that is full has no room for who it is: the lock holds all the same.
         with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            holder = f"process {os.getpid()} on {socket.gethostname()}".encode()
+            # Not cut to nothing first: what was is flushed to the disk when it is closed, by ext4 and others.
+            os.pwrite(descriptor, holder, 0)
+            if os.fstat(descriptor).st_size > len(holder):
+                os.ftruncate(descriptor, len(holder))
         return True
 
     def release(self) -> None:
@@ -204,8 +207,8 @@ class ComputationDirectory:
         saved: dict[tuple[Any, str], Saved] = {}
         begun: set[Any] = set()
         sizes = self._sizes()
-        for path in sorted(self.path.glob(f"*{_JOURNAL}")):
-            for record in read_journal(path, self.identity):
+        for name in sorted([name for name in sizes if name.endswith(_JOURNAL)]):
+            for record in read_journal(self.path / name, self.identity):
                 if isinstance(record, Begun):
                     begun.add(record.key)
                     continue
