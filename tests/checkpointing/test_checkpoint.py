@@ -447,6 +447,31 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
         da.ones(3).sum().compute(scheduler=dask_mars.get)
 
 
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/saved", "memory://saved", "simplecache::s3://saved", "file://saved"]
+)
+def test_addresses_that_are_no_directories_are_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="local or a shared disk"):
+        dask_mars.checkpoint(address)
+    with pytest.raises(ValueError, match="local or a shared disk"):
+        dask_mars.checkpoints(address)
+    with (
+        dask.config.set({"dask-mars.checkpoint.directory": address}),
+        pytest.raises(ValueError, match="local or a shared disk"),
+    ):
+        da.ones(3).sum().compute(scheduler=dask_mars.get)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_local_addresses_and_odd_names_are_directories(tmp_path: Path) -> None:
+    assert dask_mars.checkpoint(f"file://{tmp_path}/saved").directory == tmp_path / "saved"
+    assert dask_mars.checkpoint(tmp_path / "a:b").directory == tmp_path / "a:b"
+    assert dask_mars.checkpoint("a:b").directory == Path("a:b").absolute()
+
+
 def test_a_clock_that_jumps_does_not_matter(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Others would take what it records for the newest.
     with Runtime(2) as runtime:
