@@ -13,7 +13,7 @@ from typing import Any, Self
 import dask
 
 from dask_mars import config
-from dask_mars.checkpointing.directory import ComputationDirectory
+from dask_mars.checkpointing.directory import ComputationDirectory, directory_of
 from dask_mars.errors import CheckpointInUse
 
 
@@ -144,7 +144,7 @@ class Checkpoint:
     def __init__(
         self, directory: str | os.PathLike[str], limit: int | float | str | None, cost_share: float | None
     ) -> None:
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = directory_of(directory)
         self._settings: dict[str, Any] = {"dask-mars.checkpoint.directory": str(self.directory)}
         if limit is not None:
             config.parse_size(limit, "limit")

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -27,6 +28,9 @@ _PARTIAL = ".partial"
 _LOOK_S = 0.05
 #: Between looks at a directory that others remove meanwhile.
 _ATTEMPTS = 100
+#: How addresses of file systems begin; those of local ones are directories.
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?:::|://)")
+_LOCAL_SCHEMES = ("file", "local")
 
 
 class ComputationDirectory:
@@ -108,8 +112,11 @@ class ComputationDirectory:
             return False
         # A disk that is full has no room for who it is: the lock holds all the same.
         with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            holder = f"process {os.getpid()} on {socket.gethostname()}".encode()
+            # Not cut to nothing first: what was is flushed to the disk when it is closed, by ext4 and others.
+            os.pwrite(descriptor, holder, 0)
+            if os.fstat(descriptor).st_size > len(holder):
+                os.ftruncate(descriptor, len(holder))
         return True
 
     def release(self) -> None:
@@ -204,8 +211,8 @@ class ComputationDirectory:
         saved: dict[tuple[Any, str], Saved] = {}
         begun: set[Any] = set()
         sizes = self._sizes()
-        for path in sorted(self.path.glob(f"*{_JOURNAL}")):
-            for record in read_journal(path, self.identity):
+        for name in sorted([name for name in sizes if name.endswith(_JOURNAL)]):
+            for record in read_journal(self.path / name, self.identity):
                 if isinstance(record, Begun):
                     begun.add(record.key)
                     continue
@@ -309,9 +316,29 @@ def computations(root: Path) -> Iterator[ComputationDirectory]:
             yield ComputationDirectory(root, name)
 
 
+def directory_of(named: str | os.PathLike[str]) -> Path:
+    """Return the directory that a user has named.
+
+    Raises
+    ------
+    ValueError
+        It is the address of something that is not on a disk, and would else be made a directory's name.
+    """
+    text = os.fspath(named)
+    address = _ADDRESS.match(text) if isinstance(named, str) else None
+    if address is not None:
+        text = text[address.end() :]
+        if address["scheme"].lower() not in _LOCAL_SCHEMES or not text.startswith(("/", "~")):
+            raise ValueError(
+                f"checkpoints are saved in a directory on a local or a shared disk, such as '/scratch/saved' or "
+                f"'file:///scratch/saved', and not in {named!r}"
+            )
+    return Path(text).expanduser().absolute()
+
+
 def name_of_file(prefix: str, chunk: int) -> str:
     """Return the name of the file of a chunk."""
     return f"{prefix}-{chunk}{_CHUNK}"
 
 
-__all__ = ["ComputationDirectory", "computations", "failed", "name_of_file", "named"]
+__all__ = ["ComputationDirectory", "computations", "directory_of", "failed", "name_of_file", "named"]

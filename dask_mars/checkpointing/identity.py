@@ -39,13 +39,18 @@ def _roots(graph: ChunkGraph) -> tuple[set[Key], set[Key]]:
     lasting: set[Key] = set()
     others: set[Key] = set()
     chunks = _some(graph.outputs)
+    # Most of what is asked for is of one layer, or of a few.
+    random: dict[str, bool] = {}
     for depth in range(_DEEPEST):
         deeper: list[int] = []
         for chunk in chunks:
             key = graph.keys[chunk]
-            if not _is_random(key):
+            layer = layer_of(key)
+            if layer not in random:
+                random[layer] = _is_random(layer)
+            if not random[layer]:
                 lasting.add(key)
-            elif depth + 1 < _DEEPEST and graph.inputs[chunk] and _is_assembly(key):
+            elif depth + 1 < _DEEPEST and graph.inputs[chunk] and _is_assembly(layer):
                 deeper += graph.inputs[chunk]
             else:
                 others.add(key)
@@ -58,14 +63,14 @@ def _some(chunks: list[int]) -> list[int]:
     return chunks[:: max(1, len(chunks) // _MOST_KEYS)]
 
 
-def _is_random(key: Key) -> bool:
-    match = _RANDOM.search(layer_of(key))
+def _is_random(layer: str) -> bool:
+    match = _RANDOM.search(layer)
     # Dask's own tokens have as many digits: by chance one in thirty-two looks like that, but for the dashes.
-    return match is not None and (_is_assembly(key) or "-" in match.group())
+    return match is not None and (_is_assembly(layer) or "-" in match.group())
 
 
-def _is_assembly(key: Key) -> bool:
-    return layer_of(key).startswith("finalize-")
+def _is_assembly(layer: str) -> bool:
+    return layer.startswith("finalize-")
 
 
 def form_of(graph: ChunkGraph, chunk: int) -> str:

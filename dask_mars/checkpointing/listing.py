@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 
 from dask.utils import format_bytes, format_time
 
-from dask_mars.checkpointing.directory import ComputationDirectory, computations
+from dask_mars.checkpointing.directory import ComputationDirectory, computations, directory_of
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.errors import CheckpointInUse
 
@@ -180,6 +180,8 @@ def checkpoints(directory: str | os.PathLike[str]) -> SavedComputations:
     ------
     CheckpointFailed
         The directory cannot be read.
+    ValueError
+        It is the address of something that is not on a disk.
 
     Examples
     --------
@@ -187,7 +189,7 @@ def checkpoints(directory: str | os.PathLike[str]) -> SavedComputations:
     >>> dask_mars.checkpoints("there-is-none")
     no checkpoints in ...there-is-none
     """
-    return SavedComputations(Path(directory).expanduser().absolute())
+    return SavedComputations(directory_of(directory))
 
 
 __all__ = ["SavedComputation", "SavedComputations", "checkpoints"]

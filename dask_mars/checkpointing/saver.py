@@ -214,7 +214,10 @@ class Saver:
         chosen = policy.computed(chunks, durations_s, size_at, self._inline_bytes, self._costs.now)
         if chosen:
             self._choose([(chunks[position], refs[position]) for position in chosen])
-        elif self._thread is None and policy.work_s > _MEASURE_AFTER_S and not self._has_failed:
+        elif policy.work_s > _MEASURE_AFTER_S and not (
+            self._costs.is_measured or self._thread is not None or self._has_failed
+        ):
+            # A thread that has nothing to write is of use only to find out what that would take.
             self._start()
 
     def computed_in_client(self, chunk: int) -> None:

@@ -60,7 +60,11 @@ class Restoration(NamedTuple):
 
 
 def restore(
-    graph: ChunkGraph, directory: ComputationDirectory, trusts_targets: bool = False, verify: bool = False
+    graph: ChunkGraph,
+    directory: ComputationDirectory,
+    trusts_targets: bool = False,
+    verify: bool = False,
+    facts: graph_facts.Facts | None = None,
 ) -> Restoration:
     """Return a graph minus what is saved of it in a directory.
 
@@ -74,6 +78,8 @@ def restore(
         As `facts.facts_of` takes it.
     verify : bool, optional
         Read all files that are to be read, and pass over those that are not what was written.
+    facts : Facts, optional
+        Of the graph, where they are known.
 
     Raises
     ------
@@ -83,7 +89,8 @@ def restore(
     saved, begun = directory.read()
     if not saved and not begun:
         return Restoration(graph, {}, 0.0, [])
-    facts = graph_facts.facts_of(graph, sources_of(graph), trusts_targets)
+    if facts is None:
+        facts = graph_facts.facts_of(graph, sources_of(graph), trusts_targets)
     values: dict[int, Any] = {}
     files: dict[int, SavedFile] = {}
     lost: list[str] = []
@@ -215,7 +222,7 @@ class Session:
 
     def _restore(self, verify: bool) -> None:
         trusts = self.settings.trusts_targets
-        found = restore(self._whole, self._directory, trusts, verify)
+        found = restore(self._whole, self._directory, trusts, verify, self._facts)
         if found.lost:
             warnings.warn(
                 f"checkpoint in {self.settings.directory}: {found.lost[0]}"
@@ -227,8 +234,12 @@ class Session:
         self.graph = found.graph
         self.restored_s = found.restored_s
         is_whole = self.graph is self._whole
-        self.facts = self._facts if is_whole else graph_facts.facts_of(self.graph, self._sources, trusts)
-        facts = self.facts
+        # What a saver finds out of one attempt is nothing that is known of the next.
+        self.facts = facts = (
+            self._facts._replace(exempt=bytearray(self._facts.exempt))
+            if is_whole
+            else graph_facts.facts_of(self.graph, self._sources, trusts)
+        )
         for chunk in found.existing:
             facts.exempt[chunk] = 1
         self.saver = Saver(

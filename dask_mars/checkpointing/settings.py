@@ -9,6 +9,7 @@ from dask.utils import parse_timedelta
 
 from dask_mars import config
 from dask_mars.checkpointing.block import Block, open_block
+from dask_mars.checkpointing.directory import directory_of
 
 
 class CheckpointSettings(NamedTuple):
@@ -52,7 +53,7 @@ def configured(directory: str) -> CheckpointSettings:
     ValueError
         One of them makes no sense.
     """
-    path = Path(directory).expanduser().absolute()
+    path = directory_of(directory)
     limit, age = config.get("checkpoint.limit"), config.get("checkpoint.age")
     return CheckpointSettings(
         path,

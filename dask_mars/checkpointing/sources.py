@@ -19,6 +19,9 @@ _DEEPEST = 12
 #: Of how many files in the directory of a source is looked at most.
 _MOST_FILES = 100_000
 _PLAIN = frozenset({int, float, bool, bytes, slice, type(None), complex, type, str, np.ndarray, np.dtype})
+#: Packages whose objects tell what they read, and classes that do wherever they are from.
+_TELLING_PACKAGES = frozenset({"fsspec", "h5py", "xarray", "zarr"})
+_TELLING_NAMES = frozenset({"CachingFileManager", "LocalFileOpener", "OpenFile"})
 #: Functions that read the files that their arguments name, by their modules, which need not be loaded.
 _READERS = {
     "numpy": ("fromfile", "genfromtxt", "load", "loadtxt"),
@@ -33,16 +36,22 @@ def sources_of(graph: ChunkGraph) -> set[Path]:
     seen: set[int] = set()
     plain = set(_PLAIN)
 
-    def look(value: Any) -> None:
+    def look(value: Any, depth: int = 0) -> None:
         kind = type(value)
         if kind in plain or id(value) in seen:
             return
-        seen.add(id(value))
-        paths = list(_paths(value, 0))
-        if not paths and kind not in (tuple, list, np.memmap) and not hasattr(value, "__dict__"):
+        if kind is not tuple and kind is not list and not _tells(kind):
             # Of most types there is nothing to be told: they are not looked at again.
             plain.add(kind)
-        found.update(paths)
+            return
+        seen.add(id(value))
+        if kind is not tuple and kind is not list:
+            found.update(_paths(value, depth))
+        elif depth < _DEEPEST:
+            # There may be many of them, such as what each chunk's random numbers begin with.
+            for item in value[:_DEEPEST]:
+                if type(item) not in plain:
+                    look(item, depth + 1)
 
     targets = [target_slots(operand) for operand in graph.operands]
     readers = {number for number, operand in enumerate(graph.operands) if _reads_named(operand)}
@@ -92,6 +101,15 @@ def _held(operand: Operand) -> Iterator[Any]:
             yield from function.literals
         elif isinstance(function, Constant):
             yield function.value
+
+
+def _tells(kind: type) -> bool:
+    """Say whether objects of a type may tell what they read, as `_paths` asks them."""
+    return (
+        kind.__module__.partition(".")[0] in _TELLING_PACKAGES
+        or kind.__name__ in _TELLING_NAMES
+        or issubclass(kind, np.memmap)
+    )
 
 
 def _paths(value: Any, depth: int) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
 import time
 import warnings
@@ -18,9 +19,16 @@ import pytest
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.checkpointing import session
+from dask_mars.checkpointing.block import Budget
+from dask_mars.checkpointing.costs import MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
+from dask_mars.checkpointing.facts import facts_of
 from dask_mars.checkpointing.journal import Journal
+from dask_mars.checkpointing.saver import Saver
+from dask_mars.checkpointing.sources import sources_of
 from dask_mars.errors import BegunBefore, CheckpointFailed, CheckpointInUse
+from dask_mars.optimize.convert import convert
 from dask_mars.runtimes import _runtimes
 from tests.conftest import eventually
 from tests.tasks import note, notes
@@ -378,6 +386,56 @@ def test_a_disk_that_fails_is_said_once_and_goes_on(
     assert len([each for each in caught if "cannot be written" in str(each.message)]) == 1
 
 
+def test_graphs_are_looked_at_once_for_what_they_read(
+    runtime: Runtime, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = blocks(folder)
+
+    def compute() -> Any:
+        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
+            return x.sum().compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, 5)
+    looked: list[Any] = []
+    monkeypatch.setattr(session, "sources_of", lambda graph: looked.append(graph) or sources_of(graph))
+    compute()
+    assert len(looked) == 1
+
+
+def test_a_lock_is_never_cut_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems flush to the disk what is written after that, and each computation would wait for it."""
+    lengths: list[int] = []
+    truncate = os.ftruncate
+    monkeypatch.setattr(os, "ftruncate", lambda file, length: lengths.append(length) or truncate(file, length))
+    directory = ComputationDirectory(tmp_path, "0" * 32)
+    for _ in range(2):
+        directory.acquire(0.0)
+        directory.release()
+    assert not lengths
+    (directory.path / "lock").write_text("process 123456789 on a host of a very, very, very long name" * 3)
+    directory.acquire(0.0)
+    assert (directory.path / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+    directory.release()
+    assert 0 not in lengths
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_a_thread_is_started_where_there_is_something_to_find_out(tmp_path: Path, is_measured: bool) -> None:
+    graph = convert({"x": (abs, -1), "y": (abs, "x")}, ["y"])
+    facts = facts_of(graph)
+    facts.exempt[:] = b"\1" * len(graph)
+    costs = MeasuredCosts()
+    costs.is_measured = is_measured
+    directory = ComputationDirectory(tmp_path, "0" * 32)
+    with directory:
+        directory.acquire(0.0)
+        saver = Saver(graph, facts, directory, 0.05, Budget(None, int, tmp_path), costs)
+        saver.computed([0], [(0, 1)], [1.0])
+        names = {thread.name for thread in threading.enumerate()}
+        saver.stop()
+    assert ("dask-mars-checkpoint" in names) is not is_measured
+
+
 def test_arguments_that_make_no_sense_are_refused() -> None:
     for arguments in ({"limit": "many"}, {"limit": -1}, {"cost_share": 0}, {"cost_share": "much"}):
         with pytest.raises(ValueError, match="such as"):
@@ -387,6 +445,31 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
         pytest.raises(ValueError, match="cost-share"),
     ):
         da.ones(3).sum().compute(scheduler=dask_mars.get)
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/saved", "memory://saved", "simplecache::s3://saved", "file://saved"]
+)
+def test_addresses_that_are_no_directories_are_refused(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="local or a shared disk"):
+        dask_mars.checkpoint(address)
+    with pytest.raises(ValueError, match="local or a shared disk"):
+        dask_mars.checkpoints(address)
+    with (
+        dask.config.set({"dask-mars.checkpoint.directory": address}),
+        pytest.raises(ValueError, match="local or a shared disk"),
+    ):
+        da.ones(3).sum().compute(scheduler=dask_mars.get)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_local_addresses_and_odd_names_are_directories(tmp_path: Path) -> None:
+    assert dask_mars.checkpoint(f"file://{tmp_path}/saved").directory == tmp_path / "saved"
+    assert dask_mars.checkpoint(tmp_path / "a:b").directory == tmp_path / "a:b"
+    assert dask_mars.checkpoint("a:b").directory == Path("a:b").absolute()
 
 
 def test_a_clock_that_jumps_does_not_matter(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from dask.callbacks import Callback
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.checkpointing import sources
 from dask_mars.checkpointing.facts import Facts, facts_of
 from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
 from dask_mars.checkpointing.journal import Journal
@@ -271,3 +272,23 @@ def test_what_cannot_be_noted_is_not_begun(
     with dask_mars.checkpoint(tmp_path / "saved"), pytest.raises(CheckpointFailed, match="No space"):
         da.store(da.from_zarr(array) + 1, array, lock=False, scheduler=runtime.get)
     assert not np.any(array[:])
+
+
+def test_files_are_found_in_what_literals_are_made_of(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("1\n")
+    opened = fsspec.open(str(tmp_path / "t.csv"))
+    graph = prepared(lambda: dask.delayed(len, pure=True)((1, [(None, opened)])).compute())
+    assert sources_of(graph) == {tmp_path / "t.csv"}
+    endless: list[Any] = [1]
+    endless.append(endless)
+    graph.literals[0] = (endless,)
+    assert sources_of(graph) <= {tmp_path / "t.csv"}
+
+
+def test_seeds_are_not_asked_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(sources, "_paths", lambda value, depth: asked.append(value) or [])
+    graph = prepared(lambda: da.random.default_rng(0).random((40, 40), chunks=10).sum().compute())
+    assert any(graph.literals)
+    assert sources_of(graph) == set()
+    assert not asked
