@@ -13,8 +13,10 @@ from weakref import WeakValueDictionary
 #: Of HDF5's own filters, which are there wherever it is; and h5py's.
 _OWN_FILTERS, _LZF = range(256), 32000
 
-#: The datasets that this process has sent, by a name for each. In one process a file can be open in one way only.
-_sent: WeakValueDictionary[str, Any] = WeakValueDictionary()
+#: The datasets that this process has sent, by their places in its memory, and what tells this process from others.
+#: In one process a file can be open in one way only.
+_sent: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_PROCESS = uuid.uuid4().hex
 
 
 class _Identity(NamedTuple):
@@ -50,9 +52,8 @@ def reduce_dataset(dataset: Any) -> tuple[Any, ...] | None:
             return None
     except Exception:
         return None
-    token = uuid.uuid4().hex
-    _sent[token] = dataset
-    return open_dataset, (token, str(path), identity, dataset.name)
+    _sent[id(dataset)] = dataset
+    return open_dataset, (_PROCESS, id(dataset), str(path), identity, dataset.name)
 
 
 def _is_plain(h5py: Any, dataset: Any) -> bool:
@@ -67,7 +68,7 @@ def _is_plain(h5py: Any, dataset: Any) -> bool:
     return all(code in _OWN_FILTERS or code == _LZF for code in filters)
 
 
-def open_dataset(token: str, path: str, identity: tuple[int, int, int], name: str) -> Any:
+def open_dataset(process: str, place: int, path: str, identity: tuple[int, int, int], name: str) -> Any:
     """Open a dataset by what `reduce_dataset` has found.
 
     Raises
@@ -75,8 +76,9 @@ def open_dataset(token: str, path: str, identity: tuple[int, int, int], name: st
     OSError
         There is no such file here, or another one in its place.
     """
-    found = _sent.get(token)
-    if found is not None:
+    found = _sent.get(place) if process == _PROCESS else None
+    # Another one may be there by now.
+    if found is not None and found.name == name and str(Path(os.fsdecode(found.file.filename)).absolute()) == path:
         return found
     h5py = importlib.import_module("h5py")
     if _identity(Path(path).stat()) != tuple(identity):
