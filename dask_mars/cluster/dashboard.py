@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Any, TypedDict
 
+from dask.utils import key_split
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -54,8 +55,26 @@ class HostStatus(TypedDict):
 
 
 @dataclass(slots=True)
+class TrackedLayer:
+    """What is known of the subtasks whose results are of one layer.
+
+    Attributes
+    ----------
+    counts : Counter
+        Their chunks, by the states of subtasks.
+    seconds : float
+        How long agents have computed them.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class _Subtask:
     chunks: int
+    #: Of its result: what its key says, without what tells it from others.
+    layer: str = ""
     #: As Dask's scheduler says, but that what was in memory once is done, even if it has been released.
     state: str = "waiting"
     #: Address of who computes or has computed it.
@@ -84,8 +103,10 @@ class TrackedComputation:
     #: Type, message and traceback of what failed.
     error: tuple[str, str, str] | None = None
     is_cancelled: bool = False
-    #: Address, first and last second and operands of what has been computed.
-    rows: deque[tuple[str, float, float, int]] = field(default_factory=lambda: deque(maxlen=_KEPT_ROWS))
+    #: By their names for people.
+    layers: dict[str, TrackedLayer] = field(default_factory=dict)
+    #: Address, first and last second, operands and layer of what has been computed.
+    rows: deque[tuple[str, float, float, int, str]] = field(default_factory=lambda: deque(maxlen=_KEPT_ROWS))
 
     @property
     def state(self) -> str:
@@ -102,11 +123,25 @@ class TrackedComputation:
             return "cancelled"
         return "queued" if self.started is None else "running"
 
+    def add(self, key: Any, chunks: int) -> None:
+        """Note that there is a subtask more."""
+        subtask = self.subtasks[key] = _Subtask(chunks, str(key_split(key)))
+        layer = self.layers.setdefault(subtask.layer, TrackedLayer())
+        for counts in (self.counts, layer.counts):
+            counts[subtask.state] += chunks
+        self.left += 1
+
     def move(self, subtask: _Subtask, state: str) -> None:
         """Note that a subtask is in another state."""
-        self.counts[subtask.state] -= subtask.chunks
-        self.counts[state] += subtask.chunks
+        for counts in (self.counts, self.layers[subtask.layer].counts):
+            counts[subtask.state] -= subtask.chunks
+            counts[state] += subtask.chunks
         subtask.state = state
+
+    def note_time(self, subtask: _Subtask, begun: float, ended: float) -> None:
+        """Note when a subtask was computed, in seconds of its worker's clock."""
+        self.layers[subtask.layer].seconds += ended - begun
+        self.rows.append((subtask.worker, begun, ended, subtask.chunks, subtask.layer))
 
 
 class Dashboard(SchedulerPlugin):  # type: ignore[misc]
@@ -148,9 +183,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
                     known = str(mark.get("id", "")), str(mark.get("title", ""))
                     tracked = self.ended.pop(name, None) or TrackedComputation(client, time(), *known)
                     self._computations[name] = tracked
-                tracked.subtasks[key] = _Subtask(mark["chunks"])
-                tracked.counts["waiting"] += mark["chunks"]
-                tracked.left += 1
+                tracked.add(key, mark["chunks"])
                 self._note(tracked)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
@@ -175,7 +208,7 @@ class Dashboard(SchedulerPlugin):  # type: ignore[misc]
             subtask.worker = kwargs.get("worker", subtask.worker)
             for startstop in kwargs.get("startstops") or ():
                 if startstop["action"] == "compute":
-                    tracked.rows.append((subtask.worker, startstop["start"], startstop["stop"], subtask.chunks))
+                    tracked.note_time(subtask, startstop["start"], startstop["stop"])
         elif finish != "released":
             tracked.move(subtask, finish)
             subtask.worker = ""

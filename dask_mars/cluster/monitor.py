@@ -21,7 +21,8 @@ _OVER = frozenset({"finished", "failed", "cancelled"})
 class ClusterMonitor:
     """A `dask_mars.web.monitor.Monitor` of a cluster, to be asked in the scheduler's event loop.
 
-    Of layers, and of what agents write, the scheduler hears nothing.
+    A subtask counts for the layer that its result is of: of others that are composed into it, of how layers depend
+    on each other, and of what agents write, the scheduler hears nothing.
 
     Parameters
     ----------
@@ -94,9 +95,22 @@ class ClusterMonitor:
         return found
 
     def computation(self, id: str) -> Json:
-        """Return the summary of one computation; there are no layers."""
+        """Return the summary of one computation, and its layers."""
         name, tracked = self._tracked(id)
-        return {**_summary(name, tracked, self._dashboard.told().get(name, {})), "layers": []}
+        layers = [
+            {
+                "name": label,
+                "label": label,
+                "total": layer.counts.total(),
+                "finished": layer.counts["memory"],
+                "running": layer.counts["processing"],
+                "failed": layer.counts["erred"],
+                "seconds": layer.seconds,
+                "bytes": 0,
+            }
+            for label, layer in tracked.layers.items()
+        ]
+        return {**_summary(name, tracked, self._dashboard.told().get(name, {})), "layers": layers}
 
     def cancel(self, id: str) -> bool:
         """Cancel a computation; False if it is over."""
@@ -121,14 +135,21 @@ class ClusterMonitor:
         _, tracked = self._tracked(id)
         rows = list(tracked.rows)
         agents = {address: number for number, address in enumerate(sorted({row[0] for row in rows}))}
+        layers = {label: number for number, label in enumerate(tracked.layers)}
         return {
             "start": tracked.created,
             "workers": list(agents.values()),
-            "layers": ["subtasks"],
+            "layers": list(layers),
             "tasks": [
                 # Clocks of hosts differ.
-                [agents[address], max(first - tracked.created, 0.0), max(last - tracked.created, 0.0), 0, chunks]
-                for address, first, last, chunks in rows
+                [
+                    agents[address],
+                    max(first - tracked.created, 0.0),
+                    max(last - tracked.created, 0.0),
+                    layers[layer],
+                    chunks,
+                ]
+                for address, first, last, chunks, layer in rows
             ],
             "memory": [],
             "events": [],
@@ -142,9 +163,22 @@ class ClusterMonitor:
         return {"layers": [], "edges": []}
 
     def profile(self, id: str) -> Json:
-        """Return no layers."""
-        self._tracked(id)
-        return {"layers": []}
+        """Return the time that each layer took; of its bytes the scheduler hears nothing."""
+        _, tracked = self._tracked(id)
+        return {
+            "layers": [
+                {
+                    "name": label,
+                    "label": label,
+                    "count": finished,
+                    "total_s": layer.seconds,
+                    "mean_s": layer.seconds / finished,
+                    "stored_bytes": 0,
+                }
+                for label, layer in tracked.layers.items()
+                if (finished := layer.counts["memory"])
+            ]
+        }
 
     def explain(self, id: str | None, key: str | None) -> Json:
         """Return what agents do, in words."""

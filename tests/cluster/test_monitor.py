@@ -73,10 +73,15 @@ def test_history_of_a_cluster(client, get, tmp_path):
     failed, finished = asked(client, "computations?limit=2")["computations"]
     assert (finished["state"], finished["chunks"]["finished"], finished["error"]) == ("finished", 1, None)
     assert finished["created"] <= finished["started"] <= finished["ended"] <= failed["created"]
-    assert asked(client, f"computations/{finished['id']}")["layers"] == []
+    (layer,) = is_a("Computation", asked(client, f"computations/{finished['id']}"))["layers"]
+    assert (layer["label"], layer["total"], layer["finished"]) == ("a", 1, 1)
+    profile = is_a("Profile", asked(client, f"computations/{finished['id']}/profile"))["layers"]
+    assert [(layer["label"], layer["count"], layer["total_s"] == layer["mean_s"]) for layer in profile] == [
+        ("a", 1, True)
+    ]
     timeline = asked(client, f"computations/{finished['id']}/timeline")
     ((agent, begun, ended, layer, chunks),) = timeline["tasks"]
-    assert (timeline["workers"], agent, layer, chunks) == ([0], 0, 0, 1)
+    assert (timeline["workers"], timeline["layers"], agent, layer, chunks) == ([0], ["a"], 0, 0, 1)
     assert begun <= ended
     assert (failed["state"], failed["error"]["type"]) == ("failed", "OSError")
     error = asked(client, f"computations/{failed['id']}/error")
@@ -233,6 +238,13 @@ def test_states_of_a_computation(watched):
         dashboard.transition(key, "waiting", "processing")
         dashboard.transition(key, "processing", "memory", worker="a", startstops=times)
     assert state() == ("finished", 4, True)
+    id = monitor.computations(None, None, 1)["computations"][0]["id"]
+    assert [
+        (layer["label"], layer["finished"], layer["seconds"]) for layer in monitor.computation(id)["layers"]
+    ] == [
+        ("x", 2, 2.0),
+        ("y", 2, 1.0),
+    ]
     for key in "xy":
         dashboard.transition(key, "memory", "released")
         dashboard.transition(key, "released", "forgotten")
