@@ -222,8 +222,9 @@ def test_objects_of_several_tasks_take_turns(limited, take):
     pids = limited.engine().worker_pids()
     tasks = [dask.delayed(take)(mib, dask_key_name=f"take-{number}") for number in range(6)]
     assert dask.compute(*tasks, scheduler=limited.get) == (mib,) * 6
-    # Workers were not ended one after the other for it; where the engine gets a processor late, one may be.
-    assert set(pids) & set(limited.engine().worker_pids())
+    # Nobody was ended for it; but a single call takes a little more before it is refused, and where the engine is
+    # late a worker may be.
+    assert len(set(pids) - set(limited.engine().worker_pids())) <= (take is single_call)
 
 
 @OBJECTS
