@@ -399,7 +399,7 @@ class AddressSpaceTooSmall(EngineStartFailed):
 
 
 class MemoryLimitTooLow(EngineStartFailed):
-    """The memory limit is less than what the worker processes take before they have computed anything.
+    """The memory limit is less than what processes take before anything has been computed.
 
     Attributes
     ----------
@@ -408,20 +408,29 @@ class MemoryLimitTooLow(EngineStartFailed):
     num_workers : int
         Its worker processes.
     worker_bytes : int
-        What one of them was seen to take.
+        What one of them was seen to take for itself. The user's process takes at least as much.
+    library_bytes : int
+        What programs and libraries take besides, which all share.
     """
 
-    def __init__(self, memory_limit: int, num_workers: int, worker_bytes: int) -> None:
-        super().__init__(memory_limit, num_workers, worker_bytes)
+    def __init__(self, memory_limit: int, num_workers: int, worker_bytes: int, library_bytes: int) -> None:
+        super().__init__(memory_limit, num_workers, worker_bytes, library_bytes)
         self.memory_limit = memory_limit
         self.num_workers = num_workers
         self.worker_bytes = worker_bytes
+        self.library_bytes = library_bytes
+
+    @property
+    def least_bytes(self) -> int:
+        """What all processes take at least."""
+        return (self.num_workers + 1) * self.worker_bytes + self.library_bytes
 
     def _message(self) -> str:
         return (
             f"a memory limit of {self.memory_limit:,} bytes is not enough for num_workers={self.num_workers}: "
-            f"before they have computed anything these take {self.num_workers * self.worker_bytes:,} bytes, "
-            f"{self.worker_bytes:,} each. Raise memory_limit (dask-mars.memory-limit), or lower num_workers."
+            f"before anything is computed, processes take {self.least_bytes:,} bytes: {self.worker_bytes:,} each "
+            f"worker and at least as much the user's own, and {self.library_bytes:,} libraries, once. "
+            "Raise memory_limit (dask-mars.memory-limit), or lower num_workers."
         )
 
 

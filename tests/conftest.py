@@ -85,6 +85,8 @@ def cluster(private_tmp: Path) -> Iterator[Any]:
 
 #: What a worker takes that has nothing to do, in bytes.
 _IDLE_WORKER_BYTES = 60 << 20
+#: A memory limit with which an engine of one worker starts, and one of two; little more than is refused.
+LEAST_LIMIT, LEAST_LIMIT_OF_TWO = 176 << 20, 224 << 20
 
 
 def limit_with_room(room_bytes: int, workers: int = 1) -> int:
@@ -450,7 +452,7 @@ def certificates(folder: Path, name: str) -> dict[str, str]:
 def small(tmp_path: Path) -> Iterator[Runtime]:
     """Yield an engine whose store holds 8 MiB, and whose memory is hardly more than its processes take."""
     limits = {"dask-mars.spill-directory": str(tmp_path / "spilled"), "dask-mars.store-limit": 8 << 20}
-    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=160 << 20) as runtime:
+    with dask.config.set(limits), Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO) as runtime:
         yield runtime
 
 

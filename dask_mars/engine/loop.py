@@ -57,7 +57,7 @@ from dask_mars.errors import (
 )
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
-from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory
+from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory, library_bytes
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import POSTPONED, REFUSED, ControlPage, QuotaFigures, page_bytes
@@ -1089,16 +1089,22 @@ class Engine:
             self._lose(handle, over_limit)
 
     def _check_memory_limit(self, handle: WorkerHandle) -> None:
-        """Raise if the workers take all memory before they have computed anything, as the first to be ready shows.
+        """Raise if processes take all memory before they have computed anything, as the first worker shows.
 
         It looks before it takes the first result of that worker, so that either all computations fail or none.
+        What the user has in memory already is no reason to refuse what comes: it may be most of the machine's.
         """
         if self._is_up:
             return
         settings = self.settings
-        worker_bytes = estimate_memory([handle.pid])
-        if worker_bytes * settings.num_workers > settings.memory_limit:
-            raise MemoryLimitTooLow(settings.memory_limit, settings.num_workers, worker_bytes)
+        error = MemoryLimitTooLow(
+            settings.memory_limit,
+            settings.num_workers,
+            estimate_memory([handle.pid]),
+            library_bytes([handle.pid]),
+        )
+        if error.least_bytes > settings.memory_limit:
+            raise error
         self._is_up = True
 
     def _lose(self, handle: WorkerHandle, over_limit: _OverLimit | None = None) -> None:

@@ -11,7 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import LEAST_LIMIT_OF_TWO, eventually
 from machines import CheckedMachine
 from tasks import wait_for
 
@@ -166,7 +166,7 @@ def test_a_running_computation_explains_itself(tmp_path: Path):
 
 def test_the_state_says_who_runs_what(tmp_path: Path):
     first = dask.delayed(wait_for)(tmp_path / "go on", 1, dask_key_name="first")
-    with dask_mars.Runtime(num_workers=2, memory_limit="200 MiB") as runtime:
+    with dask_mars.Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO) as runtime:
         kept = da.ones(10**5, chunks=10**5).map_blocks(np.copy).persist(scheduler=runtime.get)
         thread = threading.Thread(target=first.compute, kwargs={"scheduler": runtime.get})
         thread.start()

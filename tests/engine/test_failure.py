@@ -46,7 +46,7 @@ from dask_mars.errors import (
 )
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
-from tests.conftest import limit_with_room
+from tests.conftest import LEAST_LIMIT, limit_with_room
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
 pytestmark = pytest.mark.timeout(120)
@@ -986,7 +986,15 @@ def test_a_limit_below_what_workers_take_is_an_error_before_anything_is_computed
             error = pickle.loads(pickle.dumps(caught.value))
             assert (error.memory_limit, error.num_workers) == (20 << 20, 2)
             assert 10 << 20 < error.worker_bytes < 500 << 20
-            assert f"{2 * error.worker_bytes:,}" in str(error)
+            assert error.least_bytes == 3 * error.worker_bytes + error.library_bytes > 20 << 20
+            assert f"{error.least_bytes:,}" in str(error)
+
+
+def test_a_limit_below_what_all_processes_take_is_an_error_too() -> None:
+    """Workers alone would be within it; the user's process, and libraries, are not."""
+    with Runtime(num_workers=2, memory_limit="112 MiB") as runtime, pytest.raises(MemoryLimitTooLow) as caught:
+        delayed_sum(runtime.get)
+    assert 2 * caught.value.worker_bytes < 112 << 20 < caught.value.least_bytes
 
 
 def test_a_store_that_is_too_small() -> None:
@@ -1010,16 +1018,16 @@ def test_a_store_that_is_too_small() -> None:
 
 
 def test_a_graph_that_fits_if_it_runs_in_a_good_order() -> None:
-    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
+    with Runtime(num_workers=1, memory_limit=LEAST_LIMIT) as runtime:
         sums = [dask.delayed(np.sum)(dask.delayed(large_array)(16, number)) for number in range(40)]
         assert dask.compute(*sums, scheduler=runtime.get)[1] == 1 << 21
 
 
 def test_an_array_of_the_user_that_does_not_fit() -> None:
-    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
-        mine = np.ones(1 << 24)
+    with Runtime(num_workers=1, memory_limit=LEAST_LIMIT) as runtime:
+        mine = np.ones(1 << 25)
         # The user's process has it, and so that computes with it.
-        assert dask.delayed(np.sum)(mine).compute(scheduler=runtime.get) == 1 << 24
+        assert dask.delayed(np.sum)(mine).compute(scheduler=runtime.get) == 1 << 25
         # What is part of something else, or of a function, goes another way, and takes as much there.
         part = dask.delayed(lambda values: values["values"].sum())({"values": mine})
         for task in (part, dask.delayed(lambda: mine.sum())()):
@@ -1029,9 +1037,9 @@ def test_an_array_of_the_user_that_does_not_fit() -> None:
 
 
 def test_a_file_mapped_to_memory_that_is_larger_than_the_store(tmp_path: Path) -> None:
-    np.arange(float(1 << 24)).tofile(tmp_path / "data.bin")
+    np.arange(float(1 << 25)).tofile(tmp_path / "data.bin")
     mapped = np.memmap(tmp_path / "data.bin", dtype="f8", mode="r")
-    with Runtime(num_workers=1, memory_limit="64 MiB") as runtime:
+    with Runtime(num_workers=1, memory_limit=LEAST_LIMIT) as runtime:
         # Not by from_array, which reads the whole file into the user's memory.
         total = dask.delayed(np.sum)(mapped[1000:].reshape(-1, 8)[:, ::-2])
         assert total.compute(scheduler=runtime.get) == mapped[1000:].reshape(-1, 8)[:, ::-2].sum()

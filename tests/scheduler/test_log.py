@@ -12,6 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import LEAST_LIMIT_OF_TWO
 from machines import plan, tree
 
 from dask_mars import Runtime
@@ -153,7 +154,7 @@ def test_the_command_says_what_it_found(tmp_path: Path):
 def test_an_engine_logs_what_it_decides(tmp_path: Path):
     with (
         dask.config.set({"dask-mars.scheduler-log": str(tmp_path / "{pid}-{engine}.log")}),
-        Runtime(num_workers=2, memory_limit="200 MiB") as runtime,
+        Runtime(num_workers=2, memory_limit=LEAST_LIMIT_OF_TWO) as runtime,
     ):
         array = da.random.default_rng(1).random((2000, 2000), chunks=500).persist(scheduler=runtime.get)
         assert array.rechunk((2000, 250)).sum().compute(scheduler=runtime.get) > 0
