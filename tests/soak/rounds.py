@@ -120,8 +120,8 @@ class Troubles:
 
 def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[dict[str, Any], int, int]:
     """Draw settings, the limit of memory, and how large arrays may be."""
-    # Three workers take 140 MiB before they have computed anything.
-    limit = int(rng.integers(160, 320)) * MIB
+    # Three workers, this process and libraries take some 230 MiB before they have computed anything.
+    limit = int(rng.integers(256, 400)) * MIB
     # Where memory is plenty threads compute first.
     is_plenty = bool(rng.random() < _PLENTY_SHARE)
     directory = no_directory(folder) if troubles.disk == "none" else folder / "spilled"
