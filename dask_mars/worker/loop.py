@@ -64,6 +64,7 @@ from dask_mars.worker import forked
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.outbox import Outbox, Output
 from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
+from dask_mars.worker.zarr_reads import with_direct_reads
 
 #: How long results may wait for company before they are sent.
 _FLUSH_S = 0.001
@@ -352,7 +353,7 @@ class WorkerProcess:
             except BaseException:
                 self._outbox.return_chunks(number, [chunk], "unreadable")
                 return
-            operand = graph.operands[operand_number] = self._expressions(operand)
+            operand = graph.operands[operand_number] = self._expressions(with_direct_reads(operand))
         if operand_number in graph.needs_client:
             self._outbox.return_chunks(number, [chunk], "client_only")
             return

@@ -1,0 +1,412 @@
+"""Chunks of zarr arrays, read and decompressed where they are wanted.
+
+Zarr 3 reads by an event loop in a thread of its own, and decompresses in further threads: 0.4 ms for each chunk,
+and two copies. What is plain is read here by whoever computes, and decompressed by the same library right into the
+result. Everything else zarr reads itself: what is in other stores, sharded or filtered, chunks that are not there,
+and whatever is not as it should be, so that values and errors are always zarr's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dask_mars.graph.chunks import Operand, Subprogram
+
+#: Decompresses what was read into an array, which is contiguous; says whether it was as much as that.
+Decode = Callable[[Any, Any], bool]
+
+_GETTERS = frozenset({"getter", "getter_inline", "getter_nofancy"})
+_GETTERS_MODULE = "dask.array.core"
+#: How many sources of one operand are remembered, and how many arrays may be around one of zarr's.
+_SOURCES, _DEPTH = 8, 16
+#: Numbers, booleans and times, which are what their bytes say.
+_PLAIN_KINDS = frozenset("biufcmM")
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+def with_direct_reads(operand: Operand) -> Operand:
+    """Return an operand that reads plain chunks of zarr arrays itself.
+
+    Parameters
+    ----------
+    operand : Operand
+        Is not changed.
+    """
+    functions = tuple(map(_with_direct_reads, operand.functions))
+    if all(new is old for new, old in zip(functions, operand.functions, strict=True)):
+        return operand
+    return Operand(
+        operand.name, functions, operand.steps, operand.input_count, operand.literal_count, operand.in_client
+    )
+
+
+def _with_direct_reads(function: Any) -> Any:
+    if type(function) is Subprogram:
+        operand = with_direct_reads(function.operand)
+        return function if operand is function.operand else Subprogram(operand, function.literals)
+    if getattr(function, "__module__", None) == _GETTERS_MODULE and function.__name__ in _GETTERS:
+        return _DirectGetter(function)
+    return function
+
+
+class _DirectGetter:
+    """One of Dask's getters, which finds other arrays in place of zarr's.
+
+    Parameters
+    ----------
+    function : callable
+        The getter.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.__name__ = function.__name__
+        #: By identity: what was read of, kept so that it stays the only one, and what is read of in its place.
+        self._sources: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, source: Any, *arguments: Any, **named: Any) -> Any:
+        """Read as the getter does."""
+        found = self._sources.get(id(source))
+        if found is None:
+            if len(self._sources) >= _SOURCES:
+                self._sources.clear()
+            found = self._sources[id(source)] = (source, direct(source))
+        return self._function(found[1], *arguments, **named)
+
+
+# -- arrays ---------------------------------------------------------------------------------------------------
+
+
+def direct(source: Any) -> Any:
+    """Return what reads plain chunks itself in place of an array of zarr's, or of Xarray's around one.
+
+    Parameters
+    ----------
+    source : array_like
+        Is not changed, and returned if it is anything else.
+    """
+    if type(source).__module__.startswith("zarr."):
+        return DirectArray(source) if _layout_of(source) is not None else source
+    if not type(source).__module__.startswith("xarray."):
+        return source
+    around: list[Any] = []
+    inner = source
+    while type(inner).__module__.startswith("xarray.") and len(around) < _DEPTH:
+        around.append(inner)
+        if type(inner).__name__ == "MemoryCachedArray":
+            # It changes when it is read.
+            return source
+        inner = getattr(inner, "_array" if type(inner).__name__ == "ZarrArrayWrapper" else "array", None)
+    if type(around[-1]).__name__ != "ZarrArrayWrapper" or _layout_of(inner) is None:
+        return source
+    inner = DirectArray(inner)
+    for outer in reversed(around):
+        made = copy.copy(outer)
+        setattr(made, "_array" if type(made).__name__ == "ZarrArrayWrapper" else "array", inner)
+        inner = made
+    return inner
+
+
+class DirectArray:
+    """A zarr array whose plain chunks are read without zarr; in all else it is that array.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Of version 3 of the library.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self._layout = _layout_of(array)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._array, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a part of the array, as zarr does."""
+        array, layout = self._array, self._layout
+        if layout is not None and layout.metadata is not array.metadata:
+            # It has been given another shape meanwhile.
+            layout = self._layout = _layout_of(array)
+        found = None if layout is None else layout.read(index)
+        return array[index] if found is None else found
+
+
+class _Layout(NamedTuple):
+    """Where the chunks of an array are, and what they are like.
+
+    Attributes
+    ----------
+    metadata : object
+        Zarr's, from which it is.
+    folder : str
+        Where the files of the chunks are.
+    name : callable
+        Returns the name of a chunk's file, given its coordinates.
+    shape, chunks : tuple of int
+        Of the array and of all chunks. Those at the end are stored as a whole, too.
+    dtype : numpy.dtype
+        Of the items.
+    decode : callable or None
+        Decompresses a chunk; None if chunks are stored as they are.
+    """
+
+    metadata: Any
+    folder: str
+    name: Callable[[tuple[int, ...]], str]
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: np.dtype[Any]
+    decode: Decode | None
+
+    def read(self, index: Any) -> Any:
+        """Return a part of the array, or None if zarr has to read it.
+
+        Parameters
+        ----------
+        index : object
+            What is between the brackets.
+        """
+        bounds = self._bounds(index)
+        if bounds is None:
+            return None
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            return self._read(bounds)
+        return None
+
+    def _bounds(self, index: Any) -> list[tuple[int, int]] | None:
+        """Return where a part begins and ends along each axis, None if it is not made of plain slices."""
+        if type(index) is not tuple or len(index) != len(self.shape):
+            return None
+        bounds = []
+        for along, length in zip(index, self.shape, strict=True):
+            if type(along) is not slice:
+                return None
+            start, stop, step = along.indices(length)
+            if step != 1 or stop <= start:
+                return None
+            bounds.append((start, stop))
+        return bounds
+
+    def _read(self, bounds: list[tuple[int, int]]) -> Any:
+        result = np.empty([stop - start for start, stop in bounds], self.dtype)
+        scratch = None
+        along = [
+            range(start // size, -(-stop // size)) for (start, stop), size in zip(bounds, self.chunks, strict=True)
+        ]
+        for coordinates in itertools.product(*along):
+            into, part = self._overlap(coordinates, bounds)
+            target = result[into]
+            path = f"{self.folder}/{self.name(coordinates)}"
+            if target.shape == self.chunks and target.flags.c_contiguous:
+                if not self._load(path, target):
+                    return None
+                continue
+            if scratch is None:
+                scratch = np.empty(self.chunks, self.dtype)
+            if not self._load(path, scratch):
+                return None
+            target[...] = scratch[part]
+        return result
+
+    def _overlap(
+        self, coordinates: tuple[int, ...], bounds: list[tuple[int, int]]
+    ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Return where in the result a chunk's part goes, and where in the chunk that is."""
+        into, part = [], []
+        for at, (start, stop), size in zip(coordinates, bounds, self.chunks, strict=True):
+            first, last = max(start, at * size), min(stop, (at + 1) * size)
+            into.append(slice(first - start, last - start))
+            part.append(slice(first - at * size, last - at * size))
+        return tuple(into), tuple(part)
+
+    def _load(self, path: str, target: np.ndarray[Any, Any]) -> bool:
+        """Fill an array with a chunk; say whether that had the right size."""
+        with _opened(path) as (descriptor, size_bytes):
+            if self.decode is None:
+                return size_bytes == target.nbytes and _read_all(descriptor, target)
+            # From the allocator of arrays, which keeps pages warm.
+            encoded = np.empty(size_bytes, np.uint8)
+            return _read_all(descriptor, encoded) and self.decode(encoded, target)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[int, int]]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor, os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, target: np.ndarray[Any, Any]) -> bool:
+    view = target.reshape(-1).view(np.uint8).data
+    while len(view):
+        count = os.readv(descriptor, [view])
+        if not count:
+            return False
+        view = view[count:]
+    return True
+
+
+# -- layouts --------------------------------------------------------------------------------------------------
+
+
+def _layout_of(array: Any) -> _Layout | None:
+    """Return how an array of zarr's is stored, None if that is not known to be plain."""
+    try:
+        return _plain_layout(array)
+    except (AttributeError, ImportError, KeyError, NotImplementedError, TypeError, ValueError):
+        # Another version of zarr.
+        return None
+
+
+def _plain_layout(array: Any) -> _Layout | None:
+    zarr: Any = import_module("zarr")
+    buffer: Any = import_module("zarr.core.buffer")
+    pipeline: Any = import_module("zarr.core.codec_pipeline")
+    if type(array) is not zarr.Array:
+        return None
+    root = _root(array.store)
+    if root is None:
+        return None
+    metadata, dtype = array.metadata, np.dtype(array.dtype)
+    is_plain = (
+        sys.byteorder == "little"
+        and array.order == "C"
+        and dtype.kind in _PLAIN_KINDS
+        and dtype.isnative
+        and math.prod(array.shape) > 0
+        and type(array.async_array.codec_pipeline) is pipeline.BatchedCodecPipeline
+        and buffer.default_buffer_prototype() == buffer.cpu.buffer_prototype
+    )
+    if not (is_plain and array.shape):
+        return None
+    found = _decode_of_2(metadata) if metadata.zarr_format == 2 else _decode_of_3(metadata)
+    if found is None:
+        return None
+    folder = f"{root}/{array.store_path.path}".rstrip("/")
+    shape, chunks = tuple(map(int, array.shape)), tuple(map(int, array.chunks))
+    return _Layout(metadata, folder, metadata.encode_chunk_key, shape, chunks, dtype, *found)
+
+
+def _root(store: Any) -> str | None:
+    """Return the directory that a store is, None if it is none."""
+    storage: Any = import_module("zarr.storage")
+    if type(store) is storage.LocalStore:
+        return str(store.root)
+    if type(store) is not storage.FsspecStore:
+        return None
+    # So Dask opens what it is given the path of.
+    wrapper: Any = import_module("fsspec.implementations.asyn_wrapper")
+    local: Any = import_module("fsspec.implementations.local")
+    is_local = type(store.fs) is wrapper.AsyncFileSystemWrapper and type(store.fs.sync_fs) is local.LocalFileSystem
+    return str(store.path) if is_local and str(store.path).startswith("/") else None
+
+
+def _decode_of_3(metadata: Any) -> tuple[Decode | None] | None:
+    """Return how chunks of the format 3 are decompressed, in a tuple, or None if they are not plain."""
+    codecs: Any = import_module("zarr.codecs")
+    if type(metadata.chunk_grid).__name__ != "RegularChunkGrid":
+        return None
+    first, *rest = metadata.codecs
+    if type(first) is not codecs.BytesCodec or getattr(first.endian, "value", "little") != "little":
+        return None
+    if not rest:
+        return (None,)
+    decodes: dict[type, Decode] = {
+        codecs.ZstdCodec: _zstd(),
+        codecs.BloscCodec: _blosc(),
+        codecs.GzipCodec: _by(_numcodecs().GZip()),
+    }
+    decode = decodes.get(type(rest[0]))
+    return (decode,) if decode is not None and len(rest) == 1 else None
+
+
+def _decode_of_2(metadata: Any) -> tuple[Decode | None] | None:
+    """Return the same of chunks of the format 2."""
+    numcodecs = _numcodecs()
+    if metadata.filters or metadata.order != "C":
+        return None
+    compressor = metadata.compressor
+    if compressor is None:
+        return (None,)
+    if type(compressor) is numcodecs.Zstd:
+        return (_zstd(),)
+    if type(compressor) is numcodecs.Blosc:
+        return (_blosc(),)
+    if type(compressor) in (numcodecs.GZip, numcodecs.Zlib, numcodecs.LZ4):
+        return (_by(compressor),)
+    return None
+
+
+def _numcodecs() -> Any:
+    return import_module("numcodecs")
+
+
+def _zstd() -> Decode:
+    zstd: Any = import_module("numcodecs.zstd")
+
+    def decode(encoded: Any, target: Any) -> bool:
+        if _zstd_content_bytes(encoded) != target.nbytes:
+            return _take(zstd.decompress(encoded), target)
+        zstd.decompress(encoded, target)
+        return True
+
+    return decode
+
+
+def _blosc() -> Decode:
+    blosc: Any = import_module("numcodecs.blosc")
+
+    def decode(encoded: Any, target: Any) -> bool:
+        # Its header says how much it is, and was (README_CHUNK_FORMAT of c-blosc).
+        header = bytes(encoded[:16])
+        sizes = int.from_bytes(header[4:8], "little"), int.from_bytes(header[12:], "little")
+        if sizes != (target.nbytes, len(encoded)):
+            return False
+        blosc.decompress(encoded, target)
+        return True
+
+    return decode
+
+
+def _by(codec: Any) -> Decode:
+    return lambda encoded, target: _take(codec.decode(encoded), target)
+
+
+def _take(decoded: Any, target: Any) -> bool:
+    data = np.frombuffer(decoded, np.uint8)
+    if data.nbytes != target.nbytes:
+        return False
+    target.reshape(-1).view(np.uint8)[:] = data
+    return True
+
+
+def _zstd_content_bytes(encoded: Any) -> int | None:
+    """Return what the header of a frame says of its content's size (RFC 8878, 3.1.1.1), None if it does not."""
+    header = bytes(encoded[:18])
+    if len(header) < 6 or not header.startswith(_ZSTD_MAGIC):
+        return None
+    descriptor = header[4]
+    is_single = bool(descriptor & 0x20)
+    flag = descriptor >> 6
+    if not (flag or is_single):
+        return None
+    at = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
+    size = (1, 2, 4, 8)[flag]
+    return int.from_bytes(header[at : at + size], "little") + (256 if flag == 1 else 0)
+
+
+__all__ = ["DirectArray", "direct", "with_direct_reads"]
