@@ -53,9 +53,13 @@ setup(
         ),
         Extension(
             "dask_mars.expressions._native",
-            [f"dask_mars/expressions/{name}.c" for name in ("_native", "_blocks", "_histogram", "_loops")],
+            [
+                f"dask_mars/expressions/{name}.c"
+                for name in ("_native", "_blocks", "_histogram", "_loops", "_moments")
+            ],
             depends=[
-                f"dask_mars/expressions/{name}.h" for name in ("_blocks", "_histogram", "_loops", "_vectorised")
+                f"dask_mars/expressions/{name}.h"
+                for name in ("_blocks", "_histogram", "_loops", "_moments", "_vectorised")
             ],
             include_dirs=[numpy.get_include()],
             # Casts are vectorised from -O3 on, comparisons of real numbers if they need not trap.

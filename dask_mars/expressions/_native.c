@@ -12,6 +12,7 @@
 
 #include "_blocks.h"
 #include "_histogram.h"
+#include "_moments.h"
 
 typedef struct {
     PyObject_HEAD
@@ -291,9 +292,35 @@ static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    PyArrayObject *values, *pivots, *totals, *squares;
+    Py_ssize_t rows_before;
+    if (!PyArg_ParseTuple(arguments, "O!nO!O!O!:moments", &PyArray_Type, &values, &rows_before, &PyArray_Type, &pivots,
+                          &PyArray_Type, &totals, &PyArray_Type, &squares))
+        return NULL;
+    if (!is_plain((PyObject *)values, NPY_DOUBLE) || !is_plain((PyObject *)totals, NPY_DOUBLE)
+        || !is_plain((PyObject *)squares, NPY_DOUBLE) || !is_plain((PyObject *)pivots, NPY_DOUBLE)
+        || !PyArray_ISWRITEABLE(totals) || !PyArray_ISWRITEABLE(squares) || !PyArray_ISWRITEABLE(pivots)) {
+        PyErr_SetString(PyExc_TypeError, "values, pivots, totals and squares are to be plain arrays of doubles");
+        return NULL;
+    }
+    npy_intp columns = PyArray_SIZE(totals);
+    if (!columns || PyArray_SIZE(squares) != columns || PyArray_SIZE(pivots) != columns || PyArray_SIZE(values) % columns || rows_before < 0) {
+        PyErr_SetString(PyExc_ValueError, "values are to be whole rows, of as many numbers as there are of the others");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    add_moments(PyArray_DATA(values), PyArray_SIZE(values) / columns, columns, rows_before, PyArray_DATA(pivots),
+                PyArray_DATA(totals), PyArray_DATA(squares));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"cast", cast_, METH_VARARGS, "Return the loop that casts from one type to another, by NumPy's characters, or None."},
     {"histogram", histogram_, METH_VARARGS, "Add the numbers of values between edges to counts; by steps of NumPy's if the bins have one width."},
+    {"moments", moments_, METH_VARARGS, "Add rows to what so many before them have: pivots, sums of differences to these, and of squared differences to means."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of so many bytes, or None."},
     {NULL, NULL, 0, NULL},
 };

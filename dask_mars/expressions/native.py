@@ -20,10 +20,11 @@ try:
     from dask_mars.expressions import _native
 except ImportError:
     AVAILABLE = False
-    histogram = None
+    histogram = moments = None
 else:
     AVAILABLE = hasattr(np.ufunc, "_get_strided_loop")
     histogram = getattr(_native, "histogram", None)
+    moments = getattr(_native, "moments", None)
 
 #: Bytes that the buffers of one block may take: about half of a first-level cache, the arrays need the other.
 CACHE_BYTES = 1 << 14

@@ -16,6 +16,7 @@ import numpy as np
 from dask.array.linalg import _wrapped_qr
 from dask.array.reductions import mean_chunk, numel
 
+from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import is_second_moment
 from dask_mars.expressions.triangular import triangular_factor
 from dask_mars.graph.chunks import Operand, Step
@@ -124,11 +125,13 @@ class MeanOfMoments:
         self, values: Any, axis: Any, keepdims: Any, moments: Any, other_axis: Any, other_keepdims: Any
     ) -> Any:
         """Return count and sum."""
-        alike = type(values) is np.ndarray and axis == other_axis and keepdims is True and other_keepdims is True
+        drawn = type(values) is Draw
+        plain = drawn or type(values) is np.ndarray
+        alike = plain and axis == other_axis and keepdims is True and other_keepdims is True
         if alike and type(moments) is dict and getattr(moments.get("total"), "dtype", None) == self._dtype:
             count = numel(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
             return {"n": count, "total": moments["total"]}
-        return self._function(values, axis=axis, keepdims=keepdims)
+        return self._function(values.array() if drawn else values, axis=axis, keepdims=keepdims)
 
 
 def with_means_of_moments(operand: Operand) -> Operand:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from dask.array.reductions import numel
 
-from dask_mars.expressions import draws, functions, histograms, native
+from dask_mars.expressions import draws, functions, histograms, moments, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
-from dask_mars.expressions.partial_results import with_means_of_moments, without_unread
+from dask_mars.expressions.partial_results import MeanOfMoments, with_means_of_moments, without_unread
 from dask_mars.expressions.planning import TILE_BYTES
 from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.expressions.selections import SelectedSum, with_selected_sums
@@ -140,8 +140,12 @@ def _tiled_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., 
     """Return, for the steps that read their chunk part by part, what computes them so."""
     found: dict[int, Callable[..., Any]] = _moment_steps(operand) if reductions else {}
     for number, step in enumerate(operand.steps):
-        if histograms.is_histogram(operand.functions[step.function], step.slots, step.keywords):
+        function = operand.functions[step.function]
+        if histograms.is_histogram(function, step.slots, step.keywords):
             found[number] = histograms.block_histogram
+        elif type(function) is MeanOfMoments:
+            # As a rule it reads nothing but the shape.
+            found[number] = function
     return found
 
 
@@ -277,6 +281,11 @@ class Moments:
 
     def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
         """Return count, sum and sum of squared differences to the mean."""
+        if keepdims and values.size >= SMALL:
+            found = moments.by_columns(values, axis, self._dtype)
+            if found is not None:
+                count = numel(values, axis=axis, keepdims=True).astype(np.int64)
+                return {"total": found[0], "n": count, "M": found[1][..., np.newaxis]}
         drawn = type(values) is draws.Draw
         if drawn and not (values.size >= SMALL and keepdims and self._fits_one_pass(values, axis)):
             values, drawn = values.array(), False

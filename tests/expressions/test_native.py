@@ -714,7 +714,10 @@ SANITIZERS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizers are tried on Linux")
 @pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
-@pytest.mark.parametrize(("stress", "parts"), [("blocks", ("_blocks", "_loops")), ("histogram", ("_histogram",))])
+@pytest.mark.parametrize(
+    ("stress", "parts"),
+    [("blocks", ("_blocks", "_loops")), ("histogram", ("_histogram",)), ("moments", ("_moments",))],
+)
 def test_stress_under_a_sanitizer(tmp_path: Path, flags: list[str], stress: str, parts: tuple[str, ...]) -> None:
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
     if compiler is None:
