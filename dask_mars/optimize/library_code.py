@@ -10,6 +10,7 @@ import datetime
 import decimal
 import functools
 import operator
+import sys
 from collections.abc import Hashable
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -53,6 +54,18 @@ _MOST_CHUNKS = 4096
 _DATA_DTYPES = frozenset({"ArrowDtype", "BooleanDtype", "DatetimeTZDtype", "PeriodDtype", "StringDtype"}) | {
     f"{kind}{bits}Dtype" for kind in ("Float", "Int", "UInt") for bits in (8, 16, 32, 64)
 }
+#: What pandas calls columns of objects that are text, numbers and such, as it was used to have them.
+_DATA_OBJECTS = frozenset(
+    {"boolean", "bytes", "date", "datetime", "datetime64", "decimal", "empty", "floating"}
+) | {
+    "integer",
+    "mixed-integer-float",
+    "string",
+    "timedelta",
+    "timedelta64",
+}
+#: A look at so many takes 10 ms.
+_MOST_OBJECTS = 1 << 20
 #: Objects of these are what they were made of, and no code of anybody's.
 _DATA = (np.generic, np.dtype, np.random.SeedSequence, np.random.BitGenerator, np.random.Generator)
 
@@ -96,6 +109,8 @@ class _Look:
         self._objects: dict[int, tuple[Any, bool]] = {}
         #: Where what it has seen is from, but for what every worker has.
         self.modules: set[str] = set()
+        #: At how many objects of pandas' it may look.
+        self._objects_left = _MOST_OBJECTS
 
     def is_known(self, function: Any, depth: int = _DEPTH) -> bool:
         """Say whether a callable is one of a library's, with nothing of the user's in it."""
@@ -143,7 +158,10 @@ class _Look:
             inside = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             return self._is_library(module) and all(self.is_plain(value, depth - 1) for value in inside)
         path = path_of(function)
-        return path is not None and path not in _NOT and self._is_library(path.partition(":")[0])
+        if path is not None:
+            return path not in _NOT and self._is_library(path.partition(":")[0])
+        # An object that can be called, such as what makes a part of Dask's example frames.
+        return not isinstance(function, type) and self._is_library_object(function, kind, depth)
 
     def is_plain(self, value: Any, depth: int = _DEPTH) -> bool:
         """Say whether a value is data, a library's function, or a container of such."""
@@ -176,10 +194,25 @@ class _Look:
         if labels is not None:
             self.modules.add(FRAMES)
         if value.ndim == 1:
-            return _is_data(value.dtype) and (labels is None or self.is_plain(labels, depth - 1))
+            return self._holds_data(value) and (labels is None or self.is_plain(labels, depth - 1))
         names = value.columns
         are_plain = self.is_plain(names, depth - 1) or all(self.is_plain(name, depth - 1) for name in names)
-        return are_plain and all(map(_is_data, value.dtypes)) and self.is_plain(labels, depth - 1)
+        if not (are_plain and self.is_plain(labels, depth - 1)):
+            return False
+        return all(_is_data(dtype) or self._holds_data(value.iloc[:, at]) for at, dtype in enumerate(value.dtypes))
+
+    def _holds_data(self, column: Any) -> bool:
+        """Say whether a column, or an index, has data alone; among objects that takes a look at each."""
+        if _is_data(column.dtype):
+            return True
+        if type(column.dtype).__name__ == "CategoricalDtype":
+            categories = column.dtype.categories
+            return categories is None or self._holds_data(categories)
+        if column.dtype != object or len(column) > self._objects_left:
+            return False
+        self._objects_left -= len(column)
+        types: Any = sys.modules["pandas.api.types"]
+        return types.infer_dtype(column, skipna=True) in _DATA_OBJECTS
 
     def _is_library_object(self, value: Any, kind: type, depth: int) -> bool:
         """Say whether an object, such as a zarr array, is of a library's class, and all that it holds."""
@@ -209,7 +242,7 @@ def _is_data(dtype: Any) -> bool:
     """Say whether values of a dtype, NumPy's or pandas', cannot be objects of the user's."""
     if isinstance(dtype, np.dtype):
         return not dtype.hasobject
-    return type(dtype).__name__ in _DATA_DTYPES and type(dtype).__module__.startswith("pandas.")
+    return type(dtype).__name__ in _DATA_DTYPES and type(dtype).__module__.partition(".")[0] == "pandas"
 
 
 def _slots(kind: type) -> list[str]:

@@ -95,13 +95,13 @@ def direct(source: Any) -> Any:
     source : array_like
         Is not changed, and returned if it is anything else.
     """
-    if type(source).__module__.startswith("zarr."):
+    if _package(source) == "zarr":
         return DirectArray(source) if _layout_of(source) is not None else source
-    if not type(source).__module__.startswith("xarray."):
+    if not _is_xarrays(source):
         return source
     around: list[Any] = []
     inner = source
-    while type(inner).__module__.startswith("xarray.") and len(around) < _DEPTH:
+    while _is_xarrays(inner) and len(around) < _DEPTH:
         around.append(inner)
         if type(inner).__name__ == "MemoryCachedArray":
             # It changes when it is read.
@@ -115,6 +115,14 @@ def direct(source: Any) -> Any:
         setattr(made, "_array" if type(made).__name__ == "ZarrArrayWrapper" else "array", inner)
         inner = made
     return inner
+
+
+def _is_xarrays(value: Any) -> bool:
+    return _package(value) == "xarray"
+
+
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
 
 
 class DirectArray:

@@ -116,6 +116,14 @@ def test_zarr_and_xarray(tmp_path, zarr):
     assert not library_modules(prepared(ones.sum()))
 
 
+def test_a_look_at_objects_has_an_end(monkeypatch):
+    pd = pytest.importorskip("pandas")
+    column = pd.Series(["a"] * 30, dtype=object)
+    monkeypatch.setattr(library_code, "_MOST_OBJECTS", 50)
+    look = library_code._Look()
+    assert [look.is_plain(column), look.is_plain(column)] == [True, False]
+
+
 def test_frames():
     pd = pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")
@@ -136,6 +144,19 @@ def test_frames():
     for frames in (frame.value.mean(), frame.value + 1, frame.merge(frame, on="key")):
         assert any(name.startswith(FRAMES) for name in library_modules(prepared_frames(frames)))
     assert not any(name.startswith(FRAMES) for name in library_modules(prepared(da.ones(3).sum())))
+    text = pd.DataFrame({"key": ["a", "b", None, "c"] * 5, "value": np.arange(20.0)})
+    for dtype in ("str", object, "category"):
+        keyed = text.astype({"key": dtype})
+        assert is_library(dd.from_pandas(keyed, npartitions=2).groupby("key").value.sum())
+        assert is_library(dd.from_pandas(keyed.set_index("value"), npartitions=2).key.count())
+        assert is_library(
+            dd.from_pandas(keyed[keyed.key.notna()].set_index("key"), sort=False, npartitions=2).value.sum()
+        )
+    mixed = text.astype({"key": object})
+    mixed.loc[3, "key"] = OwnArray()
+    with dask.config.set({"dataframe.convert-string": False}):
+        assert not is_library(dd.from_pandas(mixed, npartitions=2).key.count())
+    assert is_library(dask.datasets.timeseries(end="2000-01-03").x.sum())
     assert not is_library(frame.map_partitions(own, meta=numbers))
     assert not is_library(frame.value.apply(own, meta=("value", "f8")))
     with dask.config.set({"dataframe.convert-string": False}):
