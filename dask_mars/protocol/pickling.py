@@ -43,11 +43,20 @@ def _reduce_dtype(dtype: np.dtype[Any]) -> Any:
     return (np.dtype, (dtype.str,)) if np.dtype(dtype.str) is dtype else dtype.__reduce__()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    # NumPy's own pickles make a copy of the dtype, and code compares dtypes by identity.
-    dispatch_table: ClassVar[Any] = ChainMap(
-        {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}, cloudpickle.Pickler.dispatch_table
+# NumPy's own pickles make a copy of the dtype, and code compares dtypes by identity.
+_DTYPES = {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles plain values, of which nothing has to be asked: ten times as fast."""
+
+    dispatch_table: Any = ChainMap(  # noqa: RUF012
+        {np.ndarray: lambda array: _reduce_plain(array)}, _DTYPES, copyreg.dispatch_table
     )
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar[Any] = ChainMap(_DTYPES, cloudpickle.Pickler.dispatch_table)
     thaw: Callable[[Any], Any] | None = None
 
     def reducer_override(self, obj: Any) -> Any:
@@ -105,6 +114,9 @@ def dumps(
         Gets each array and returns the one to pickle in its place.
     """
     with io.BytesIO() as file:
+        if plain_bytes(value, arrays=thaw is not frozen) is not None:
+            _PlainPickler(file, protocol=5, buffer_callback=buffers).dump(value)
+            return file.getvalue()
         pickler = _Pickler(file, protocol=5, buffer_callback=buffers)
         if thaw is not None:
             pickler.thaw = thaw
@@ -113,6 +125,61 @@ def dumps(
 
 
 loads = pickle.loads
+
+_NUMBERS = frozenset({type(None), type(Ellipsis), bool, int, float, complex})
+_NUMPY_NUMBERS = frozenset(
+    {np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]} | {np.bool_}
+)
+#: Of arrays that are nothing but numbers, in the machine's order.
+_PLAIN_DTYPES = frozenset(np.dtype(code) for code in "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"])
+#: A look at more than so many items, or deeper, takes longer than it saves. A number takes about so many bytes.
+_MOST_ITEMS, _DEPTH, _NUMBER_BYTES = 64, 5, 16
+
+
+def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | None:
+    """Return about how many bytes the pickle of a plain value has.
+
+    Parameters
+    ----------
+    value : object
+        Plain are numbers, text, NumPy's numbers, seeds and classes, and arrays of numbers that may be written or
+        repeat one, in few and small containers: what chunks of arrays have for literals, and what reductions make.
+    arrays : bool, optional
+        Whether arrays are plain.
+    depth : int, optional
+        How deep containers are looked into.
+
+    Returns
+    -------
+    int or None
+        None if it is not plain.
+    """
+    kind = type(value)
+    if kind in _NUMBERS:
+        return _NUMBER_BYTES
+    if kind is str or kind is bytes:
+        return len(value)
+    if kind is np.ndarray:
+        if not arrays or value.dtype not in _PLAIN_DTYPES:
+            return None
+        if value.flags.writeable:
+            return int(value.nbytes)
+        return 4 * _NUMBER_BYTES if _is_broadcast(value) else None
+    if kind is tuple or kind is list or kind is dict:
+        if len(value) > _MOST_ITEMS or not depth:
+            return None
+        total = _NUMBER_BYTES
+        for items in (value, value.values()) if kind is dict else (value,):
+            for item in items:
+                size = plain_bytes(item, arrays, depth - 1)
+                if size is None:
+                    return None
+                total += size
+        return total
+    if kind in _NUMPY_NUMBERS or kind is np.random.SeedSequence:
+        return 4 * _NUMBER_BYTES
+    return 4 * _NUMBER_BYTES if kind is type and value.__module__.startswith("numpy") else None
+
 
 #: What can be pickled, without a look at it.
 _TRAVEL = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -172,6 +239,10 @@ def _reduce_broadcast(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
     once = array[tuple([slice(None) if stride else slice(1) for stride in array.strides])]
     # Pickles of arrays that are not contiguous lose the byte order.
     return np.broadcast_to, (once if once.flags.forc else once.copy(order="K"), array.shape)
+
+
+def _reduce_plain(array: np.ndarray[Any, Any]) -> Any:
+    return _reduce_broadcast(array) if _is_broadcast(array) else array.__reduce_ex__(5)
 
 
 def _reduce_masked(array: np.ma.MaskedArray[Any, Any]) -> tuple[Any, ...]:

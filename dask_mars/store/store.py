@@ -37,7 +37,7 @@ from dask_mars.protocol.object_ref import (
     spilled_file,
     value_from_blocks,
 )
-from dask_mars.protocol.pickling import dumps, frozen, loads
+from dask_mars.protocol.pickling import dumps, frozen, loads, plain_bytes
 from dask_mars.store.allocator import Allocator
 from dask_mars.store.arena import Arena, Bytes, create
 from dask_mars.store.in_place_sealing import InPlaceSealing
@@ -297,6 +297,15 @@ class Store:
         return header, buffers, sum(buffer.nbytes for buffer in buffers) + len(header)
 
     def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
+        if not freeze:
+            # As a rule so: what reductions make of a chunk.
+            plain = plain_bytes(value)
+            if (
+                plain is not None
+                and plain <= self.inline_bytes
+                and len(header := dumps(value)) <= self.inline_bytes
+            ):
+                return (PICKLE, header)
         thaw = frozen if freeze else self._thawed
         header, buffers, total = self._pickled(value, thaw)
         if total <= self.inline_bytes:

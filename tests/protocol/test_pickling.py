@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from dask.utils import SerializableLock
 
 from dask_mars import errors
 from dask_mars.protocol.locks import InterprocessLock, interprocess
-from dask_mars.protocol.pickling import FailureRecord, dumps, loads, pack_error, unpack_error
+from dask_mars.protocol.pickling import FailureRecord, dumps, frozen, loads, pack_error, plain_bytes, unpack_error
 from dask_mars.store.arena import create
 
 # -- exceptions -------------------------------------------------------------------------------------------------
@@ -829,3 +830,81 @@ def test_dtypes_with_more_to_them_keep_it() -> None:
         found = loads(dumps(np.zeros(2, dtype))).dtype
         assert found == dtype
         assert found.metadata == dtype.metadata
+
+
+# -- plain values -------------------------------------------------------------------------------------------------
+
+PLAIN: dict[str, Any] = {
+    "literals of random numbers": (
+        np.random.PCG64,
+        "random",
+        np.random.SeedSequence(3, spawn_key=(7,)),
+        (10, 20),
+        [],
+        {"dtype": np.float64, "out": None},
+    ),
+    "sums": (
+        {"n": np.broadcast_to(np.int64(7), (1, 1000)), "total": np.arange(1000.0)[np.newaxis]},
+        [True, 1j, ...],
+    ),
+    "orders": [np.ones((3, 4), order="F"), np.arange(12).reshape(3, 4)[:, ::2], np.zeros((0, 2)), np.array(3.0)],
+    "small types": [np.ones(3, code) for code in "?bBhHiIlLqQefdgFDG"],
+    "numbers": [np.float32(1.5), np.int64(3), np.True_, np.complex64(1j), -0.0, float("nan"), 1 << 80, b"x", None],
+}
+NOT_PLAIN: dict[str, Any] = {
+    "objects": np.array([1, None], dtype=object),
+    "another order of bytes": np.ones(3, ">f8"),
+    "times": np.array(["2000-01-01"], dtype="M8[s]"),
+    "a subclass": np.ma.ones(3),
+    "read-only": np.frombuffer(b"12345678", "f8"),
+    "a function": len,
+    "a class of the user's": type("Labelled", (str,), {}),
+    "text of the user's": type("Labelled", (str,), {})("x"),
+    "many": [0] * 100,
+    "deep": [[[[[[[0]]]]]]],
+    "a set": {1, 2},
+    "a lock": SerializableLock("x"),
+}
+
+
+def alike(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            alike(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        for one, other in zip(found, expected, strict=True):
+            alike(one, other)
+    elif isinstance(expected, np.ndarray):
+        assert found.dtype is np.dtype(expected.dtype.str) or found.dtype == expected.dtype
+        assert (found.shape, found.flags.fnc) == (expected.shape, expected.flags.fnc)
+        assert found.flags.writeable == expected.flags.writeable
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(expected, np.random.SeedSequence):
+        assert found.state == expected.state
+    else:
+        assert repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN)
+def test_plain_values_are_the_same_again(value, monkeypatch):
+    assert plain_bytes(value) is not None
+    fast = dumps(value)
+    alike(loads(fast), value)
+    buffers: list[pickle.PickleBuffer] = []
+    header = dumps(value, lambda buffer: buffers.append(buffer))
+    alike(pickle.loads(header, buffers=buffers), value)
+    monkeypatch.setattr("dask_mars.protocol.pickling.plain_bytes", lambda value, arrays: None)
+    alike(loads(dumps(value)), loads(fast))
+
+
+@pytest.mark.parametrize("value", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_what_needs_a_look_is_not_plain(value):
+    assert plain_bytes(value) is None
+    assert plain_bytes((1, {"x": [value]})) is None
+
+
+def test_arrays_of_the_users_are_not_plain():
+    assert plain_bytes(np.ones(3), arrays=False) is None
+    assert not loads(dumps([np.ones(3)], thaw=frozen))[0].flags.writeable
