@@ -7,7 +7,6 @@ every chunk that is made the same way, so that a chunk itself is no more than a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -338,14 +337,19 @@ class ChunkGraph:
         """
         if chunk in self.joined_bytes:
             return self.joined_bytes[chunk]
-        declared, index = self._declared(chunk)
-        # Objects lie elsewhere than in the array.
-        if declared is None or declared.dtype is None or declared.dtype.hasobject:
+        key: Any = self.keys[chunk]
+        # In one piece, as it is asked for each chunk several times.
+        declared = self.declared.get(key[0]) if type(key) is tuple and key else None
+        if declared is None or declared.dtype is None or len(declared.chunks) != len(key) - 1:
             return None
-        if declared.is_broadcast:
-            return int(declared.dtype.itemsize)
-        shape = _shape(declared, index)
-        return None if shape is None else math.prod(shape) * int(declared.dtype.itemsize)
+        size: Any = declared.dtype.itemsize
+        for at, along in zip(key[1:], declared.chunks, strict=True):
+            if not isinstance(at, int) or not 0 <= at < len(along):
+                return None
+            if not declared.is_broadcast:
+                size *= along[at]
+        # Objects lie elsewhere than in the array; an unknown size is NaN, the one number that is unlike itself.
+        return None if declared.dtype.hasobject or size != size else int(size)
 
     def _declared(self, chunk: int) -> tuple[Declared | None, tuple[int, ...]]:
         """Return what a chunk's layer declares, and the chunk's index if that is within it."""
