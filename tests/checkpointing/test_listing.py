@@ -42,7 +42,7 @@ def test_checkpoints_are_listed_with_what_they_save(saved: Path) -> None:
         assert "sum-aggregate" in each.name
         assert set(each.versions) == {"dask_mars", "dask", "numpy", "python"}
         assert each.id in repr(found)
-        assert f"<td>{each.id}</td>" in found._repr_html_()
+        assert f">{each.id}</td>" in found._repr_html_()
 
 
 def test_one_or_all_are_removed(saved: Path) -> None:
