@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-_CELL = "text-align: {}; padding: 0.15em 0.6em; vertical-align: top"
+_CELL = "padding: 0.15em 0.6em; vertical-align: top; "
+_TEXT, _NUMBER = f"{_CELL}text-align: left", f"{_CELL}text-align: right; white-space: nowrap"
+
+
+class Html(str):
+    """What a cell of a table shows in a notebook, such as a bar: it is HTML already."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class Table:
     columns : sequence of str
         What stands above the columns.
     rows : sequence of sequence of str
-        The cells.
+        The cells; what is to be shown in notebooks alone may have some that are `Html`.
     title : str
         What stands above the table.
     texts : int
@@ -47,8 +54,8 @@ class Table:
         def cells(kind: str, values: Iterable[str]) -> str:
             return "".join(
                 [
-                    f'<{kind} style="{_CELL.format("left" if place < self.texts else "right")}">'
-                    f"{html.escape(value)}</{kind}>"
+                    f'<{kind} style="{_TEXT if place < self.texts else _NUMBER}">'
+                    f"{value if isinstance(value, Html) else html.escape(value)}</{kind}>"
                     for place, value in enumerate(values)
                 ]
             )
@@ -126,4 +133,4 @@ def rendered(renderable: Any) -> str:
     return "\n".join([line.rstrip() for line in text.splitlines()])
 
 
-__all__ = ["Table", "Tabular", "rendered"]
+__all__ = ["Html", "Table", "Tabular", "rendered"]

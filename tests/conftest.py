@@ -54,9 +54,16 @@ def shared_runtime(num_workers: int) -> Iterator[Runtime]:
     with runtime:
         engine = runtime.start().engine()
         assert eventually(lambda: len(engine.worker_pids()) == num_workers, 10)
-        _shared.append(runtime)
-        yield runtime
-        _shared.remove(runtime)
+        with shared(runtime):
+            yield runtime
+
+
+@contextlib.contextmanager
+def shared(runtime: Runtime) -> Iterator[None]:
+    """Have a runtime outlive tests, each of which has to leave it empty."""
+    _shared.append(runtime)
+    yield
+    _shared.remove(runtime)
 
 
 @dataclass

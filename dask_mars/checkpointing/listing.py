@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from dask.utils import format_bytes, format_time
 from dask_mars.checkpointing.directory import ComputationDirectory, computations, directory_of
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.errors import CheckpointInUse
+from dask_mars.tables import Table
 
 _HEADINGS = ("id", "what", "age", "chunks", "size", "saves", "")
 
@@ -130,15 +130,13 @@ class SavedComputations(Sequence[SavedComputation]):
         if not self._found:
             return f"no checkpoints in {self.directory}"
         rows = [_HEADINGS, *self.rows(time.time())]
+        # Not as `Table` has it in terminals: an id is there to be copied, and may not be broken across lines.
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]) for row in rows]
         return "\n".join([f"checkpoints in {self.directory}", *[line.rstrip() for line in lines]])
 
     def _repr_html_(self) -> str:
-        rows = [("th", _HEADINGS), *[("td", row) for row in self.rows(time.time())]]
-        cells = ["".join([f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row]) for tag, row in rows]
-        body = "".join([f"<tr>{row}</tr>" for row in cells])
-        return f"<table><caption>checkpoints in {html.escape(str(self.directory))}</caption>{body}</table>"
+        return Table(_HEADINGS, self.rows(time.time()), f"checkpoints in {self.directory}", texts=2).as_html()
 
 
 def _described(directory: ComputationDirectory) -> SavedComputation:

@@ -16,6 +16,7 @@ from dask.utils import key_split
 
 from dask_mars.client.records import LayerCounts
 from dask_mars.graph.chunks import Key
+from dask_mars.labels import label_of
 
 #: Beyond so many, layers of the same label are counted together.
 _MOST_LAYERS = 500
@@ -52,16 +53,6 @@ class Places(NamedTuple):
     chunks: np.ndarray
     at: np.ndarray
     truncated: bool
-
-
-def label_of(name: str) -> str:
-    """Return what to call a layer: its name without what tells it from others of its kind.
-
-    >>> label_of("sum-b89ad269cb258249afb99235e331261b"), label_of("finalize-hlgfinalizecompute")
-    ('sum', 'finalize')
-    """
-    # Dask names the last step of all after two of its own classes.
-    return str(key_split(name)).removesuffix("-hlgfinalizecompute")
 
 
 class LayerIndex:
@@ -259,4 +250,4 @@ def _in_grid(keys: Sequence[Any]) -> tuple[list[int], np.ndarray] | None:
     return numblocks, np.ravel_multi_index(tuple(along), numblocks)
 
 
-__all__ = ["MOST_BLOCKS", "NO_LAYER", "LayerIndex", "Places", "label_of"]
+__all__ = ["MOST_BLOCKS", "NO_LAYER", "LayerIndex", "Places"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from dask.utils import funcname
 
-from dask_mars.client.layer_index import label_of
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.labels import label_of
 from dask_mars.protocol.locks import interprocess
 
 #: Functions of an operand that are named.

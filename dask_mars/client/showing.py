@@ -10,11 +10,12 @@ import html
 import re
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dask_mars import units
 from dask_mars.client.records import CANCELLED, FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
 from dask_mars.client.summaries import remaining_s
+from dask_mars.tables import Html, Table
 
 #: Rows of layers, and of computations, that a notebook shows.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
@@ -26,7 +27,6 @@ _OTHER_COLOUR = "#8a8a8a"
 #: Behind keys, for those who read logs.
 _ID = re.compile(r" \[\d{16,}\]")
 _MUTED = "opacity: 0.7"
-_CELL = "text-align: {}; padding: 0.15em 0.6em; white-space: nowrap"
 
 
 class Explanation(str):
@@ -86,10 +86,9 @@ def as_html(record: Record) -> str:
                 waiting = max(layer.total - layer.finished - layer.running - layer.failed, 0)
                 of_layer = ChunkCounts(layer.total, waiting, layer.running, layer.finished, layer.failed)
                 state = FINISHED if layer.finished == layer.total else record.state
-                label = f'<span title="{html.escape(layer.name)}">{html.escape(_cut(layer.label, 60))}</span>'
                 rows.append(
                     (
-                        label,
+                        _named(layer.label, layer.name),
                         _bar(of_layer, state, "8em"),
                         f"{layer.finished:,} of {layer.total:,}",
                         f"{layer.running:,}" if layer.running else "",
@@ -99,7 +98,7 @@ def as_html(record: Record) -> str:
                         units.size(layer.bytes) if layer.bytes else "",
                     )
                 )
-        parts.append(_table(("layer", "", "computed", "running", "failed", "time", "stored"), rows))
+        parts.append(Table(("layer", "", "computed", "running", "failed", "time", "stored"), rows).as_html())
         if len(layers) > _MOST_ROWS:
             rest = units.plural(len(layers) - _MOST_ROWS, "smaller layer")
             parts.append(f'<div style="{_MUTED}">and {rest}</div>')
@@ -126,7 +125,7 @@ def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record])
         counts = record.counts()
         rows.append(
             (
-                f'<span title="{record.id}">{html.escape(_cut(_title(record), 60))}</span>',
+                _named(_title(record), record.id),
                 _state(record.state),
                 _bar(counts, record.state, "8em"),
                 f"{counts.finished:,} of {units.plural(counts.total, 'chunk')}" if counts.total else "",
@@ -134,7 +133,7 @@ def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record])
             )
         )
     if rows:
-        parts.append(_table(("computation", "state", "", "computed", "time"), rows, texts=2))
+        parts.append(Table(("computation", "state", "", "computed", "time"), rows, texts=2).as_html())
     if len(known) > _MOST_COMPUTATIONS:
         rest = units.plural(len(known) - _MOST_COMPUTATIONS, "older computation")
         parts.append(f'<div style="{_MUTED}">and {rest}</div>')
@@ -148,9 +147,13 @@ def _title(record: Record) -> str:
     return record.name or f"computation {record.id[:8]}"
 
 
-def _state(state: str) -> str:
+def _named(label: str, name: str) -> Html:
+    return Html(f'<span title="{html.escape(name)}">{html.escape(_cut(label, 60))}</span>')
+
+
+def _state(state: str) -> Html:
     colour = _COLOURS.get(state, _OTHER_COLOUR)
-    return f'<span style="white-space: nowrap"><span style="color: {colour}">&#9679;</span> {state}</span>'
+    return Html(f'<span style="white-space: nowrap"><span style="color: {colour}">&#9679;</span> {state}</span>')
 
 
 def _elapsed_s(record: Record) -> float:
@@ -178,7 +181,7 @@ def _counted(counts: ChunkCounts) -> str:
     return ", ".join([text, *[f"{number:,} {word}" for number, word in others if number]])
 
 
-def _bar(counts: ChunkCounts, state: str, width: str) -> str:
+def _bar(counts: ChunkCounts, state: str, width: str) -> Html:
     """Return how much is computed, fails and runs as lengths."""
     total = max(counts.total, 1)
     lengths = (
@@ -195,28 +198,10 @@ def _bar(counts: ChunkCounts, state: str, width: str) -> str:
         ]
     )
     label = units.percent(counts.finished, counts.total)
-    return (
+    return Html(
         f'<div role="img" aria-label="{label} computed" style="display: flex; width: {width}; max-width: 100%; '
         "height: 0.6em; margin: 0.25em 0; border-radius: 0.3em; overflow: hidden; "
         f'background: rgba(128, 128, 128, 0.25)">{drawn}</div>'
-    )
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
-    """Return a table whose first columns are text, and the others numbers."""
-
-    def cells(kind: str, values: Sequence[str]) -> str:
-        return "".join(
-            [
-                f'<{kind} style="{_CELL.format("left" if place < texts else "right")}">{value}</{kind}>'
-                for place, value in enumerate(values)
-            ]
-        )
-
-    body = "".join([f"<tr>{cells('td', row)}</tr>" for row in rows])
-    return (
-        '<table style="margin: 0.4em 0; border-collapse: collapse">'
-        f"<thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"
     )
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 from dask._task_spec import Task, TaskRef
-from dask.utils import key_split
 from distributed import Client, Future
 
 from dask_mars import config
@@ -40,6 +39,7 @@ from dask_mars.cluster.source import ClusterSource
 from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
+from dask_mars.labels import label_of
 from dask_mars.protocol import tracebacks
 from dask_mars.scheduler.events import CLIENT
 
@@ -361,7 +361,7 @@ class _Submission:
         call = operator.call, Task(None, pickle.loads, packed), *map(TaskRef, arguments)
         spec = self._shuffles.barriers.get(subtask.chunks[0])
         # Dask's scheduler has durations and colours by what comes before the hash.
-        layer = key_split(self._graph.layer_of((subtask.outputs or subtask.chunks)[-1]))
+        layer = label_of(self._graph.layer_of((subtask.outputs or subtask.chunks)[-1]))
         own_key = f"{layer}-{self._name}", subtask.id.hex()
         task = Task(own_key, *call) if spec is None else barrier_task(spec, *call)
         key = self._own_keys[number] = task.key

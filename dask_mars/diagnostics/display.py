@@ -15,8 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dask_mars.diagnostics.shown import Shown, layer_label
+from dask_mars.diagnostics.shown import Shown
 from dask_mars.diagnostics.tally import Row
+from dask_mars.labels import label_of
 
 #: How often a terminal is renewed.
 _RENEWALS_PER_S = 10
@@ -160,7 +161,7 @@ def _cells(row: Row, style: str) -> list[RenderableType]:
     bar = ProgressBar(row.total, row.done, width=_BAR_WIDTH, complete_style=style, finished_style=style)
     running = f"{row.running:,} running" if row.running else ""
     failed = Text(f"{row.failed:,} failed" if row.failed else "", style="red")
-    name = Text(layer_label(row), overflow="ellipsis", no_wrap=True)
+    name = Text(label_of(row.name), overflow="ellipsis", no_wrap=True)
     return [name, bar, Text(f"{row.done:,}/{row.total:,}", justify="right"), running, failed]
 
 

@@ -16,8 +16,9 @@ from importlib import import_module
 from typing import Any
 
 from dask_mars import units
-from dask_mars.diagnostics.shown import MemoryUse, Shown, layer_label
+from dask_mars.diagnostics.shown import MemoryUse, Shown
 from dask_mars.diagnostics.tally import Row
+from dask_mars.labels import label_of
 
 #: How often what has changed is sent.
 _RENEW_S = 0.2
@@ -101,7 +102,7 @@ def as_html(shown: Shown, layers: int, now_s: float) -> str:
 
 def _row(row: Row, outcome: str) -> str:
     left, right = _CELL.format("left"), _CELL.format("right")
-    name = f'<span title="{html.escape(row.name)}">{html.escape(_cut(layer_label(row)))}</span>'
+    name = f'<span title="{html.escape(row.name)}">{html.escape(_cut(label_of(row.name)))}</span>'
     others = [f"{row.running:,} running"] if row.running else []
     others += [f"{row.failed:,} failed"] if row.failed else []
     return (

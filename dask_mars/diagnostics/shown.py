@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dask.utils import key_split
-
 from dask_mars import units
-from dask_mars.diagnostics.tally import Row, Tally
+from dask_mars.diagnostics.tally import Tally
 from dask_mars.engine.listeners import EngineView
 
 #: Before that nobody can say how long it will take.
@@ -81,9 +79,4 @@ class Shown:
         return headline if memory is None else f"{headline} · {memory.words}"
 
 
-def layer_label(row: Row) -> str:
-    """Return a layer's name without what tells layers of the same kind from each other."""
-    return str(key_split(row.name))
-
-
-__all__ = ["MemoryUse", "Shown", "layer_label"]
+__all__ = ["MemoryUse", "Shown"]

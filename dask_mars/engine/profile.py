@@ -6,10 +6,9 @@ from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dask.utils import key_split
-
 from dask_mars import units
 from dask_mars.graph.chunks import Key, layer_of
+from dask_mars.labels import label_of
 from dask_mars.tables import Table, Tabular
 
 #: Layers of one computation that a table has; the others, which took less, share a row.
@@ -105,7 +104,7 @@ class ComputationProfile(Tabular, dict[str, LayerProfile]):
         ImportError
             pandas is not installed.
         """
-        return _frame([{"layer": layer, "label": _label(layer), **profile} for layer, profile in self.items()])
+        return _frame([{"layer": layer, "label": label_of(layer), **profile} for layer, profile in self.items()])
 
     def tables(self) -> list[Table]:
         """Return the table that shows it."""
@@ -114,7 +113,7 @@ class ComputationProfile(Tabular, dict[str, LayerProfile]):
     def table(self, title: str) -> Table:
         """Return its table under a title."""
         shown = set(sorted(self, key=lambda layer: -self[layer].total_s)[:_MOST_ROWS])
-        rows = [_row(_label(layer), profile) for layer, profile in self.items() if layer in shown]
+        rows = [_row(label_of(layer), profile) for layer, profile in self.items() if layer in shown]
         others = [profile for layer, profile in self.items() if layer not in shown]
         if others:
             rows.append(_row(f"{len(others)} other layers", _sum(others)))
@@ -142,7 +141,7 @@ class Profile(Tabular, dict[Hashable, ComputationProfile]):
         """
         return _frame(
             [
-                {"computation": computation, "layer": layer, "label": _label(layer), **profile}
+                {"computation": computation, "layer": layer, "label": label_of(layer), **profile}
                 for computation, layers in self.items()
                 for layer, profile in layers.items()
             ]
@@ -182,10 +181,6 @@ def _sum(profiles: Any) -> LayerProfile:
         total_s += found["total_s"]
         stored_bytes += found["stored_bytes"]
     return LayerProfile(count, total_s, stored_bytes)
-
-
-def _label(layer: str) -> str:
-    return str(key_split(layer))
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:

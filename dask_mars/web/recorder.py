@@ -13,10 +13,11 @@ from itertools import pairwise
 import numpy as np
 from dask.utils import format_bytes
 
-from dask_mars.client.layer_index import LayerIndex, label_of
+from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import CANCELLED, Record
 from dask_mars.diagnostics.timeline import Row, merged
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
+from dask_mars.labels import label_of
 from dask_mars.scheduler.events import (
     ChunkFailed,
     ChunksFinished,

@@ -24,29 +24,25 @@ from benchmarks.memory_command import outcome, row
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
+#: One and twice as much, which no power of two divides into chunks.
+LIMITS = 1_100_000, 2_200_000
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("limit", [MIB, 3_000_000])
-def test_right_answers_are_within_their_bounds_and_others_are_not(name, limit):
+def test_right_answers_are_within_their_bounds_and_sizes_follow_the_limit(name):
     case = CASES[name]
-    low, high = case.bounds(limit)
-    value = case.run(dask.get, limit, 3)
-    assert low <= value <= high
-    assert not low <= 0.9 * value <= high
-    assert not low <= 1.1 * value <= high
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_sizes_follow_the_limit(name):
     asked: list[int] = []
 
     def count(dsk: object, keys: object, **options: object) -> object:
         asked.append(len(dict(dsk)) if isinstance(dsk, dict) else 0)
         return dask.get(dsk, keys)
 
-    for limit in (MIB, 2 * MIB):
-        CASES[name].run(count, limit, 3)
+    for limit in LIMITS:
+        low, high = case.bounds(limit)
+        value = case.run(count, limit, 3)
+        assert low <= value <= high
+        assert not low <= 0.9 * value <= high
+        assert not low <= 1.1 * value <= high
     # As many tasks for twice the limit, each of twice the bytes.
     half = len(asked) // 2
     assert asked[:half] == asked[half:]

@@ -60,10 +60,9 @@ def test_threads_and_mars_agree_within_bounds(name, directory, get, zarr):
     low, high = workload.bounds(scale)
     with ThreadPoolExecutor(2) as pool:
         threads = functools.partial(dask.threaded.get, pool=pool)
-        # Twice: what is kept from one call must not be in the way of the next.
-        found = [
-            workload.digest(workload.prepare(Setting(scale, 3, each, directory))()) for each in (threads, get, get)
-        ]
+        # Twice, but for those that take long: what is kept from one call must not be in the way of the next.
+        schedulers = (threads, get, get) if workload.group != "real" else (threads, get)
+        found = [workload.digest(workload.prepare(Setting(scale, 3, each, directory))()) for each in schedulers]
     for result in found:
         assert low <= result.max() <= high
         np.testing.assert_allclose(result, found[0], rtol=workload.tolerance)

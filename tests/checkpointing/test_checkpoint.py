@@ -76,6 +76,17 @@ def interrupted(compute: Callable[[], Any], folder: Path, after: int) -> None:
         assert eventually(lambda runtime=runtime: not runtime.state().get("graphs"), 10)
 
 
+def interrupted_sum(x: da.Array, runtime: Runtime, folder: Path, saved: Path, after: int) -> Callable[[], Any]:
+    """Add up an array until so many tasks have been called; return what adds it up again."""
+
+    def compute() -> Any:
+        with dask_mars.checkpoint(saved, cost_share=ALL):
+            return x.sum().compute(scheduler=runtime.get)
+
+    interrupted(compute, folder, after)
+    return compute
+
+
 def blocks(folder: Path, size: int = 50, count: int = 8, **options: Any) -> da.Array:
     x = da.random.default_rng(7).random((size * count, size), chunks=size)
     return stepped(x, folder, **options)
@@ -389,13 +400,7 @@ def test_a_disk_that_fails_is_said_once_and_goes_on(
 def test_graphs_are_looked_at_once_for_what_they_read(
     runtime: Runtime, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = blocks(folder)
-
-    def compute() -> Any:
-        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
-            return x.sum().compute(scheduler=runtime.get)
-
-    interrupted(compute, folder, 5)
+    compute = interrupted_sum(blocks(folder), runtime, folder, tmp_path / "saved", 5)
     looked: list[Any] = []
     monkeypatch.setattr(session, "sources_of", lambda graph: looked.append(graph) or sources_of(graph))
     compute()

@@ -25,7 +25,7 @@ from dask_mars.errors import CheckpointFailed
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
-from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
+from tests.checkpointing.test_checkpoint import blocks, interrupted_sum
 
 
 def prepared(compute: Any, **options: Any) -> ChunkGraph:
@@ -248,12 +248,7 @@ def test_callbacks_hear_of_what_is_computed(runtime: Runtime, tmp_path: Path) ->
     folder = tmp_path / "folder"
     folder.mkdir()
     x = blocks(folder)
-
-    def compute() -> Any:
-        with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
-            return x.sum().compute(scheduler=runtime.get)
-
-    interrupted(compute, folder, 5)
+    compute = interrupted_sum(x, runtime, folder, tmp_path / "saved", 5)
     keys: list[Any] = []
     with Callback(posttask=lambda key, *_: keys.append(key)):
         assert compute() == x.sum().compute(scheduler="sync")

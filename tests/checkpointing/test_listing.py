@@ -13,7 +13,7 @@ from dask_mars import Runtime
 from dask_mars.__main__ import main
 from dask_mars.checkpointing.directory import ComputationDirectory
 from dask_mars.commands import group
-from tests.checkpointing.test_checkpoint import ALL, blocks, interrupted
+from tests.checkpointing.test_checkpoint import blocks, interrupted_sum
 
 
 @pytest.fixture
@@ -22,13 +22,7 @@ def saved(runtime: Runtime, tmp_path: Path) -> Path:
     for name in ("one", "other"):
         folder = tmp_path / name
         folder.mkdir()
-        x = blocks(folder, 10, 8, seconds=0.01)
-
-        def compute(x: Any = x) -> None:
-            with dask_mars.checkpoint(tmp_path / "saved", cost_share=ALL):
-                x.sum().compute(scheduler=runtime.get)
-
-        interrupted(compute, folder, 3)
+        interrupted_sum(blocks(folder, 10, 8, seconds=0.01), runtime, folder, tmp_path / "saved", 3)
     return tmp_path / "saved"
 
 
@@ -42,7 +36,7 @@ def test_checkpoints_are_listed_with_what_they_save(saved: Path) -> None:
         assert "sum-aggregate" in each.name
         assert set(each.versions) == {"dask_mars", "dask", "numpy", "python"}
         assert each.id in repr(found)
-        assert f"<td>{each.id}</td>" in found._repr_html_()
+        assert f">{each.id}</td>" in found._repr_html_()
 
 
 def test_one_or_all_are_removed(saved: Path) -> None:

@@ -229,7 +229,7 @@ def test_everything_is_computed(assignment: str) -> None:
 
 
 def test_a_small_store_is_enough(order: Order) -> None:
-    x = da.random.default_rng(0).random((800, 800), chunks=100)
+    x = da.random.default_rng(0).random((500, 500), chunks=100)
     with dask.config.set({"dask-mars.store-limit": "1 MiB"}), Runtime(2, policy="mars") as runtime:
         got = (x @ x.T).sum().compute(scheduler=runtime.get)
     np.testing.assert_allclose(got, (x @ x.T).sum().compute(scheduler="sync"))

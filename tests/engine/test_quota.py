@@ -15,10 +15,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from conftest import eventually, runtime_with_room, shared
 
 from dask_mars import Runtime
 from dask_mars.errors import Cancelled, QuotaExceeded, WorkerDied
-from tests.conftest import eventually, runtime_with_room
 from tests.tasks import note, note_and_grow, notes, wait_for
 
 pytest.importorskip("dask_mars.store._arena")
@@ -27,10 +27,17 @@ MIB = 1 << 20
 ROOM_BYTES = 160 * MIB
 
 
-@pytest.fixture
-def limited() -> Iterator[Runtime]:
-    with runtime_with_room(ROOM_BYTES) as runtime:
+@pytest.fixture(scope="module")
+def running(private_tmp: Path) -> Iterator[Runtime]:
+    with runtime_with_room(ROOM_BYTES) as runtime, shared(runtime):
         yield runtime
+
+
+@pytest.fixture
+def limited(running: Runtime) -> Iterator[Runtime]:
+    """Yield the engine of all tests, which leave it two workers that are ready."""
+    yield running
+    assert eventually(lambda: len(running.engine().worker_pids()) == 2, 20)
 
 
 class Background:

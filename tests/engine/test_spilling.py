@@ -15,7 +15,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from conftest import eventually, files
+from conftest import LEAST_LIMIT_OF_TWO, eventually, files
 
 import dask_mars
 from dask_mars.errors import QuotaExceeded, SpillDiskFull
@@ -136,7 +136,7 @@ def test_one_that_is_larger_than_all_memory_is_refused_at_once(small):
         x.compute(scheduler=small.get)
     assert isinstance(caught.value, QuotaExceeded)
     assert caught.value.growth_bytes == 192_000_000
-    assert caught.value.limit_bytes == 160 * MIB
+    assert caught.value.limit_bytes == LEAST_LIMIT_OF_TWO
     # What fits is computed after that as before.
     assert da.ones(1000, chunks=100).sum().compute(scheduler=small.get) == 1000
 

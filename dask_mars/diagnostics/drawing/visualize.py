@@ -8,13 +8,13 @@ from typing import Any, Literal
 import dask
 from dask.base import collections_to_expr, unpack_collections
 from dask.dot import graphviz_to_file
-from dask.utils import key_split
 
 from dask_mars import config, units
 from dask_mars.diagnostics.drawing.engines import choose_engine
 from dask_mars.diagnostics.drawing.fitting import fitted
 from dask_mars.diagnostics.drawing.picture import make_layers_picture, make_picture
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.labels import label_of
 from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import prepare
@@ -108,12 +108,12 @@ def visualize(
     if detail == "layers" or (detail == "auto" and max([len(graph) for _, graph in wanted]) > _MOST_CHUNKS):
         # Layers are few in a row, and there may be many rows: screens are wider than high.
         attributes.setdefault("rankdir", "LR")
-        pictures = [make_layers_picture(title, graph, before, key_split, units.size) for title, graph in wanted]
+        pictures = [make_layers_picture(title, graph, before, label_of, units.size) for title, graph in wanted]
     else:
         _check_size([graph for _, graph in wanted], limit)
         pictures = [
             make_picture(
-                title, graph, before, settings.num_workers, key_split, settings.policy, settings.assignment
+                title, graph, before, settings.num_workers, label_of, settings.policy, settings.assignment
             )
             for title, graph in wanted
         ]

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dask.utils import key_split
-
 from dask_mars.diagnostics.planning.sizes import Sizes
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.labels import label_of
 
 #: Names of operands that are shown of a layer.
 _MOST_OPERANDS = 3
@@ -93,7 +92,7 @@ def layers_of(graph: ChunkGraph, sizes: Sizes, spilled_by: Mapping[int, int]) ->
     return [
         PlannedLayer(
             name,
-            str(key_split(name)),
+            label_of(name),
             sums.chunks,
             sums.composed_of,
             tuple(sums.operands)[:_MOST_OPERANDS],

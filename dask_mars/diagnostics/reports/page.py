@@ -9,11 +9,10 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from dask.utils import key_split
-
 from dask_mars import units
 from dask_mars.diagnostics.reports.recording import Happening, LayerSums, MemoryPoint, Recorded
 from dask_mars.diagnostics.reports.style import COLOURS, STYLE
+from dask_mars.labels import label_of
 from dask_mars.scheduler.events import CLIENT
 
 #: Layers that have a colour of their own and a row in the table.
@@ -85,7 +84,7 @@ def remarks(recorded: Recorded) -> list[str]:
     if layers and total_s:
         name, sums = layers[0]
         share = units.percent(round(1000 * sums.total_s), round(1000 * total_s))
-        found.append(f"{_label(name)} took {share} of the workers' time, {units.duration(sums.total_s)}.")
+        found.append(f"{label_of(name)} took {share} of the workers' time, {units.duration(sums.total_s)}.")
         load_s = sum([sums.load_s for _, sums in layers])
         if load_s > 0.2 * total_s:
             share = units.percent(round(1000 * load_s), round(1000 * total_s))
@@ -145,7 +144,7 @@ def _timeline(recorded: Recorded, colours: Mapping[str, str]) -> str:
         for row_worker, start_s, end_s, layer, chunks in recorded.rows:
             if row_worker == worker:
                 name = names[layer]
-                tip = f"{_label(name)}, {units.plural(chunks, 'chunk')}, {units.duration(end_s - start_s)}"
+                tip = f"{label_of(name)}, {units.plural(chunks, 'chunk')}, {units.duration(end_s - start_s)}"
                 shapes.append(
                     f'<rect x="{_WIDTH * start_s / length_s:.2f}" '
                     f'width="{max(_WIDTH * (end_s - start_s) / length_s, 0.3):.2f}" height="1" '
@@ -173,7 +172,7 @@ def _timeline(recorded: Recorded, colours: Mapping[str, str]) -> str:
     legend = "".join(
         [
             f'<span><i style="background: {colour}"></i>{_text(name)}</span>'
-            for name, colour in {_label(name): colour for name, colour in colours.items()}.items()
+            for name, colour in {label_of(name): colour for name, colour in colours.items()}.items()
         ]
     )
     if len(recorded.layers) > len(colours):
@@ -253,7 +252,7 @@ def _layers(recorded: Recorded, colours: Mapping[str, str]) -> str:
     for name, sums in ordered[:_LISTED]:
         colour = colours.get(name, "var(--other)")
         rows.append(
-            f'<tr><td title="{_text(name)}"><i style="background: {colour}"></i>{_text(_label(name))}</td>'
+            f'<tr><td title="{_text(name)}"><i style="background: {colour}"></i>{_text(label_of(name))}</td>'
             f"<td>{sums.count:,}</td><td>{units.duration(sums.total_s)}{_steps(sums, longest_s)}</td>"
             f"<td>{units.duration(sums.total_s / max(sums.count, 1))}</td>"
             f"<td>{units.size(sums.stored_bytes) if sums.stored_bytes else ''}"
@@ -333,8 +332,8 @@ def _list(title: str, lines: Sequence[str]) -> str:
 def _layer_colours(recorded: Recorded) -> dict[str, str]:
     """Return colours of the layers that took longest; those that people call the same have the same."""
     longest = sorted(recorded.layers, key=lambda name: -recorded.layers[name].total_s)
-    labels = list(dict.fromkeys(map(_label, longest)))[:_COLOURED]
-    return {name: f"var(--layer-{labels.index(_label(name))})" for name in longest if _label(name) in labels}
+    labels = list(dict.fromkeys(map(label_of, longest)))[:_COLOURED]
+    return {name: f"var(--layer-{labels.index(label_of(name))})" for name in longest if label_of(name) in labels}
 
 
 def _thinned(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
@@ -342,10 +341,6 @@ def _thinned(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
     size = max(-(-len(points) // _MOST_POINTS), 1)
     groups = [points[at : at + size] for at in range(0, len(points), size)]
     return [max(group, key=lambda point: point.in_use_bytes) for group in groups]
-
-
-def _label(name: str) -> str:
-    return str(key_split(name))
 
 
 def _text(value: object) -> str:
