@@ -333,7 +333,8 @@ class Saver:
     def _write_all(self) -> None:
         if not self._costs.is_measured:
             # If it cannot be written to, that is found out soon.
-            with contextlib.suppress(SpillError):
+            with contextlib.suppress(OSError, SpillError):
+                self._note()
                 self._costs.measure(self._directory.path)
         while (batch := self._gathered()) is not None:
             to_save = [item for item in batch if isinstance(item, _ToSave)]

@@ -204,7 +204,7 @@ class Session:
             "lasting": settings.trusts_targets or has_lasting_keys(self._whole),
         }
         self._costs = _costs_of(settings.directory)
-        self._budget = Budget(settings.limit_bytes, self.used_bytes, directory.path, settings.spare_bytes)
+        self._budget = Budget(settings.limit_bytes, self.used_bytes, settings.directory, settings.spare_bytes)
         self._restore(verify=False)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ def sources_of(graph: ChunkGraph) -> set[Source]:
     plain = set(_PLAIN)
 
     def look(value: Any, depth: int = 0) -> None:
-        kind = type(value)
+        kind: Any = type(value)
         if kind in plain or id(value) in seen:
             return
         if kind is not tuple and kind is not list and not _tells(kind):
@@ -147,6 +147,7 @@ def _held(operand: Operand) -> Iterator[Any]:
             yield function.value
 
 
+@lru_cache(maxsize=1024)
 def _tells(kind: type) -> bool:
     """Say whether objects of a type may tell what they read, as `_read_by` asks them."""
     return (

@@ -321,11 +321,15 @@ def test_who_waits_for_another_goes_on_afterwards(runtime: Runtime, folder: Path
 def test_a_directory_that_is_read_only_is_a_clear_error(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path) -> Path:
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
+    given = os.open
+
+    def refused(path: Any, *options: Any, **named: Any) -> int:
+        if str(path).endswith(".lock"):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return given(path, *options, **named)
 
     # Nothing is read-only for root.
-    monkeypatch.setattr("dask_mars.checkpointing.directory.make_private_directory", refused)
+    monkeypatch.setattr(os, "open", refused)
     with (
         dask_mars.checkpoint(tmp_path / "x"),
         pytest.raises(CheckpointFailed, match="Read-only file system; it has"),
@@ -412,9 +416,10 @@ def test_a_lock_is_never_cut_to_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         directory.acquire(0.0)
         directory.release()
     assert not lengths
-    (directory.path / "lock").write_text("process 123456789 on a host of a very, very, very long name" * 3)
+    lock = tmp_path / f"{directory.identity}.lock"
+    lock.write_text("process 123456789 on a host of a very, very, very long name" * 3)
     directory.acquire(0.0)
-    assert (directory.path / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+    assert lock.read_text() == f"process {os.getpid()} on {socket.gethostname()}"
     directory.release()
     assert 0 not in lengths
 
