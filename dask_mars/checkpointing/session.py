@@ -20,11 +20,11 @@ from dask_mars.checkpointing.block import Budget
 from dask_mars.checkpointing.costs import MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.checkpointing.expiry import tidy_now_and_then
-from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
+from dask_mars.checkpointing.identity import form_of, has_lasting_keys, known_by
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
-from dask_mars.checkpointing.saver import Saver
+from dask_mars.checkpointing.saver import BEGINNING_S, Saver
 from dask_mars.checkpointing.settings import CheckpointSettings
 from dask_mars.checkpointing.sources import compared, fingerprints, sources_of
 from dask_mars.checkpointing.stores import proof_of
@@ -170,7 +170,8 @@ class Session:
         self.settings = settings
         self._whole = graph
         self._is_kept = False
-        self._directory = ComputationDirectory(settings.directory, identity_of(graph))
+        identity, self._is_lasting = known_by(graph)
+        self._directory = ComputationDirectory(settings.directory, identity)
         self._directory.acquire(settings.wait_s)
         try:
             self._begin()
@@ -201,7 +202,7 @@ class Session:
             "attempts": int(about.get("attempts", 0)) + 1,
             "versions": _versions(),
             "sources": sources,
-            "lasting": settings.trusts_targets or has_lasting_keys(self._whole),
+            "lasting": settings.trusts_targets or self._is_lasting,
         }
         self._costs = _costs_of(settings.directory)
         self._budget = Budget(settings.limit_bytes, self.used_bytes, settings.directory, settings.spare_bytes)
@@ -247,6 +248,8 @@ class Session:
             self._costs,
             found.existing,
             note=self.note,
+            # A block may be of many short computations, of which whoever runs it again needs none.
+            least_work_s=0.0 if self.settings.block is not None else BEGINNING_S / self.settings.share,
         )
 
     def note(self) -> None:

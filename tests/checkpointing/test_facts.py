@@ -18,7 +18,7 @@ import dask_mars
 from dask_mars import Runtime
 from dask_mars.checkpointing import sources
 from dask_mars.checkpointing.facts import Facts, facts_of
-from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
+from dask_mars.checkpointing.identity import form_of, has_lasting_keys, known_by
 from dask_mars.checkpointing.journal import Journal
 from dask_mars.checkpointing.sources import fingerprint, sources_of
 from dask_mars.errors import CheckpointFailed
@@ -270,7 +270,7 @@ def test_joined_chunks_have_a_form_of_their_own() -> None:
 
 def test_names_of_computations_last_where_keys_do() -> None:
     def identities(compute: Any) -> set[str]:
-        return {identity_of(prepared(compute)) for _ in range(2)}
+        return {known_by(prepared(compute))[0] for _ in range(2)}
 
     def seeded() -> da.Array:
         return da.random.default_rng(1).random((40, 40), chunks=10).map_blocks(lambda block: block + 1)
