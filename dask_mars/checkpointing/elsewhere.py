@@ -151,7 +151,9 @@ def known_of(sources: Iterable[Elsewhere]) -> dict[str, str | None]:
 
 
 def _known_of(source: Elsewhere) -> str | None:
-    if source.filesystem is None:
+    is_web = "http" in _protocols(source.filesystem)
+    if source.filesystem is None or (is_web and not source.is_file):
+        # What lists files there are pages, which tell no more than names.
         return None
     try:
         filesystem = _synchronous(source.filesystem)

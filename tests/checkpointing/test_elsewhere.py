@@ -93,6 +93,15 @@ def test_of_what_is_not_there_nothing_is_told(bucket: Bucket, tmp_path: Path) ->
         assert list(known(source_at(bucket, str(tmp_path / "y"), is_file)).values()) == [None]
 
 
+def test_web_servers_are_not_asked_for_lists() -> None:
+    class Server:
+        """As fsspec's, but that it cannot be asked."""
+
+        protocol = ("http", "https")
+
+    assert known(source_at(Server(), "https://host/array?key=secret", False)) == {"https://host/array": None}
+
+
 def test_files_in_memory_that_are_written_again_are_others() -> None:
     memory = fsspec.filesystem("memory")
     try:
