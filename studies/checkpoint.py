@@ -30,8 +30,12 @@ from studies.checkpoint_child import WORKERS, computed
 KINDS = ("sum", "zarr", "xarray")
 #: Who is killed: the user's process, whose workers end with it, or all at once, as when a machine restarts.
 WHOM = ("process", "all")
+#: When they are killed: while chunks are computed, or at any moment from the first to the last.
+WHEN = ("computing", "any")
 #: How often is looked how far a computation is.
 _LOOK_S = 0.005
+#: How long it takes, about, until chunks are computed, and from the last chunk on.
+_FIRST_S, _LAST_S = 0.4, 0.2
 
 
 class Deaths(NamedTuple):
@@ -76,13 +80,15 @@ def kill(process: subprocess.Popen[bytes], whom: str) -> None:
     psutil.wait_procs(everybody, timeout=10)
 
 
-def killed(kind: str, whom: str, seconds: float, deaths: int, seed: int, each_s: float = 0.1) -> Deaths:
+def killed(
+    kind: str, whom: str, seconds: float, deaths: int, seed: int, each_s: float = 0.1, when: str = "computing"
+) -> Deaths:
     """Compute something for some seconds, and kill it now and then at random.
 
     Parameters
     ----------
-    kind, whom
-        Of `KINDS` and `WHOM`.
+    kind, whom, when
+        Of `KINDS`, `WHOM` and `WHEN`.
     seconds : float
         How long it would take if nobody killed it.
     deaths : int
@@ -102,24 +108,50 @@ def killed(kind: str, whom: str, seconds: float, deaths: int, seed: int, each_s:
             expected = computed(kind, alone, count, 0.0, runtime.get)
         arguments = [sys.executable, "-m", "studies.checkpoint_child", kind, str(folder), str(count), str(each_s)]
         died = 0
+        found: list[object] = []
+        calls = 0
         while True:
-            before = _calls(folder)
+            (folder / "begun").unlink(missing_ok=True)
             process = subprocess.Popen(arguments)
-            # What is killed before it has begun has not lost anything.
-            _await(lambda before=before: _calls(folder) > before, process)
-            if died == deaths:
-                process.wait()
+            _await((folder / "begun").exists, process)
+            if died < deaths:
+                _await_a_moment(process, folder, count, seconds / deaths, when, chance)
             else:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(chance.uniform(0, 1.2 * seconds / deaths))
-            if process.poll() is not None:
-                break
-            kill(process, whom)
-            died += 1
-        if process.returncode:
-            raise RuntimeError(f"a computation ended with exit code {process.returncode}")
-        found = json.loads((folder / "result").read_text())
-        return Deaths(count, died, _calls(folder), found == expected)
+                process.wait()
+            ended = process.poll()
+            if ended is None:
+                kill(process, whom)
+                died += 1
+            elif ended:
+                raise RuntimeError(f"a computation ended with exit code {ended}")
+            if (folder / "result").exists():
+                # What is computed after that, as its files were being removed, is not lost work.
+                calls = calls or _calls(folder)
+                found.append(json.loads((folder / "result").read_text()))
+                (folder / "result").unlink()
+            if ended is not None:
+                return Deaths(count, died, calls, all(each == expected for each in found))
+
+
+def _await_a_moment(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    count: int,
+    seconds: float,
+    when: str,
+    chance: random.Random,
+) -> None:
+    """Wait until a process that computes is to be killed, or has ended."""
+    before = _calls(folder)
+    moment = chance.choice(("first", "computing", "last")) if when == "any" else "computing"
+    longest_s = {"first": _FIRST_S, "computing": 1.2 * seconds, "last": _LAST_S}[moment]
+    if moment == "computing":
+        # What is killed before it has begun has not lost anything.
+        _await(lambda: _calls(folder) > before, process)
+    elif moment == "last":
+        _await(lambda: _calls(folder) >= count, process)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(chance.uniform(0, longest_s))
 
 
 def _calls(folder: Path) -> int:
@@ -216,15 +248,16 @@ def checkpoint() -> None:
 @options.several("--whom", "-w", "whom", of=WHOM)
 @click.option("--seconds", type=float, default=60.0, help="What each computation takes if nobody kills it.")
 @click.option("--deaths", type=click.IntRange(min=1), default=10, help="How often each is killed.")
+@click.option("--when", type=click.Choice(WHEN), default="computing", help="At which moments they are killed.")
 @click.option("--seed", type=int, default=1, help="Of chance.")
-def deaths(kinds: list[str], whom: list[str], seconds: float, deaths: int, seed: int) -> None:
+def deaths(kinds: list[str], whom: list[str], seconds: float, deaths: int, when: str, seed: int) -> None:
     """Kill computations at random moments, begin them again, and count what is computed twice, as Markdown."""
     console = plain_console()
     console.print(describe_machine(machine_facts()))
     table = markdown_table("what", "killed", "deaths", "chunks", "again", "beyond what was in hand", "same bits")
     for kind in kinds:
         for each in whom:
-            found = killed(kind, each, seconds, deaths, seed)
+            found = killed(kind, each, seconds, deaths, seed, when=when)
             beyond = f"{found.repeated_beyond} ({100 * found.repeated_beyond / found.count:.1f} %)"
             cells = (found.deaths, found.count, found.repeated)
             table.add_row(kind, each, *map(str, cells), beyond, "yes" if found.is_same else "NO")

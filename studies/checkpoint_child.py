@@ -83,10 +83,13 @@ def digest_of(directory: Path) -> str:
 
 
 def main(kind: str, folder: Path, count: int, seconds: float) -> None:
-    """Compute under a checkpoint, and write down what comes of it."""
+    """Compute under a checkpoint, and write down when that begins, and what comes of it."""
+    (folder / "begun").touch()
     with Runtime(WORKERS) as runtime, dask_mars.checkpoint(folder / "saved"):
         found = computed(kind, folder, count, seconds, runtime.get)
-    (folder / "result").write_text(json.dumps(found))
+        # What is not written down when the block ends is nobody's.
+        (folder / "partial").write_text(json.dumps(found))
+        (folder / "partial").rename(folder / "result")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Directories of checkpoints: one for each computation, with a lock, what is known of it, journals and files."""
+"""Directories of checkpoints, one for each computation: what is known of it, journals, files; beside it a lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dask_mars.errors import CheckpointFailed, CheckpointInUse
 from dask_mars.protocol.object_ref import SPILLED, ObjectRef, SpilledFile, spilled_file
 from dask_mars.store.spill_ownership import make_private_directory
 
-_LOCK, _ABOUT, _JOURNAL, _CHUNK = "lock", "about.json", ".journal", ".chunk"
+_LOCK, _ABOUT, _JOURNAL, _CHUNK = ".lock", "about.json", ".journal", ".chunk"
 _PARTIAL = ".partial"
 #: How often is looked whether another process has let go.
 _LOOK_S = 0.05
@@ -36,6 +36,9 @@ _LOCAL_SCHEMES = ("file", "local")
 class ComputationDirectory:
     """The directory of one computation, whether or not somebody uses it.
 
+    It is there once something is noted. The lock is beside it, as most computations save nothing, and to make and
+    remove a directory takes some file systems milliseconds.
+
     Parameters
     ----------
     root : Path
@@ -48,12 +51,13 @@ class ComputationDirectory:
         self.root = root
         self.identity = identity
         self.path = root / identity
+        self._lock_path = root / f"{identity}{_LOCK}"
         self._lock: int | None = None
 
     # -- who uses it --------------------------------------------------------------------------------------------
 
     def acquire(self, wait_s: float) -> None:
-        """Keep others from using it, having made it if need be; the lock goes with this process.
+        """Keep others from using it; the lock goes with this process.
 
         Parameters
         ----------
@@ -65,7 +69,7 @@ class ComputationDirectory:
         CheckpointInUse
             Another one uses it still.
         CheckpointFailed
-            It cannot be made, or others could write to it.
+            It could not be made, or others could write to it.
         """
         deadline = time.monotonic() + wait_s
         reason = OSError(errno.EAGAIN, "others make and remove it again and again")
@@ -73,10 +77,9 @@ class ComputationDirectory:
             try:
                 # It may be everybody's: what is in it is this user's alone.
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-                make_private_directory(self.path)
-                descriptor = os.open(
-                    self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-                )
+                if os.path.lexists(self.path):
+                    make_private_directory(self.path)
+                descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except FileNotFoundError as error:
                 # Whoever had it has just removed it.
                 reason = error
@@ -106,7 +109,7 @@ class ComputationDirectory:
             except OSError as error:
                 raise failed(self.path, error) from error
         try:
-            if not os.path.samestat(os.fstat(descriptor), (self.path / _LOCK).stat()):
+            if not os.path.samestat(os.fstat(descriptor), self._lock_path.stat()):
                 return False
         except OSError:
             return False
@@ -131,7 +134,7 @@ class ComputationDirectory:
     def is_in_use(self) -> bool:
         """Say whether a living process uses it."""
         try:
-            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -144,12 +147,10 @@ class ComputationDirectory:
 
     def remove(self) -> None:
         """Remove it and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
         # The lock goes last: who waits for it finds that it is gone, and makes a new one.
         with contextlib.suppress(OSError):
-            for entry in list(self.path.iterdir()):
-                if entry.name != _LOCK:
-                    entry.unlink(missing_ok=True)
-        shutil.rmtree(self.path, ignore_errors=True)
+            self._lock_path.unlink()
 
     def discard(self) -> None:
         """Remove it, if it is there.
@@ -159,7 +160,7 @@ class ComputationDirectory:
         CheckpointInUse
             A process uses it.
         """
-        if not self.path.exists():
+        if not (self.path.exists() or self._lock_path.exists()):
             return
         self.acquire(0.0)
         try:
@@ -178,13 +179,14 @@ class ComputationDirectory:
         return found if isinstance(found, dict) else {}
 
     def note(self, about: Mapping[str, Any]) -> None:
-        """Note what is to be known of it.
+        """Note what is to be known of it, having made it if need be.
 
         Raises
         ------
         OSError
             It cannot be written.
         """
+        make_private_directory(self.path)
         partial = self.path / f".{secrets.token_hex(4)}{_PARTIAL}"
         try:
             partial.write_text(json.dumps(about), encoding="utf-8")
@@ -251,6 +253,8 @@ class ComputationDirectory:
     def used_last_s(self) -> float:
         """Return when it was written to last, or its lock was taken: in seconds since 1970."""
         newest = 0.0
+        with contextlib.suppress(OSError):
+            newest = self._lock_path.stat().st_mtime
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
@@ -269,9 +273,8 @@ class ComputationDirectory:
     def clear(self) -> None:
         """Remove all that is saved."""
         for name in self._sizes():
-            if name != _LOCK:
-                with contextlib.suppress(OSError):
-                    (self.path / name).unlink()
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
 
     def __enter__(self) -> Self:
         return self
@@ -306,12 +309,15 @@ def failed(path: Path, error: OSError) -> CheckpointFailed:
 def computations(root: Path) -> Iterator[ComputationDirectory]:
     """Yield the directories of computations in one that a user has named."""
     try:
-        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False))
+        found = list(os.scandir(root))
     except FileNotFoundError:
         return
     except OSError as error:
         raise failed(root, error) from error
-    for name in names:
+    names = {entry.name for entry in found if entry.is_dir(follow_symlinks=False)}
+    # Nothing may be saved of them, or not yet.
+    names |= {entry.name.removesuffix(_LOCK) for entry in found if entry.name.endswith(_LOCK)}
+    for name in sorted(names):
         if len(name) == 32 and set(name) <= set("0123456789abcdef"):
             yield ComputationDirectory(root, name)
 

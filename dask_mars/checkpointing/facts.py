@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from dask.array.core import finalize
 
+from dask_mars.checkpointing.elsewhere import Source, zarr_source
 from dask_mars.checkpointing.stores import StoredRegion, regions, store_calls
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram
 from dask_mars.optimize.effects import appends, makes_files
@@ -43,8 +44,8 @@ class Facts(NamedTuple):
         What chunks write to targets of which proof can be had.
     taints : frozenset of int
         Those of the exempt that make those exempt which depend on them.
-    written : frozenset of Path
-        The directories that stores write to.
+    written : frozenset of Path or Elsewhere
+        Where stores write to, as far as that can be told.
     """
 
     exempt: bytearray
@@ -52,7 +53,7 @@ class Facts(NamedTuple):
     unrepeatable: frozenset[int]
     stores: Mapping[int, list[StoredRegion]]
     taints: frozenset[int]
-    written: frozenset[Path]
+    written: frozenset[Source]
 
 
 class _Kinds(NamedTuple):
@@ -69,14 +70,14 @@ class _Kinds(NamedTuple):
 _ORDINARY = _Kinds(*[frozenset[int]()] * 5)
 
 
-def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: bool = False) -> Facts:
+def facts_of(graph: ChunkGraph, sources: Collection[Source] = (), trusts_targets: bool = False) -> Facts:
     """Look at a graph.
 
     Parameters
     ----------
     graph : ChunkGraph
         Prepared.
-    sources : collection of Path, optional
+    sources : collection of Path or Elsewhere, optional
         What it reads; what it also writes is not to be begun twice.
     trusts_targets : bool, optional
         What was written to targets of which there is no proof counts as written: nobody makes them anew.
@@ -89,6 +90,8 @@ def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: 
     exempt = bytearray([number == DATA for number in graph.operand_of])
     forced = {chunk for chunk, wanted in graph.saves.items() if wanted}
     roots: dict[int, Path | None] = {}
+    targets: dict[int, Source | None] = {}
+    read = frozenset(sources)
     is_special = kinds != _ORDINARY or graph.in_client
     for chunk, number in enumerate(graph.operand_of) if is_special else ():
         if number in kinds.tainting or chunk in graph.in_client:
@@ -102,13 +105,13 @@ def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: 
             known = [region for region in found if region is not None]
             for region in known:
                 if id(region.target) not in roots:
-                    roots[id(region.target)] = region.root()
-            directories = [roots[id(region.target)] for region in known]
-            if len(known) == len(found) and None not in directories:
+                    roots[id(region.target)] = root = region.root()
+                    targets[id(region.target)] = zarr_source(region.target) if root is None else root
+            if not read.isdisjoint([targets[id(region.target)] for region in known]):
+                # What it reads is no more once it has written.
+                unrepeatable.add(chunk)
+            if len(known) == len(found) and None not in [roots[id(region.target)] for region in known]:
                 stores[chunk] = known
-                if not set(sources).isdisjoint(directories):
-                    # What it reads is no more once it has written.
-                    unrepeatable.add(chunk)
             elif trusts_targets:
                 stores[chunk] = []
             else:
@@ -124,7 +127,7 @@ def facts_of(graph: ChunkGraph, sources: Collection[Path] = (), trusts_targets: 
     # What appends to files that others begin anew each time may be begun again with them.
     unrepeatable -= begun_anew
     forced |= unrepeatable | stores.keys()
-    written = frozenset([path for path in roots.values() if path is not None])
+    written = frozenset([target for target in targets.values() if target is not None])
     return Facts(exempt, frozenset(forced), frozenset(unrepeatable), stores, frozenset(taints), written)
 
 

@@ -16,17 +16,18 @@ _DEEPEST = 4
 _MOST_KEYS = 512
 
 
-def identity_of(graph: ChunkGraph) -> str:
-    """Return the name of a computation: equal for those that are asked for the same chunks.
+def known_by(graph: ChunkGraph) -> tuple[str, bool]:
+    """Return the name of a computation, and what `has_lasting_keys` says.
 
-    What assembles a result has a key that is another one in each run; there the keys of what it assembles count.
+    The name is equal for those that are asked for the same chunks. What assembles a result has a key that is
+    another one in each run; there the keys of what it assembles count.
     """
     lasting, others = _roots(graph)
     digest = hashlib.sha256()
     for root in sorted(map(repr, lasting or others)):
         digest.update(root.encode())
         digest.update(b"\0")
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:32], bool(lasting)
 
 
 def has_lasting_keys(graph: ChunkGraph) -> bool:
@@ -103,4 +104,4 @@ def _path(function: Any) -> str:
     return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
-__all__ = ["form_of", "has_lasting_keys", "identity_of"]
+__all__ = ["form_of", "has_lasting_keys", "known_by"]

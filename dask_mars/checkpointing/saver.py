@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 #: Work after which it is measured what saving costs here, and before which nothing is saved that need not be.
 _MEASURE_AFTER_S = 0.06
+#: What it takes to save anything: a thread, a directory and a journal, and their ends.
+BEGINNING_S = 0.003
 #: Bytes that wait to be written, at most: they are kept in memory for that.
 _BACKLOG_BYTES, _BACKLOG_SHARE = 1 << 28, 16
 #: For how long what is to be saved is gathered.
@@ -102,6 +104,8 @@ class Saver:
         Called before the first chunk is saved.
     inline_bytes : int, optional
         Values up to this size stand in the journal.
+    least_work_s : float, optional
+        Work before which nothing is saved that need not be.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class Saver:
         existing: Mapping[int, SpilledFile] | None = None,
         note: Callable[[], None] = lambda: None,
         inline_bytes: int = 1 << 14,
+        least_work_s: float = 0.0,
     ) -> None:
         self._graph = graph
         self._facts = facts
@@ -122,6 +127,7 @@ class Saver:
         self._budget = budget
         self._costs = costs
         self._inline_bytes = inline_bytes
+        self._least_work_s = least_work_s
         self._note = note
         self._policy = Policy(graph.inputs, graph.outputs, share, facts.exempt, facts.forced)
         self._policy.saved(existing or ())
@@ -132,7 +138,8 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._journal: Journal | None = None
         self._journal_lock = threading.RLock()
-        self._files = SpillFiles(directory.path, lz4_codec())
+        #: None until a file is written: few computations get so far, and it takes a while to look for codecs.
+        self._files: SpillFiles | None = None
         self._prefix = ""
         self._backlog_bytes = 0
         #: The files that there are of chunks: their names, and their bytes.
@@ -212,6 +219,12 @@ class Saver:
             return size_of(refs[position])
 
         chosen = policy.computed(chunks, durations_s, size_at, self._inline_bytes, self._costs.now)
+        if chosen and policy.work_s < self._least_work_s:
+            forced = self._facts.forced
+            for position in chosen:
+                if chunks[position] not in forced:
+                    policy.rejected(chunks[position])
+            chosen = [position for position in chosen if chunks[position] in forced]
         if chosen:
             self._choose([(chunks[position], refs[position]) for position in chosen])
         elif policy.work_s > _MEASURE_AFTER_S and not (
@@ -333,7 +346,8 @@ class Saver:
     def _write_all(self) -> None:
         if not self._costs.is_measured:
             # If it cannot be written to, that is found out soon.
-            with contextlib.suppress(SpillError):
+            with contextlib.suppress(OSError, SpillError):
+                self._note()
                 self._costs.measure(self._directory.path)
         while (batch := self._gathered()) is not None:
             to_save = [item for item in batch if isinstance(item, _ToSave)]
@@ -412,6 +426,8 @@ class Saver:
     def _written(self, item: _ToSave) -> ObjectRef:
         assert self._hooks is not None
         self._opened()
+        if self._files is None:
+            self._files = SpillFiles(self._directory.path, lz4_codec())
         ref = self._hooks.store.spill(item.ref, name_of_file(self._prefix, item.chunk), self._files)
         file = spilled_file(ref)
         self._written_files[item.chunk] = Path(file.path).name, file.size_bytes
@@ -443,4 +459,4 @@ class Saver:
                     self._budget.give_back(size_bytes)
 
 
-__all__ = ["Budget", "Saver"]
+__all__ = ["BEGINNING_S", "Budget", "Saver"]

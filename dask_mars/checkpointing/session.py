@@ -20,13 +20,13 @@ from dask_mars.checkpointing.block import Budget
 from dask_mars.checkpointing.costs import MeasuredCosts
 from dask_mars.checkpointing.directory import ComputationDirectory, computations
 from dask_mars.checkpointing.expiry import tidy_now_and_then
-from dask_mars.checkpointing.identity import form_of, has_lasting_keys, identity_of
+from dask_mars.checkpointing.identity import form_of, has_lasting_keys, known_by
 from dask_mars.checkpointing.journal import Saved
 from dask_mars.checkpointing.reading import SavedFile, is_whole, read_saved
 from dask_mars.checkpointing.restore import restored
-from dask_mars.checkpointing.saver import Saver
+from dask_mars.checkpointing.saver import BEGINNING_S, Saver
 from dask_mars.checkpointing.settings import CheckpointSettings
-from dask_mars.checkpointing.sources import changed, fingerprint, sources_of
+from dask_mars.checkpointing.sources import compared, fingerprints, sources_of
 from dask_mars.checkpointing.stores import proof_of
 from dask_mars.errors import BegunBefore, CheckpointInUse, SavedChunkLost
 from dask_mars.graph.chunks import DATA, ChunkGraph
@@ -170,7 +170,8 @@ class Session:
         self.settings = settings
         self._whole = graph
         self._is_kept = False
-        self._directory = ComputationDirectory(settings.directory, identity_of(graph))
+        identity, self._is_lasting = known_by(graph)
+        self._directory = ComputationDirectory(settings.directory, identity)
         self._directory.acquire(settings.wait_s)
         try:
             self._begin()
@@ -187,17 +188,13 @@ class Session:
         read = sources_of(self._whole)
         self._facts = graph_facts.facts_of(self._whole, read, settings.trusts_targets)
         # What it also writes changes by itself.
-        sources = {str(path): fingerprint(path) for path in sorted(read - self._facts.written)}
-        other = changed(_strings(about.get("sources")), sources)
-        if other and not directory.is_empty():
-            warnings.warn(
-                f"{', '.join(other[:_SHOWN])} {'has' if len(other) == 1 else 'have'} changed since the checkpoint "
-                f"in {settings.directory} was written: what was saved does not count, and all is computed anew",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            directory.clear()
-            about = {}
+        sources = fingerprints(read - self._facts.written)
+        other, untold = compared(_sources_in(about), sources)
+        if (other or untold) and not directory.is_empty():
+            warnings.warn(_warning(other, untold, settings.directory), RuntimeWarning, stacklevel=2)
+            if other:
+                directory.clear()
+                about = {}
         self._sources = read
         self._about = {
             "name": _name_of(self._whole),
@@ -205,10 +202,10 @@ class Session:
             "attempts": int(about.get("attempts", 0)) + 1,
             "versions": _versions(),
             "sources": sources,
-            "lasting": settings.trusts_targets or has_lasting_keys(self._whole),
+            "lasting": settings.trusts_targets or self._is_lasting,
         }
         self._costs = _costs_of(settings.directory)
-        self._budget = Budget(settings.limit_bytes, self.used_bytes, directory.path, settings.spare_bytes)
+        self._budget = Budget(settings.limit_bytes, self.used_bytes, settings.directory, settings.spare_bytes)
         self._restore(verify=False)
 
     @property
@@ -251,6 +248,8 @@ class Session:
             self._costs,
             found.existing,
             note=self.note,
+            # A block may be of many short computations, of which whoever runs it again needs none.
+            least_work_s=0.0 if self.settings.block is not None else BEGINNING_S / self.settings.share,
         )
 
     def note(self) -> None:
@@ -318,8 +317,21 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _strings(found: Any) -> Mapping[str, str]:
+def _sources_in(about: Mapping[str, Any]) -> Mapping[str, str | None]:
+    found = about.get("sources")
     return found if isinstance(found, dict) else {}
+
+
+def _warning(changed: list[str], untold: list[str], directory: Path) -> str:
+    """Return what is said when what was saved may not be of what is read now."""
+    names = changed or untold
+    some = f"{', '.join(names[:_SHOWN])} {'has' if len(names) == 1 else 'have'} changed since the checkpoint"
+    if changed:
+        return f"{some} in {directory} was written: what was saved does not count, and all is computed anew"
+    return (
+        f"whether {some} in {directory} was written cannot be told: what was saved is used. "
+        f"Remove the checkpoint if it is of something else"
+    )
 
 
 def _name_of(graph: ChunkGraph) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 import threading
@@ -29,6 +30,7 @@ from dask_mars.checkpointing.saver import Saver
 from dask_mars.checkpointing.sources import sources_of
 from dask_mars.errors import BegunBefore, CheckpointFailed, CheckpointInUse
 from dask_mars.optimize.convert import convert
+from dask_mars.protocol.object_ref import PICKLE
 from dask_mars.runtimes import _runtimes
 from tests.conftest import eventually
 from tests.tasks import note, notes
@@ -332,11 +334,15 @@ def test_who_waits_for_another_goes_on_afterwards(runtime: Runtime, folder: Path
 def test_a_directory_that_is_read_only_is_a_clear_error(
     runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path) -> Path:
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
+    given = os.open
+
+    def refused(path: Any, *options: Any, **named: Any) -> int:
+        if str(path).endswith(".lock"):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return given(path, *options, **named)
 
     # Nothing is read-only for root.
-    monkeypatch.setattr("dask_mars.checkpointing.directory.make_private_directory", refused)
+    monkeypatch.setattr(os, "open", refused)
     with (
         dask_mars.checkpoint(tmp_path / "x"),
         pytest.raises(CheckpointFailed, match="Read-only file system; it has"),
@@ -417,11 +423,33 @@ def test_a_lock_is_never_cut_to_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         directory.acquire(0.0)
         directory.release()
     assert not lengths
-    (directory.path / "lock").write_text("process 123456789 on a host of a very, very, very long name" * 3)
+    lock = tmp_path / f"{directory.identity}.lock"
+    lock.write_text("process 123456789 on a host of a very, very, very long name" * 3)
     directory.acquire(0.0)
-    assert (directory.path / "lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+    assert lock.read_text() == f"process {os.getpid()} on {socket.gethostname()}"
     directory.release()
     assert 0 not in lengths
+
+
+@pytest.mark.parametrize(("seconds", "forced", "saved"), [(0.01, (), 0), (0.01, (1,), 1), (0.1, (), 1)])
+def test_little_work_is_not_worth_a_thread(tmp_path: Path, seconds: float, forced: Any, saved: int) -> None:
+    graph = convert({"x": (abs, -1), "y": (abs, "x")}, ["y"])
+    facts = facts_of(graph)._replace(forced=frozenset(forced))
+    costs = MeasuredCosts()
+    costs.is_measured = True
+    with ComputationDirectory(tmp_path, "0" * 32) as directory:
+        directory.acquire(0.0)
+        note = functools.partial(directory.note, {})
+        budget = Budget(None, int, tmp_path)
+        saver = Saver(graph, facts, directory, 1e9, budget, costs, note=note, least_work_s=0.05)
+        nothing: Any = lambda *_: None  # noqa: E731
+        saver.begin(nothing, 1 << 20, nothing, nothing, nothing, nothing)
+        value = (PICKLE, b"1", ())
+        saver.computed([0], [value], [0.0])
+        saver.computed([1], [value], [seconds])
+        saver.stop(drain=True)
+        # What comes first is never worth it here.
+        assert len(directory.read()[0]) == saved
 
 
 @pytest.mark.parametrize("is_measured", [False, True])

@@ -88,23 +88,26 @@ def left(root: Path, number: int, days: float = 0.0, size_bytes: int = 0, **abou
     with_journal.append([Saved(("x", 0), "f", 1.0, (PICKLE, b"0" * size_bytes), ())])
     with_journal.close()
     directory.release()
-    then = time.time() - days * DAY_S
-    for path in directory.path.iterdir():
-        os.utime(path, (then, then))
+    used_at(directory, time.time() - days * DAY_S)
     return directory
 
 
+def used_at(directory: ComputationDirectory, then_s: float) -> None:
+    """Have a checkpoint look as if it was used last at some time."""
+    for path in (*directory.path.iterdir(), *directory.root.glob(f"{directory.identity}.lock")):
+        os.utime(path, (then_s, then_s))
+
+
 def there(root: Path) -> list[int]:
-    return sorted(int(path.name, 16) for path in root.iterdir())
+    """Return which checkpoints there are, by their directories and locks."""
+    return sorted({int(path.stem, 16) for path in root.iterdir()})
 
 
 def test_a_directory_is_tidied(tmp_path: Path) -> None:
     left(tmp_path, 1, 40)
     in_use = left(tmp_path, 2, 40)
     in_use.acquire(0.0)
-    then = time.time() - 40 * DAY_S
-    for path in in_use.path.iterdir():
-        os.utime(path, (then, then))
+    used_at(in_use, time.time() - 40 * DAY_S)
     left(tmp_path, 3, 20)
     left(tmp_path, 4, 0, lasting=False)
     left(tmp_path, 5, 0, lasting=True)
@@ -113,8 +116,7 @@ def test_a_directory_is_tidied(tmp_path: Path) -> None:
     journal = appending.journal()
     journal.append([Begun(("append", 0))])
     journal.close()
-    for path in appending.path.iterdir():
-        os.utime(path, (0, 0))
+    used_at(appending, 0.0)
     (tmp_path / "mine").mkdir()
     tidy(tmp_path, 30 * DAY_S, None)
     (tmp_path / "mine").rmdir()
@@ -144,7 +146,7 @@ def test_computations_tidy_the_directory_that_they_save_to(
         left(saved, number, days)
     # What was left when its process was killed as it had begun, or had just ended.
     (saved / f"{2:032x}").mkdir(mode=0o700)
-    (saved / f"{2:032x}" / "lock").touch()
+    (saved / f"{3:032x}.lock").touch()
     with dask_mars.checkpoint(saved):
         assert da.ones(4, chunks=2).sum().compute(scheduler=runtime.get) == 4
     assert there(saved) == [1]

@@ -20,6 +20,18 @@ def test_little_is_computed_twice_and_the_result_is_the_same(zarr: Any, kind: st
     assert found.repeated_beyond <= max(found.count // 10, 4)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("kind", "whom"), [("zarr", "all"), pytest.param("sum", "process", marks=pytest.mark.slow)]
+)
+def test_kills_at_any_moment_lose_no_more(zarr: Any, kind: str, whom: str) -> None:
+    """As the graph is prepared, as what is saved is read, as results are gathered and files are removed."""
+    found = killed(kind, whom, 1.0, 5, 3, 0.05, "any")
+    assert found.is_same
+    assert found.deaths
+    assert found.repeated_beyond <= max(found.count // 10, 4)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("LONG" not in os.environ, reason="takes a quarter of an hour: LONG=1 runs it")
 @pytest.mark.timeout(1200)
