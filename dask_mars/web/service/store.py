@@ -314,13 +314,14 @@ class Store:
         row = self.numbered(number) if done else None
         return None if row is None else str(row["id"])
 
-    def grow(self, number: int, file_bytes: int) -> None:
-        """Note that a computation that is over takes more bytes on disk, so that they count."""
+    def grow(self, number: int, file_bytes: int) -> bool:
+        """Note that a computation that is over takes more bytes on disk; return whether its result is kept."""
         with self._transaction() as database:
-            database.execute(
+            changed = database.execute(
                 "UPDATE computations SET file_bytes = file_bytes + ? WHERE number = ? AND NOT evicted",
                 (file_bytes, number),
-            )
+            ).rowcount
+        return bool(changed)
 
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows that are not over, the oldest first."""
