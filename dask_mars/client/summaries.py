@@ -41,7 +41,8 @@ def remaining_s(record: Record, counts: ChunkCounts, layers: Sequence[LayerCount
     """Return how long a computation may still take, None if nothing says so."""
     if record.state in OVER or record.started_s is None or not counts.finished:
         return None
-    elapsed_s = now_s - record.started_s
+    # The clock may have been set back.
+    elapsed_s = max(now_s - record.started_s, 0.0)
     if not any(layer.finished for layer in layers):
         return elapsed_s * (counts.total - counts.finished) / counts.finished
     return remaining.remaining_s(

@@ -58,6 +58,8 @@ class CancelHandler(ComputationHandler):
             found = await self.call(self.site.monitor.cancel, known)
         except KeyError as error:
             raise unknown(error) from None
+        except OSError as error:
+            raise Problem(503, str(error), {"Retry-After": "60"}) from None
         self.site.snapshots.forget()
         if not found:
             raise Problem(409, "the computation is over already")

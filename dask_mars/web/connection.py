@@ -131,7 +131,7 @@ class Connection:
             except _NotNow as told:
                 reason: Exception = told.refusal
                 pause_s = max(pause_s, min(told.after_s, _LONGEST_PAUSE_S))
-                if time.monotonic() > deadline:
+                if time.monotonic() + pause_s > deadline:
                     raise told.refusal from None
             except ssl.SSLCertVerificationError:
                 raise

@@ -102,6 +102,8 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
     ------
     ValueError
         Others could listen in, as the address is not this machine's own; or there is no such port.
+    OSError
+        The port is somebody else's, or there is no such address.
     """
     if type(port) is not int or not 0 <= port < 1 << 16:
         raise ValueError(f"a port is a whole number from 0 (any that is free) to 65535, and not {port!r}")
@@ -119,6 +121,9 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
         bound.bind(at)
         bound.listen(_BACKLOG)
         bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"{error.strerror}: port {port} of {address!r}") from error
     except BaseException:
         bound.close()
         raise

@@ -8,6 +8,7 @@ says all that the front of a service has to know, which never reads a pickle.
 from __future__ import annotations
 
 import json
+import reprlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,12 @@ _NAME_LIMIT = 500
 KINDS = ("collection", "graph")
 #: What may be said about how to compute.
 _OPTIONS = ("num_workers", "retries")
+#: No file is larger: sizes of frames are less than this.
+_SIZE_LIMIT_BYTES = 1 << 63
+_QUOTES = "'\""
+#: What is told of a value that is refused, however long it is and however deep.
+_brief = reprlib.Repr()
+_brief.maxstring = _brief.maxother = 60
 
 
 class BadBody(ValueError):
@@ -120,12 +127,26 @@ def decode_header(text: bytes) -> dict[str, Any]:
         header = json.loads(text)
     except ValueError as error:
         raise BadBody(400, f"the body's header is not JSON: {error}") from None
+    except RecursionError:
+        raise BadBody(400, "the body's header is nested too deeply") from None
     if not isinstance(header, dict):
         raise BadBody(400, "the body's header is not a JSON object")
     frames = header.get("frames")
-    if not isinstance(frames, list) or not frames or not all(type(size) is int and size >= 0 for size in frames):
+    if not isinstance(frames, list) or not frames or not all(map(_is_size, frames)):
         raise BadBody(400, "the body's header gives no sizes of frames")
     return header
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _SIZE_LIMIT_BYTES
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int) -> Submission:
@@ -148,13 +169,14 @@ def decode_submission(text: bytes, versions: Mapping[str, str], size_bytes: int)
     header = decode_header(text)
     kind, name, options = header.get("kind"), header.get("name", ""), header.get("options", {})
     if kind not in KINDS:
-        raise BadBody(400, f"the body is to be of the kind {' or '.join(KINDS)}, not {kind!r}")
-    if not isinstance(name, str) or len(name) > _NAME_LIMIT:
+        raise BadBody(400, f"the body is to be of the kind {' or '.join(KINDS)}, not {_brief.repr(kind)}")
+    # JSON may have halves of characters, which no database and no other encoding takes.
+    if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _is_text(name):
         raise BadBody(400, f"a name is text of at most {_NAME_LIMIT} characters")
     if not isinstance(options, dict) or not set(options) <= set(_OPTIONS):
-        raise BadBody(400, f"the options are {' and '.join(_OPTIONS)}, not {options!r}")
+        raise BadBody(400, f"the options are {' and '.join(_OPTIONS)}, not {_brief.repr(options)}")
     if not all(type(value) is int and value >= 0 for value in options.values()):
-        raise BadBody(400, f"options are whole numbers, not {options!r}")
+        raise BadBody(400, f"options are whole numbers, not {_brief.repr(options)}")
     if size_bytes != (expected := PREFIX_BYTES + len(text) + sum(header["frames"])):
         raise BadBody(400, f"the body has {size_bytes:,} bytes, and {expected:,} by its header")
     _check_versions(header.get("versions"), versions)
@@ -165,7 +187,7 @@ def _check_versions(given: Any, versions: Mapping[str, str]) -> None:
     if not isinstance(given, dict):
         raise BadBody(400, "the body's header gives no versions")
     others = [
-        f"{name} {str(given.get(name))[:50]} (here {version})"
+        f"{name} {_brief.repr(given.get(name)).strip(_QUOTES)} (here {version})"
         for name, version in versions.items()
         if given.get(name) != version
     ]

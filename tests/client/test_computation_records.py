@@ -374,5 +374,6 @@ def test_what_is_left_takes_as_long_as_what_was_done():
     assert remaining_s(record, ChunkCounts(6, 4, 0, 2), layers, 104.0) == 8.0
     assert remaining_s(record, ChunkCounts(6, 4, 0, 2), [], 104.0) == 8.0
     assert remaining_s(record, ChunkCounts(6, 6), layers, 104.0) is None
+    assert remaining_s(record, ChunkCounts(6, 4, 0, 2), layers, 50.0) == 0.0
     assert remaining_s(Record(), ChunkCounts(6, 6), [], 104.0) is None
     assert np.isclose(ChunkCounts(6, 4, 0, 2).fraction, 1 / 3)

@@ -104,6 +104,17 @@ def test_progress_moves_until_it_is_finished(viewer, server, work):
     assert not viewer.all("#cancel")
 
 
+def test_times_are_by_the_clock_of_the_service(viewer, server, work):
+    back = "const now = Date.now; Date.now = () => now() - 7200e3;"
+    added = viewer.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": back})
+    try:
+        viewer.open(server.link)
+        viewer.press(RUNNING)
+        viewer.wait(lambda: re.search(r"Running for\n([2-9]\S*|1\d\S*) s", viewer.text(".about")))
+    finally:
+        viewer.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
 def test_views_of_what_runs(viewer, server, work):
     viewer.open(server.link)
     viewer.press(RUNNING)

@@ -92,6 +92,20 @@ def test_answers_to_who_cancels_are_as_it_says(ask, view, monitor):
         assert answer.status == status
         check(answer, path, "POST")
     assert monitor.cancelled == [id]
+    answer = ask(f"{path.format(id=id)}?now=1", "POST")
+    assert answer.status == 400
+    check(answer, path, "POST")
+
+
+def test_an_end_that_cannot_be_recorded_is_asked_for_again(ask, monitor, monkeypatch):
+    def never(id):
+        raise OSError("the disk is full")
+
+    path = f"/{api.ROOT}/computations/{{id}}/cancel"
+    monkeypatch.setattr(monitor, "cancel", never)
+    answer = ask(path.format(id=monitor.add()), "POST")
+    assert (answer.status, answer.detail, answer.headers["retry-after"]) == (503, "the disk is full", "60")
+    check(answer, path, "POST")
 
 
 def test_it_is_served(ask, view):

@@ -76,7 +76,7 @@ def test_others_could_listen_in(monitor, address):
 
 
 def test_what_it_cannot_have(monitor, server):
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(OSError, match=r"in use: port \d+ of '127.0.0.1'"):
         serve(monitor, port=int(server.url.rpartition(":")[2].strip("/")))
     with pytest.raises(ValueError, match="needs at least 32"):
         serve(monitor, token="short")

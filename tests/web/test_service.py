@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import pytest
 
 from dask_mars.web.client import Service
 from tests.conftest import eventually
-from tests.web.services import RunningService, running
+from tests.web.services import RunningService, running, submission
 
 pytest.importorskip("tornado")
 
@@ -59,6 +62,48 @@ def test_who_submits_may_be_killed_and_another_process_gets_the_same_bits(served
     expected = da.random.default_rng(7).random((1000, 1000), chunks=500).compute(scheduler="sync")
     assert computation.result(timeout=20).tobytes() == expected.tobytes()
     assert (computation.name, computation.state) == ("noise", "finished")
+
+
+PUT = """
+import sys
+from pathlib import Path
+from dask_mars.web.connection import _UnixConnection
+
+socket, id, body = sys.argv[1:]
+line = _UnixConnection(socket)
+line.connect()
+print("ready", flush=True)
+sys.stdin.readline()
+line.request("PUT", f"/api/v1/computations/{id}", Path(body).read_bytes())
+print(line.getresponse().status)
+"""
+
+
+def test_one_submission_by_ten_processes_is_one_computation(served, service, scripts) -> None:
+    before = len(list(service.computations()))
+    x = da.random.default_rng(7).random((1000, 1000), chunks=500)
+    body = scripts.directory / "body"
+    body.write_bytes(submission(x))
+    id = str(uuid.uuid4())
+    script = str(scripts.write("put.py", PUT))
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                scripts.start(script, str(served.directory / "socket"), id, str(body), stdin=subprocess.PIPE)
+            )
+            for _ in range(10)
+        ]
+        for client in clients:
+            assert client.stdout.readline() == "ready\n"
+        for client in clients:
+            client.stdin.write("\n")
+            client.stdin.flush()
+        told = sorted(client.stdout.readline() for client in clients)
+    assert told == ["200\n"] * 9 + ["201\n"]
+    computation = service.computation(id)
+    assert computation.result(timeout=20).tobytes() == x.compute(scheduler="sync").tobytes()
+    assert computation.summary()["attempt"] == 1
+    assert len(list(service.computations())) == before + 1
 
 
 def test_history_and_results_outlive_the_service(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ def service(served: RunningService) -> Iterator[Service]:
 GOOD = submission(da.arange(4, chunks=2))
 
 
+def headed(text: bytes) -> bytes:
+    """Return a body that has a text for its header."""
+    return struct.pack("<4sI", b"DMW1", len(text)) + text
+
+
 @pytest.mark.parametrize(
     ("body", "status", "detail"),
     [
@@ -64,18 +69,33 @@ GOOD = submission(da.arange(4, chunks=2))
         (submission(1, frames=[True]), 400, "no sizes"),
         (submission(1, frames="all"), 400, "no sizes"),
         (submission(1, kind="program"), 400, "collection or graph"),
+        (submission(1, kind="x" * 900_000), 400, "collection or graph"),
         (submission(1, name=["x"]), 400, "a name is"),
         (submission(1, name="x" * 501), 400, "a name is"),
+        (submission(1, name="half a character: \ud83d"), 400, "a name is"),
+        (headed(b"[" * 200_000), 400, "nested too deeply"),
+        (headed(b'{"a":' * 100_000), 400, "nested too deeply"),
+        (headed(b'{"frames": [%s, %s]}' % (b"9" * 4300, b"9" * 4300)), 400, "no sizes"),
+        (headed(b'{"frames": [' + b"9" * 4301 + b"]}"), 400, "not JSON"),
+        (headed(b'{"frames": [NaN]}'), 400, "no sizes"),
+        (headed(b"\xff\xfe{}"), 400, "not JSON"),
         (submission(1, options={"color": 1}), 400, "the options are"),
         (submission(1, options={"retries": "many"}), 400, "whole numbers"),
         (submission(1, versions=None), 400, "no versions"),
         (submission(1, versions={"dask": "1.0"}), 409, "dask 1.0 (here "),
+        (submission(1, versions={"dask": "\ud83d"}), 409, r"dask \ud83d (here "),
+        (submission(1, versions={"dask": [[1]] * 1000}), 409, "dask [[1], [1], "),
     ],
+    # Some are a megabyte.
+    ids=lambda value: "body" if isinstance(value, bytes) else None,
 )
 def test_bodies_that_are_none_are_refused(served, service, body: bytes, status: int, detail: str) -> None:
     found = put(served, body)
     assert found[0] == status
     assert detail in found[1]
+    # What is said of what may be a megabyte is a few lines, and a page can show it.
+    assert len(found[1]) < 500
+    assert raw(served, "PUT", f"computations/{uuid.uuid4()}", body, Accept="text/html")[2].startswith(b"<!DOCTYPE")
 
 
 def test_a_compressed_body_is_refused(served, service) -> None:

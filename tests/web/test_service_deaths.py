@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import resource
 import signal
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +17,10 @@ import dask
 import dask.array as da
 import pytest
 
+from dask_mars.errors import ServiceError
 from dask_mars.web.client import Service, connect
 from tests.conftest import eventually, marked_processes
-from tests.web.services import RunningService, raw, running
+from tests.web.services import RunningService, raw, running, submission
 
 pytest.importorskip("tornado")
 
@@ -149,6 +154,52 @@ def test_records_that_cannot_be_written_end_the_service(tmp_path: Path, scripts)
             database.close()
         assert front.wait(30) == 1
         assert "no such table: computations" in front.stderr.read()
+
+
+@contextlib.contextmanager
+def a_full_disk(served: RunningService) -> Iterator[None]:
+    """Have the front write nothing: to its process every disk is full."""
+    hard = resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def test_a_full_disk_is_said_to_be_so_and_nothing_is_lost(served, service) -> None:
+    over = service.submit(da.arange(4, chunks=2))
+    assert over.wait(20)
+    # There is one worker, which the first has.
+    slow = service.submit(dask.delayed(time.sleep)(1.5))
+    assert eventually(lambda: slow.state == "running", 20)
+    endless = service.submit(dask.delayed(time.sleep)(60))
+    results = set((served.directory / "results").iterdir())
+    with a_full_disk(served):
+        for method, path, body in [
+            ("POST", f"computations/{endless.id}/cancel", None),
+            ("DELETE", f"computations/{over.id}", None),
+            ("PUT", f"computations/{uuid.uuid4()}", submission(1)),
+        ]:
+            status, headers, text = raw(served, method, path, body)
+            assert (status, headers["Retry-After"]) == (503, "60")
+            assert "the service cannot write" in json.loads(text)["detail"]
+        with connect(served.directory) as hasty:
+            hasty._connection._patience_s = 0.0
+            with pytest.raises(ServiceError, match="the service cannot write"):
+                hasty.submit(1)
+        # The runner, whose disk has room, says that it is done, which is not true before it is recorded.
+        assert eventually(lambda: set((served.directory / "results").iterdir()) > results, 20)
+        for _ in range(3):
+            assert slow.state == "running"
+            assert service.state()["workers"]
+            time.sleep(0.5)
+        assert over.result().tolist() == [0, 1, 2, 3]
+    assert slow.result(timeout=20) is None
+    assert slow.summary()["attempt"] == 1
+    assert endless.cancel()
+    assert endless.wait(20)
+    assert service.submit(da.arange(4, chunks=2).sum()).result(timeout=20) == 6
 
 
 def test_records_of_others_are_refused(tmp_path: Path, scripts) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_a_line_that_breaks_in_a_download_is_connected_again(served, service, mo
     monkeypatch.setattr(connection.Download, "_some", cut)
     assert np.array_equal(computation.result(), values)
     assert len(cuts) == 3
+
+
+def test_who_downloads_what_is_deleted_gets_all_of_it_or_hears_so(served, service) -> None:
+    values = np.arange(1 << 20)
+    for _ in range(10):
+        computation = service.submit(da.from_array(values, chunks=-1))
+        assert computation.wait(20)
+        path = f"computations/{computation.id}/result?format=npy"
+        with ThreadPoolExecutor(4) as readers:
+            answers = [readers.submit(raw, served, "GET", path) for _ in range(4)]
+            computation.delete()
+            for answer in answers:
+                status, headers, body = answer.result(timeout=20)
+                if status == 200:
+                    assert np.array_equal(np.load(io.BytesIO(body)), values)
+                else:
+                    assert status in (404, 410)
+                    assert headers["Content-Type"] == "application/problem+json"
 
 
 def test_the_oldest_results_go_when_there_is_too_much(served, service) -> None:

@@ -11,6 +11,20 @@ export class Problem extends Error {
 
 //: What an answer may take beyond the wait that was asked for.
 const GRACE_MS = 15000;
+//: Clocks that are less apart are taken for the same: answers tell whole seconds, and are on their way for a while.
+const SAME_CLOCK_MS = 5000;
+//: How far the service's clock is before this one.
+let aheadMs = 0;
+
+/** Return the time by the service's clock, which all times that it tells are of. */
+export function serviceNow() {
+  return (Date.now() + aheadMs) / 1000;
+}
+
+function compareClocks(sentMs, response) {
+  const apart = Date.parse(response.headers.get("Date") ?? "") - sentMs;
+  if (!Number.isNaN(apart)) aheadMs = Math.abs(apart) < SAME_CLOCK_MS ? 0 : apart;
+}
 
 /** Return the JSON at a path below `api/v1/`. Throws a `Problem`, or an `AbortError` if `signal` said so. */
 export async function ask(path, { signal, method = "GET", waitSeconds = 0 } = {}) {
@@ -20,7 +34,7 @@ export async function ask(path, { signal, method = "GET", waitSeconds = 0 } = {}
   signal?.addEventListener("abort", giveUp);
   if (signal?.aborted) giveUp();
   try {
-    return await answer(path, method, control.signal);
+    return await answer(path, method, control.signal, waitSeconds === 0);
   } catch (error) {
     if (error instanceof Problem || signal?.aborted) throw error;
     throw new Problem(0, "No answer", control.signal.aborted ? "The service did not answer in time." : "");
@@ -30,11 +44,13 @@ export async function ask(path, { signal, method = "GET", waitSeconds = 0 } = {}
   }
 }
 
-async function answer(path, method, signal) {
+async function answer(path, method, signal, comesAtOnce) {
   // A header that forms of other sites cannot set shows that this page asks.
   const headers = { Accept: "application/json" };
   if (method !== "GET") headers["X-Dask-Mars"] = "1";
+  const sentMs = Date.now();
   const response = await fetch(`api/v1/${path}`, { method, headers, signal, cache: "no-store" });
+  if (comesAtOnce) compareClocks(sentMs, response);
   const kind = response.headers.get("Content-Type") ?? "";
   if (response.ok && response.status !== 204 && !kind.includes("json")) {
     throw new Problem(401, "Not the service", "Something else answered, such as a page to log in at.");

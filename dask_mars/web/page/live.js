@@ -1,7 +1,7 @@
 // Keeps what is shown up to date: one long poll for the whole page, and nothing while nobody looks at it.
 
 import { useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { ask } from "./api.js";
+import { ask, serviceNow } from "./api.js";
 
 export const settings = { pauseMs: 1000, waitSeconds: 20, backoffMs: [1000, 2000, 4000, 8000, 15000] };
 
@@ -116,13 +116,13 @@ export function useAnswer(path, version, pauses = 1) {
   return answer.path === path ? answer : {};
 }
 
-/** Return the time, each second while `running`. */
+/** Return the time by the service's clock, each second while `running`. */
 export function useNow(running) {
-  const [now, setNow] = useState(() => Date.now() / 1000);
+  const [now, setNow] = useState(serviceNow);
   useEffect(() => {
     if (!running) return undefined;
-    setNow(Date.now() / 1000);
-    const timer = setInterval(() => document.hidden || setNow(Date.now() / 1000), 1000);
+    setNow(serviceNow());
+    const timer = setInterval(() => document.hidden || setNow(serviceNow()), 1000);
     return () => clearInterval(timer);
   }, [running]);
   return now;

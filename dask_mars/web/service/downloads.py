@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 from collections.abc import Awaitable
 from pathlib import Path
@@ -92,12 +93,19 @@ class ResultHandler(ComputationHandler):
                 raise Problem(
                     406, "the service cannot send this result as Arrow; is pyarrow installed there?"
                 ) from None
-        return target, [(0, target.stat().st_size)]
+        try:
+            return target, [(0, target.stat().st_size)]
+        except FileNotFoundError:
+            raise _evicted() from None
 
     def _ask_for_arrow(self, number: int) -> None:
         service = self._service
         service.supervisor.ask("arrow", number, timeout_s=_ARROW_S)
-        service.store.grow(number, _arrow_of(service.store.result(number)).stat().st_size)
+        written = _arrow_of(service.store.result(number))
+        with contextlib.suppress(FileNotFoundError):
+            if not service.store.grow(number, written.stat().st_size):
+                # The result has gone while it was written once more.
+                written.unlink()
 
     async def _send(self, path: Path, parts: list[_Part]) -> None:
         total = sum(len(part) if isinstance(part, bytes) else part[1] for part in parts)
@@ -119,9 +127,13 @@ class ResultHandler(ComputationHandler):
         if self.request.method == "HEAD":
             self.finish()
             return
-        await self.flush()
-        descriptor = await self._service.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            # Whoever has it open reads it to its end, also when it is removed meanwhile.
+            descriptor = await self._service.run(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise _evicted() from None
+        try:
+            await self.flush()
             at = 0
             for part in parts:
                 size = len(part) if isinstance(part, bytes) else part[1]

@@ -69,8 +69,23 @@ class DirectoryInUse(RuntimeError):
         return f"another service uses {self.directory}; give this one another --directory"
 
 
+class CannotRecord(OSError):
+    """The records cannot be written at the moment: the disk is full, say, or the user's share of it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the service cannot write its records: {self.reason}"
+
+
+#: What sqlite says of a disk that takes nothing; a share of it that is used up is an input/output error.
+_OF_THE_DISK = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+
 class Store:
-    """The records of a service. Threads may share it.
+    """The records of a service. Threads may share it. What changes them raises `CannotRecord` on a full disk.
 
     Parameters
     ----------
@@ -206,14 +221,20 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        database = self._database
         with self._lock:
-            self._database.execute("BEGIN IMMEDIATE")
             try:
-                yield self._database
-            except BaseException:
-                self._database.execute("ROLLBACK")
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+                database.execute("COMMIT")
+            except BaseException as error:
+                # Of some errors sqlite ends the transaction itself.
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                # The lower byte is the kind.
+                if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _OF_THE_DISK:
+                    raise CannotRecord(str(error)) from error
                 raise
-            self._database.execute("COMMIT")
 
     def add(self, id: str, digest: str, name: str, options: Json, graph: Path) -> tuple[sqlite3.Row, bool]:
         """Record a submission that is whole in a file.
@@ -293,13 +314,14 @@ class Store:
         row = self.numbered(number) if done else None
         return None if row is None else str(row["id"])
 
-    def grow(self, number: int, file_bytes: int) -> None:
-        """Note that a computation that is over takes more bytes on disk, so that they count."""
+    def grow(self, number: int, file_bytes: int) -> bool:
+        """Note that a computation that is over takes more bytes on disk; return whether its result is kept."""
         with self._transaction() as database:
-            database.execute(
+            changed = database.execute(
                 "UPDATE computations SET file_bytes = file_bytes + ? WHERE number = ? AND NOT evicted",
                 (file_bytes, number),
-            )
+            ).rowcount
+        return bool(changed)
 
     def unfinished(self) -> list[sqlite3.Row]:
         """Return the rows that are not over, the oldest first."""

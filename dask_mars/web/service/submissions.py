@@ -19,7 +19,7 @@ from dask_mars.web.api_handlers import OneHandler
 from dask_mars.web.handling import Site
 from dask_mars.web.monitor import Json
 from dask_mars.web.service.context import PIECE_BYTES, Service
-from dask_mars.web.service.store import SPARE_BYTES
+from dask_mars.web.service.store import SPARE_BYTES, CannotRecord
 
 #: How long an answer waits for the runner to take, or to refuse, what was submitted.
 _TAKE_S = 2.0
@@ -185,6 +185,8 @@ class SubmissionHandler(OneHandler):
             row, is_new = await service.run(
                 service.store.add, id, digest, submission.name, submission.options, incoming.path
             )
+        except CannotRecord as error:
+            raise Problem(503, str(error), {"Retry-After": "60"}) from None
         except OSError as error:
             raise Problem(
                 503, f"the service cannot write the submission: {error}", {"Retry-After": "60"}
@@ -222,6 +224,8 @@ class SubmissionHandler(OneHandler):
             number = await service.run(service.store.remove, api.computation_id(id))
         except KeyError:
             raise Problem(404, f"there is no {id[:200]!r}") from None
+        except CannotRecord as error:
+            raise Problem(503, str(error), {"Retry-After": "60"}) from None
         await service.run(service.supervisor.forget, number)
         self.site.snapshots.forget()
         self.set_status(204)

@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dask_mars.errors import describe_exit
 from dask_mars.web.monitor import OVER, Json
 from dask_mars.web.service.process import RunnerProcess
-from dask_mars.web.service.store import Store
+from dask_mars.web.service.store import CannotRecord, Store
 
 logger = logging.getLogger("dask_mars.web")
 
@@ -29,6 +30,8 @@ _LOSSES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 #: How often in a row it may die before it is ready: something is wrong with what is installed, say.
 _MOST_UNREADY = 5
+#: Pause before it is tried again to write records, where the disk takes none.
+_RECORD_PAUSE_S = 1.0
 #: How long the runner gets to answer a question.
 _ANSWER_S = 0.9
 #: How long a cancelled computation may go on before the runner is ended: tasks and the preparation of graphs are
@@ -108,6 +111,10 @@ class Supervisor:
         #: Of a computation that had the runner ended: others are not to blame.
         self._blamed: int | None = None
         self._closing = threading.Event()
+        #: What could not be recorded yet, in its order, and what tries again.
+        self._unrecorded: deque[Callable[[], None]] = deque()
+        self._later: threading.Timer | None = None
+        self._is_warned = False
         self._thread = threading.Thread(target=self._keep, name="dask-mars-runner")
 
     def start(self) -> None:
@@ -128,6 +135,8 @@ class Supervisor:
             runner = self._runner
             for has in self._in_hand.values():
                 has.forgive()
+            if self._later is not None:
+                self._later.cancel()
         if runner is not None:
             runner.hang_up()
         if self._thread.ident is not None:
@@ -182,8 +191,7 @@ class Supervisor:
     def _drop(self, number: int) -> None:
         for waiting in self._queue:
             if waiting.number == number:
-                self._queue.remove(waiting)
-                self._ended(number, "cancelled")
+                self._record(partial(self._leave, waiting))
                 return
         has = self._in_hand.get(number)
         if has is None or self._runner is None or has.deadline is not None:
@@ -192,6 +200,11 @@ class Supervisor:
         has.deadline.daemon = True
         has.deadline.start()
         self._runner.send({"do": "cancel", "number": number})
+
+    def _leave(self, waiting: InHand) -> None:
+        if waiting in self._queue:
+            self._ended(waiting.number, "cancelled")
+            self._queue.remove(waiting)
 
     def _end_stubborn(self, has: InHand, runner: RunnerProcess) -> None:
         """End the runner because of a computation that is to end and does not."""
@@ -254,14 +267,18 @@ class Supervisor:
                     text = f"{describe_exit(exit_code)} before it was ready, {unready} times"
                     raise RuntimeError(f"the process that computes {text}")
                 logger.error("the process that computes %s; it is started again", describe_exit(exit_code))
-                self._died(exit_code)
+                with self._lock:
+                    self._record(partial(self._died, exit_code))
                 lived_s = time.monotonic() - begun
                 pause_s = _PAUSE_S if lived_s > _LONGEST_PAUSE_S else min(2 * pause_s, _LONGEST_PAUSE_S)
                 self._closing.wait(pause_s)
         except Exception as error:
-            # Nobody would compute what is submitted from now on. The next service has all that is in the records.
-            logger.error("nothing can be computed any more", exc_info=not isinstance(error, RuntimeError))
-            self._on_failure(error)
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        # Nobody would compute what is submitted from now on. The next service has all that is in the records.
+        logger.error("nothing can be computed any more", exc_info=not isinstance(error, RuntimeError))
+        self._on_failure(error)
 
     def _serve(self) -> tuple[int, bool]:
         """Start a runner, do all that it asks for, and return its exit code and whether it was ready at all."""
@@ -290,33 +307,91 @@ class Supervisor:
                 self._dispatch()
                 return
             has = self._in_hand.get(message["number"])
-            if has is not None:
-                getattr(self, f"_on_{message['say']}")(has, message)
+            if has is None:
+                return
+            if message["say"] == "progress":
+                has.live = message["progress"]
+                has.live["revision"] = self._store.next_revision()
+                return
+            if message["say"] != "taken":
+                has.forgive()
+            self._record(partial(getattr(self, f"_on_{message['say']}"), has, message))
 
     def _dispatch(self) -> None:
         """Hand over what waits, as long as the runner may have more."""
         runner = self._runner
         while self._queue and runner is not None and runner.is_ready and len(self._in_hand) < AT_ONCE:
+            # What the runner has died with may be in hand until that is recorded.
+            if self._unrecorded:
+                return
             # Who may have killed the runner is not to take others along once more.
             if self._in_hand and (
                 self._queue[0].is_suspect or any(one.is_suspect for one in self._in_hand.values())
             ):
                 return
-            has = self._queue.popleft()
+            has = self._queue[0]
             row = self._store.numbered(has.number)
             if row is None or row["state"] in OVER:
+                self._queue.popleft()
                 continue
-            self._store.update(has.number, state="preparing", started=row["started"] or time.time())
+            try:
+                self._store.update(has.number, state="preparing", started=row["started"] or time.time())
+            except CannotRecord as error:
+                self._try_later(error)
+                return
+            self._queue.popleft()
             self._in_hand[has.number] = has
             runner.send(_order(row, self._store))
+
+    # -- while records cannot be written ------------------------------------------------------------------------
+
+    def _record(self, change: Callable[[], None]) -> None:
+        """Make a change that is to be recorded: now, or when the disk takes it. What runs goes on meanwhile.
+
+        Parameters
+        ----------
+        change : callable
+            Is called again if its records cannot be written, and then does what is left of it.
+        """
+        self._unrecorded.append(change)
+        self._make_changes()
+
+    def _make_changes(self) -> None:
+        while self._unrecorded:
+            try:
+                self._unrecorded[0]()
+            except CannotRecord as error:
+                self._try_later(error)
+                return
+            self._unrecorded.popleft()
+        self._dispatch()
+
+    def _try_later(self, error: CannotRecord) -> None:
+        if self._later is not None or self._closing.is_set():
+            return
+        if not self._is_warned:
+            logger.error("%s; until then nothing is begun", error)
+        self._is_warned = True
+        self._later = threading.Timer(_RECORD_PAUSE_S, self._try_again)
+        self._later.daemon = True
+        self._later.start()
+
+    def _try_again(self) -> None:
+        with self._lock:
+            self._later = None
+            if self._closing.is_set():
+                return
+            try:
+                self._make_changes()
+            except Exception as error:
+                self._give_up(error)
+            self._is_warned = self._later is not None
+
+    # -- what the runner says -----------------------------------------------------------------------------------
 
     def _on_taken(self, has: InHand, message: Json) -> None:
         self._store.update(has.number, state="running")
         has.taken(None)
-
-    def _on_progress(self, has: InHand, message: Json) -> None:
-        has.live = message["progress"]
-        has.live["revision"] = self._store.next_revision()
 
     def _on_finished(self, has: InHand, message: Json) -> None:
         self._ended(
@@ -339,48 +414,44 @@ class Supervisor:
         self._ended(has.number, "failed", message["file_bytes"], error=message["error"], refused=1)
 
     def _ended(self, number: int, state: str, file_bytes: int = 0, refused: int = 0, **facts: Json | None) -> None:
-        """Record that a computation is over, and go on with others."""
-        has = self._in_hand.pop(number, None)
-        if has is not None:
-            has.forgive()
+        """Record that a computation is over."""
         told = {name: json.dumps(value) for name, value in facts.items() if value is not None}
         id = self._store.end(number, state, file_bytes, refused=refused, **told)
+        has = self._in_hand.pop(number, None)
         if id is None:
             # It has been removed meanwhile, and nobody is going to ask for what it has left.
             self._store.remove_files(number)
         if has is not None:
             has.taken(facts.get("error") if refused else None)
-        self._dispatch()
         self._on_end(id)
 
     def _died(self, exit_code: int) -> None:
         """Put what the runner had back, and give up what it has died of too often."""
-        with self._lock:
-            lost, blamed = sorted(self._in_hand), self._blamed
-            again, self._blamed = [], None
-            for number in lost:
-                row = self._store.numbered(number)
-                if row is None or row["cancelling"]:
-                    self._ended(number, "cancelled")
-                    continue
-                saved_bytes = self._store.saved_bytes(number)
-                # What has got on since the last time is not what the runner has died of, or will not be for long.
-                before = 0 if saved_bytes > row["saved_bytes"] else row["losses"]
-                losses = before + (blamed is None)
-                if losses >= _LOSSES:
-                    text = (
-                        f"the process that computes {describe_exit(exit_code)}, {losses} times with this "
-                        "computation in its hands"
-                    )
-                    error = {"type": "RunnerDied", "message": text}
-                    self._ended(number, "failed", error=error)
-                    continue
-                attempt = row["attempt"] + 1
-                self._store.update(number, state="queued", attempt=attempt, losses=losses, saved_bytes=saved_bytes)
-                has = self._in_hand.pop(number)
-                has.is_suspect, has.live = losses > 0, {}
-                again.append(has)
-            self._queue.extendleft(reversed(again))
+        blamed = self._blamed
+        # The oldest comes to stand first.
+        for number in sorted(self._in_hand, reverse=True):
+            row = self._store.numbered(number)
+            if row is None or row["cancelling"]:
+                self._ended(number, "cancelled")
+                continue
+            saved_bytes = self._store.saved_bytes(number)
+            # What has got on since the last time is not what the runner has died of, or will not be for long.
+            before = 0 if saved_bytes > row["saved_bytes"] else row["losses"]
+            losses = before + (blamed is None)
+            if losses >= _LOSSES:
+                text = (
+                    f"the process that computes {describe_exit(exit_code)}, {losses} times with this "
+                    "computation in its hands"
+                )
+                error = {"type": "RunnerDied", "message": text}
+                self._ended(number, "failed", error=error)
+                continue
+            attempt = row["attempt"] + 1
+            self._store.update(number, state="queued", attempt=attempt, losses=losses, saved_bytes=saved_bytes)
+            has = self._in_hand.pop(number)
+            has.is_suspect, has.live = losses > 0, {}
+            self._queue.appendleft(has)
+        self._blamed = None
 
 
 def _order(row: sqlite3.Row, store: Store) -> Json:
