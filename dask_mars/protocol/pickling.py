@@ -178,7 +178,8 @@ def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | N
         return total
     if kind in _NUMPY_NUMBERS or kind is np.random.SeedSequence:
         return 4 * _NUMBER_BYTES
-    return 4 * _NUMBER_BYTES if kind is type and value.__module__.startswith("numpy") else None
+    # A user's own module may be called numpy_something.
+    return 4 * _NUMBER_BYTES if kind is type and value.__module__.partition(".")[0] == "numpy" else None
 
 
 #: What can be pickled, without a look at it.
