@@ -135,8 +135,10 @@ class Snapshots:
     async def _wait_for_news(self, most_s: float) -> None:
         if self._news is None:
             self._news = asyncio.Event()
+        # Not by `wait_for`, which forgets that who waits has gone if there is news at that moment (Python 3.11).
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), most_s)
+            async with asyncio.timeout(most_s):
+                await self._news.wait()
 
     async def _look(self) -> None:
         """Wake those who wait when there is news, as long as anybody does."""

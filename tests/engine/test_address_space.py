@@ -79,7 +79,10 @@ except AddressSpaceTooSmall as error:
 
 @pytest.fixture
 def few(monkeypatch, tmp_path):
-    """Make runtimes of 2 workers whose arenas hold a part of the memory limit, 32 MiB."""
+    """Make runtimes of 2 workers whose arenas hold a part of the memory limit, 32 MiB.
+
+    The limit is above what the process of the tests may have taken, and below what threads begin with.
+    """
 
     @contextlib.contextmanager
     def make(capacity_mib: int = 32, directory: Path = tmp_path / "spilled"):
@@ -88,7 +91,7 @@ def few(monkeypatch, tmp_path):
         monkeypatch.setattr("dask_mars.store.arena_capacity.LEAST_BYTES", MIB)
         with (
             dask.config.set({"dask-mars.spill-directory": str(directory), "dask-mars.store-limit": "90%"}),
-            Runtime(num_workers=2, memory_limit="1 GiB") as runtime,
+            Runtime(num_workers=2, memory_limit="2000 MiB") as runtime,
         ):
             yield runtime
 
@@ -112,7 +115,7 @@ def test_the_store_holds_no_more_than_its_arenas(few) -> None:
         engine = runtime.engine()
         assert 30 * MIB < engine.store.allocator.capacity_bytes < 34 * MIB
         assert engine.settings.store_limit == 2 * engine.store.allocator.capacity_bytes
-        assert engine.settings.memory_limit == 1 << 30
+        assert engine.settings.memory_limit == 2000 * MIB
 
 
 def test_results_of_one_worker_that_its_arena_has_no_room_for_go_to_disk(few, tmp_path) -> None:

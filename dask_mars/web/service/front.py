@@ -237,7 +237,8 @@ class _Front:
             # Not for each of many that end at once.
             await asyncio.sleep(_TIDY_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_more.wait(), _TIDY_S)
+                async with asyncio.timeout(_TIDY_S):
+                    await self._has_more.wait()
 
 
 def _room_for_connections() -> int:
