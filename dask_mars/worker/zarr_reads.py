@@ -71,17 +71,21 @@ class _DirectGetter:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__name__ = function.__name__
-        #: By identity: what was read of, kept so that it stays the only one, and what is read of in its place.
+        #: By identity: what was read of, kept so that it stays the only one, and what is read of in its place. Of
+        #: zarr's arrays alone: others may be chunks, which are not to be kept.
         self._sources: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, source: Any, *arguments: Any, **named: Any) -> Any:
         """Read as the getter does."""
-        found = self._sources.get(id(source))
-        if found is None:
+        known = self._sources.get(id(source))
+        if known is not None:
+            return self._function(known[1], *arguments, **named)
+        found = direct(source)
+        if found is not source or _package(source) == "zarr":
             if len(self._sources) >= _SOURCES:
                 self._sources.clear()
-            found = self._sources[id(source)] = (source, direct(source))
-        return self._function(found[1], *arguments, **named)
+            self._sources[id(source)] = (source, found)
+        return self._function(found, *arguments, **named)
 
 
 # -- arrays ---------------------------------------------------------------------------------------------------
@@ -96,7 +100,8 @@ def direct(source: Any) -> Any:
         Is not changed, and returned if it is anything else.
     """
     if _package(source) == "zarr":
-        return DirectArray(source) if _layout_of(source) is not None else source
+        layout = _layout_of(source)
+        return source if layout is None else DirectArray(source, layout)
     if not _is_xarrays(source):
         return source
     around: list[Any] = []
@@ -107,9 +112,10 @@ def direct(source: Any) -> Any:
             # It changes when it is read.
             return source
         inner = getattr(inner, "_array" if type(inner).__name__ == "ZarrArrayWrapper" else "array", None)
-    if type(around[-1]).__name__ != "ZarrArrayWrapper" or _layout_of(inner) is None:
+    layout = _layout_of(inner) if type(around[-1]).__name__ == "ZarrArrayWrapper" else None
+    if layout is None:
         return source
-    inner = DirectArray(inner)
+    inner = DirectArray(inner, layout)
     for outer in reversed(around):
         made = copy.copy(outer)
         setattr(made, "_array" if type(made).__name__ == "ZarrArrayWrapper" else "array", inner)
@@ -132,11 +138,13 @@ class DirectArray:
     ----------
     array : zarr.Array
         Of version 3 of the library.
+    layout : _Layout
+        How it is stored.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Any, layout: _Layout) -> None:
         self._array = array
-        self._layout = _layout_of(array)
+        self._layout: _Layout | None = layout
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._array, name)

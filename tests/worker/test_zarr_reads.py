@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,21 @@ def test_getters_are_found_in_programs_of_programs():
     assert outer.functions[0].operand.functions == (da.core.getter,)
     other = Operand("other", (np.add,), (step,), 2, 0)
     assert with_direct_reads(other) is other
+
+
+def test_getters_keep_nothing_but_zarrs_arrays(tmp_path):
+    (getter,) = with_direct_reads(Operand("read", (da.core.getter,), (Step(0, (0, 1), ()),), 2, 0)).functions
+    chunk = np.arange(5)
+    gone = weakref.ref(chunk)
+    assert getter(chunk, (slice(1, 3),)).tolist() == [1, 2]
+    del chunk
+    assert gone() is None
+    array = plain(tmp_path, numbers((10,)), (5,))
+    gone = weakref.ref(array)
+    getter(array, (slice(1, 3),))
+    del array
+    # It is looked at once.
+    assert gone() is not None
 
 
 @pytest.mark.parametrize("threads", [True, False])
