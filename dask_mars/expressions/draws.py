@@ -7,7 +7,7 @@ reads is made tile by tile, and never stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,6 +75,16 @@ class Draw:
         fill = self._stream_type(self._words).fill
         kind, _, first, second = self._distribution
         return lambda out: fill(kind, out, first, second)
+
+    def parts(self, most: int) -> Iterator[np.ndarray]:
+        """Yield the numbers, so many at a time, in memory that is written over for the next."""
+        fill, left = self.begin(), self.size
+        memory = np.empty(min(most, left), self.dtype)
+        while left:
+            part = memory[:left]
+            fill(part)
+            yield part
+            left -= part.size
 
     def array(self) -> np.ndarray:
         """Make the array."""

@@ -104,13 +104,8 @@ def _is_number(end: Any) -> bool:
 def _parts(values: Any) -> Iterator[np.ndarray]:
     """Yield the numbers as doubles, a part at a time unless they are that already."""
     if type(values) is draws.Draw:
-        fill, left = values.begin(), values.size
-        memory = np.empty(min(_PART, left), values.dtype)
-        while left:
-            part = memory[:left]
-            fill(part)
+        for part in values.parts(_PART):
             yield part.astype(np.float64, copy=False)
-            left -= part.size
         return
     flat = values.ravel()
     if flat.dtype == np.float64 and flat.flags.aligned:

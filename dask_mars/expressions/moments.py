@@ -111,18 +111,10 @@ def _of_all(values: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parts(values: Any, columns: int) -> Iterator[np.ndarray]:
-    """Yield the numbers in parts of whole rows, but for the last where the rows are none of the array's own."""
-    if type(values) is not draws.Draw:
-        yield values.reshape(-1)
-        return
-    size = TILE_BYTES // _FLOAT64.itemsize // columns * columns
-    fill, left = values.begin(), values.size
-    memory = np.empty(min(size, left), values.dtype)
-    while left:
-        part = memory[:left]
-        fill(part)
-        yield part
-        left -= part.size
+    """Return the numbers in parts of whole rows, but for the last where the rows are none of the array's own."""
+    if type(values) is draws.Draw:
+        return values.parts(TILE_BYTES // _FLOAT64.itemsize // columns * columns)
+    return iter([values.reshape(-1)])
 
 
 __all__ = ["by_columns"]

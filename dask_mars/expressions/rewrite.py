@@ -358,12 +358,10 @@ def _parts(values: Any, rows: int) -> Iterator[tuple[int, np.ndarray]]:
         for start in range(0, length, rows):
             yield start, values[start : start + rows]
         return
-    fill = values.begin()
-    memory = np.empty((min(rows, length), *values.shape[1:]), values.dtype)
-    for start in range(0, length, rows):
-        part = memory[: length - start]
-        fill(part)
-        yield start, part
+    starts = range(0, length, rows)
+    parts = values.parts(rows * math.prod(values.shape[1:]))
+    for start, part in zip(starts, parts, strict=True):
+        yield start, part.reshape(-1, *values.shape[1:])
 
 
 _subtract: Callable[..., Any] = np.subtract

@@ -113,14 +113,20 @@ def dumps(
     thaw : callable, optional
         Gets each array and returns the one to pickle in its place.
     """
+    if plain_bytes(value, arrays=thaw is not frozen) is not None:
+        return dumps_plain(value, buffers)
     with io.BytesIO() as file:
-        if plain_bytes(value, arrays=thaw is not frozen) is not None:
-            _PlainPickler(file, protocol=5, buffer_callback=buffers).dump(value)
-            return file.getvalue()
         pickler = _Pickler(file, protocol=5, buffer_callback=buffers)
         if thaw is not None:
             pickler.thaw = thaw
         pickler.dump(value)
+        return file.getvalue()
+
+
+def dumps_plain(value: Any, buffers: Callable[[pickle.PickleBuffer], Any] | None = None) -> bytes:
+    """Pickle a value of which `plain_bytes` has said that it is plain."""
+    with io.BytesIO() as file:
+        _PlainPickler(file, protocol=5, buffer_callback=buffers).dump(value)
         return file.getvalue()
 
 

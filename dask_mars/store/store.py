@@ -37,7 +37,7 @@ from dask_mars.protocol.object_ref import (
     spilled_file,
     value_from_blocks,
 )
-from dask_mars.protocol.pickling import dumps, frozen, loads, plain_bytes
+from dask_mars.protocol.pickling import dumps, dumps_plain, frozen, loads, plain_bytes
 from dask_mars.store.allocator import Allocator
 from dask_mars.store.arena import Arena, Bytes, create
 from dask_mars.store.in_place_sealing import InPlaceSealing
@@ -303,7 +303,7 @@ class Store:
             if (
                 plain is not None
                 and plain <= self.inline_bytes
-                and len(header := dumps(value)) <= self.inline_bytes
+                and len(header := dumps_plain(value)) <= self.inline_bytes
             ):
                 return (PICKLE, header)
         thaw = frozen if freeze else self._thawed
