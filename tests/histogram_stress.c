@@ -6,21 +6,7 @@
 #include <stdlib.h>
 
 #include "../dask_mars/expressions/_histogram.h"
-
-static uint64_t state = 88172645463325252u;
-
-static uint64_t random_word(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
-
-static double random_number(void)
-{
-    return (double)(random_word() >> 11) / 9007199254740992.0;
-}
+#include "stress.h"
 
 static int check(int bins_count, int value_count, int regular)
 {

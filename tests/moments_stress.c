@@ -2,21 +2,11 @@
  * Argument: how many arrays. */
 
 #include <math.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "../dask_mars/expressions/_moments.h"
-
-static uint64_t state = 88172645463325252u;
-
-static uint64_t random_word(void)
-{
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
+#include "stress.h"
 
 static int check(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t part)
 {
@@ -24,7 +14,7 @@ static int check(ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t part)
     double *totals = calloc((size_t)columns, sizeof *totals), *squares = calloc((size_t)columns, sizeof *squares);
     double *pivots = calloc((size_t)columns, sizeof *pivots);
     for (ptrdiff_t at = 0; at < rows * columns; at++)
-        values[at] = (double)(random_word() >> 11) / 9007199254740992.0 + 100.0;
+        values[at] = random_number() + 100.0;
     for (ptrdiff_t row = 0; row < rows; row += part)
         add_moments(values + row * columns, rows - row < part ? rows - row : part, columns, row, pivots, totals, squares);
     int failed = 0;
