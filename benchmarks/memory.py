@@ -167,7 +167,8 @@ def peak_memory(pid: int) -> Iterator[Peak]:
     def sample() -> None:
         processes: list[psutil.Process] = []
         most = due_s = 0.0
-        while not ended.wait(_LOOK_S):
+        # At least once, however soon it is over.
+        while True:
             quick = _quick_bytes(processes) if kind == "PSS" else 0
             began_s = time.perf_counter()
             if quick > most * _NOTED_GROWTH or began_s >= due_s:
@@ -177,6 +178,8 @@ def peak_memory(pid: int) -> Iterator[Peak]:
                 peak.bytes = max(peak.bytes, tree_bytes(pid, kind))
                 ended_s = time.perf_counter()
                 due_s = ended_s + max(SHORTEST_PAUSE_S, PAUSE_PER_COST * (ended_s - began_s))
+            if ended.wait(_LOOK_S):
+                return
 
     thread = threading.Thread(target=sample, name="peak-memory", daemon=True)
     thread.start()

@@ -84,8 +84,8 @@ def test_warm_and_cold_processes_are_run_and_reported(tmp_path, zarr):
         rows = cells_of(text, name)
         assert [row[1] for row in rows] == ["threads", "mars"]
         assert all(float(row[2]) > 0 for row in rows)
-        # A process that is over before anybody had time to look at it has no peak.
-        assert all(float(row[-1].replace(",", "")) >= 0 for row in rows)
+        # A process that is over in no time is seen once, when it has begun.
+        assert all(float(row[-1].replace(",", "")) > 0 for row in rows)
     # A whole process takes longer than what it does.
     assert all(float(row[6]) > float(row[2]) for row in cells_of(text, "random-sum:cold"))
     assert "random-sum:cold)" in text
