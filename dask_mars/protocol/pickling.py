@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import copyreg
+import functools
 import io
 import mmap
 import pickle
@@ -85,6 +86,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _reduce_masked(obj)
         if kind is np.ndarray and 0 in obj.strides and _is_broadcast(obj):
             return _reduce_broadcast(obj)
+        if kind is not np.ndarray and isinstance(obj, np.ndarray) and _is_pickled_by_numpy(kind):
+            if obj.size and not obj.dtype.hasobject and kind not in copyreg.dispatch_table:
+                return _build_subclass, (kind, obj.view(np.ndarray))
         if self.thaw is not None and kind is np.ndarray:
             thawed = self.thaw(obj)
             if thawed is not obj:
@@ -232,6 +236,24 @@ def _map_again(
 ) -> Any:
     memory = np.memmap(filename, np.uint8, mode, offset, (size,))
     return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
+
+
+@functools.lru_cache(256)
+def _is_pickled_by_numpy(kind: type[np.ndarray[Any, Any]]) -> bool:
+    """Say whether a subclass of arrays is pickled as an array, that is, with its data in the pickle.
+
+    So are matrices, records and the copies of memmaps that `dask.array.from_array` makes. Each task that uses a part
+    of one would read it all.
+    """
+    return all(
+        getattr(kind, name) is getattr(np.ndarray, name) for name in ("__reduce_ex__", "__reduce__", "__setstate__")
+    )
+
+
+def _build_subclass(kind: type[np.ndarray[Any, Any]], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Make an array of a subclass on the memory of another, and without its attributes, as NumPy's pickles do."""
+    memory = array.ravel(order="K").view(np.uint8).data
+    return np.ndarray.__new__(kind, array.shape, array.dtype, memory, 0, array.strides)
 
 
 def _is_broadcast(array: np.ndarray[Any, Any]) -> bool:

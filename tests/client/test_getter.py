@@ -1316,6 +1316,24 @@ def test_a_file_mapped_to_memory(tmp_path: Path, get: Get) -> None:
         assert dask.delayed(np.sum)(mapped).compute(scheduler=get) == data.sum()
 
 
+def test_tasks_that_write_into_a_subclass_of_the_user(get: Get) -> None:
+    class Labelled(np.ndarray):
+        label = "none"
+
+        def __array_finalize__(self, source: Any) -> None:
+            self.label = getattr(source, "label", "none")
+
+    data = np.zeros(20_000).view(Labelled)
+    data.label = "heights"
+
+    def write(array: Any) -> tuple[type, str]:
+        array[0] += 1
+        return type(array), array.label
+
+    assert dask.delayed(write)(dask.delayed(data, traverse=False)).compute(scheduler=get)[0].__name__ == "Labelled"
+    assert data[0] == 1
+
+
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_xarray_files(tmp_path: Path, get: Get, zarr: Any) -> None:
     xarray = pytest.importorskip("xarray")

@@ -357,6 +357,23 @@ def test_matrix_stays_a_matrix(pair):
     assert_same_array(pair.share(expected)[1], expected)
 
 
+def test_subclasses_do_not_travel_in_their_pickles(pair, tmp_path):
+    """What `dask.array.from_array` makes of a memory map is a copy without a file."""
+    mapped = np.memmap(tmp_path / "values", dtype="f8", mode="w+", shape=(60, 100))
+    mapped[:] = np.arange(6000).reshape(60, 100)
+    times = np.arange(60, 6060).astype("M8[s]").reshape(60, 100)
+    records = np.zeros(3000, [("a", "i4"), ("b", "f8")])
+    records["a"] = np.arange(3000)
+    for value in (mapped.copy(), mapped.copy(order="F"), times.view(np.memmap), records.view(np.recarray)):
+        _, result, _ = pair.share(value)
+        assert type(result) is type(value)
+        assert result.dtype == value.dtype
+        assert result.strides == value.strides
+        np.testing.assert_array_equal(result, value)
+        # NumPy has times in their pickle, of whatever class.
+        assert value.dtype.kind == "M" or arena_of(pair.read, result) is not None
+
+
 def test_memory_map_becomes_an_array_of_its_values(pair, tmp_path):
     mapped = np.memmap(tmp_path / "values", dtype="f8", mode="w+", shape=6000)
     mapped[:] = np.arange(6000)
