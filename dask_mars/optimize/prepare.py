@@ -10,6 +10,7 @@ import dask
 from dask_mars import gc_control
 from dask_mars.errors import Cancelled
 from dask_mars.graph.chunks import ChunkGraph, Key
+from dask_mars.optimize.common_sources import join_common_sources
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.expression import (
@@ -212,13 +213,19 @@ def _graph_of_layers(
 def _with_siblings(graph: ChunkGraph, workers: int, alone_keys: list[Key], resident_bytes: int) -> ChunkGraph:
     """Join siblings, and compute what they alone need together with them, where all workers have room for that."""
     fewest = _GROUPS_PER_WORKER * workers
-    joined = join_siblings(graph, fewest, {graph.ids[key] for key in alone_keys})
-    if joined is graph:
+
+    def alone() -> set[int]:
+        return {graph.ids[key] for key in alone_keys}
+
+    for join in (join_common_sources, join_siblings):
+        joined = join(graph, fewest, alone())
+        if joined is not graph:
+            graph = compose(joined, join_slices, alone())
+    if not graph.joined_bytes:
         return graph
-    joined = compose(joined, join_slices, {joined.ids[key] for key in alone_keys})
     fitting = [
         chunk
-        for chunk in joined.joined_bytes
-        if workers * sum([joined.declared_bytes(source) or 0 for source in joined.inputs[chunk]]) <= resident_bytes
+        for chunk in graph.joined_bytes
+        if workers * sum([graph.declared_bytes(source) or 0 for source in graph.inputs[chunk]]) <= resident_bytes
     ]
-    return fold_initial(joined, fewest, {joined.ids[key] for key in alone_keys}, fitting)
+    return fold_initial(graph, fewest, alone(), fitting)

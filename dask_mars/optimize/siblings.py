@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
+from tlz.functoolz import Compose
+
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 from dask_mars.optimize.compose import LONGEST, applied, count_uses, fixed_chunks
 from dask_mars.optimize.folding import JoinedSteps
 from dask_mars.optimize.order import renumbered
@@ -25,9 +27,9 @@ from dask_mars.optimize.programs import make_tuple
 #: Most inputs of a chunk that is joined with others, and how many groups are looked at that it might belong to.
 _MOST_INPUTS, _MOST_GROUPS = 4, 8
 #: What is read is at least so many times as large as what the reductions make of it.
-_SHARE = 4
+SMALL_SHARE = 4
 #: Chunks that read less are read soon enough.
-_FEWEST_BYTES = 1 << 18
+FEWEST_BYTES = 1 << 18
 #: The packages whose functions are known to be reductions, where results are small.
 _PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
 
@@ -36,8 +38,35 @@ _PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
 SizeOf = Callable[[int], "int | None"]
 
 
-class _Group(NamedTuple):
-    """Chunks that are joined, and what the one of them needs that needs the most."""
+class Group(NamedTuple):
+    """Chunks that become one.
+
+    Attributes
+    ----------
+    members : list of int
+        Those whose values are needed: of several the value is a tuple.
+    inputs : tuple of int
+        The chunks that it needs.
+    operand : Operand
+        What computes it.
+    literals : tuple
+        Of this operand.
+    place : int
+        The chunk that takes on all of this.
+    kept : frozenset of int, optional
+        Members that stay, as chunks that take their value from the tuple.
+    """
+
+    members: list[int]
+    inputs: tuple[int, ...]
+    operand: Operand
+    literals: tuple[Any, ...]
+    place: int
+    kept: frozenset[int] = frozenset()
+
+
+class _Siblings(NamedTuple):
+    """Reductions that are joined, and what the one of them needs that needs the most."""
 
     inputs: frozenset[int]
     members: list[int]
@@ -67,13 +96,13 @@ def join_siblings(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] =
     patterns = [tuple([graph.operand_of[member] for member in group.members]) for group in groups]
     counts = Counter(patterns)
     groups = [group for group, alike in zip(groups, patterns, strict=True) if counts[alike] >= fewest]
-    return _joined(graph, groups) if groups else graph
+    return join_groups(graph, _fused(graph, groups)) if groups else graph
 
 
 # -- which --------------------------------------------------------------------------------------------------------
 
 
-def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
+def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Siblings]:
     """Return the groups of at least two reductions that could be joined."""
     uses = count_uses(graph)
     size_of = cache(graph.declared_bytes)
@@ -81,8 +110,8 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
     if len(candidates) < 2:
         return []
     levels = _levels(graph.inputs)
-    groups: list[_Group] = []
-    of_input: dict[int, list[_Group]] = {}
+    groups: list[_Siblings] = []
+    of_input: dict[int, list[_Siblings]] = {}
     # Those that need the most come first: the others join them.
     for chunk in sorted(candidates, key=lambda chunk: (-len(set(graph.inputs[chunk])), chunk)):
         inputs = frozenset(graph.inputs[chunk])
@@ -95,7 +124,7 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
                 group.members.append(chunk)
                 break
         else:
-            group = _Group(inputs, [chunk])
+            group = _Siblings(inputs, [chunk])
             groups.append(group)
             for source in inputs:
                 of_input.setdefault(source, []).append(group)
@@ -107,7 +136,7 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Group]:
 
 def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int], size_of: SizeOf) -> list[int]:
     """Return the reductions that share an input with others."""
-    reducing = [_is_reduction(operand) for operand in graph.operands]
+    reducing = [is_reduction(operand) for operand in graph.operands]
     if not any(reducing):
         return []
     kept = fixed_chunks(graph).union(unmergeable, graph.outputs)
@@ -121,11 +150,11 @@ def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int]
         if not looked_at[number]:
             # The first stands for all: a look at each would take longer than it could save.
             looked_at[number] = 1
-            if _total(size_of, set(sources)) < _FEWEST_BYTES:
+            if _total(size_of, set(sources)) < FEWEST_BYTES:
                 reducing[number] = False
                 continue
         size = size_of(chunk)
-        if size is not None and _SHARE * size <= _total(size_of, set(sources)):
+        if size is not None and SMALL_SHARE * size <= _total(size_of, set(sources)):
             found.append(chunk)
     in_client = graph.in_client | graph.chunks_for_client()
     if found and in_client:
@@ -134,22 +163,28 @@ def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int]
     return found
 
 
-def _is_reduction(operand: Operand) -> bool:
+def is_reduction(operand: Operand) -> bool:
     """Say whether an operand ends with a function of which it is known that it only returns something."""
     if operand.in_client or not operand.input_count:
         return False
-    function = operand.functions[operand.steps[-1].function]
+    return _is_of_packages(operand.functions[operand.steps[-1].function])
+
+
+def _is_of_packages(function: Any) -> bool:
     while hasattr(function, "func"):
         function = function.func
+    if isinstance(function, Compose):
+        # So Dask puts parts together and reduces them.
+        return _is_of_packages(function.first) and all(map(_is_of_packages, function.funcs))
     return str(getattr(function, "__module__", None)).startswith(_PACKAGES)
 
 
-def _is_room(graph: ChunkGraph, group: _Group, chunk: int, size_of: SizeOf) -> bool:
+def _is_room(graph: ChunkGraph, group: _Siblings, chunk: int, size_of: SizeOf) -> bool:
     """Say whether one more is neither too many steps nor too many bytes of results."""
     members = [*group.members, chunk]
     if sum([len(graph.operands[graph.operand_of[member]].steps) for member in members]) > LONGEST:
         return False
-    return _SHARE * _total(size_of, members) <= _total(size_of, group.inputs)
+    return SMALL_SHARE * _total(size_of, members) <= _total(size_of, group.inputs)
 
 
 def _total(size_of: SizeOf, chunks: Iterable[int]) -> int:
@@ -167,22 +202,47 @@ def _levels(inputs: Sequence[Sequence[int]]) -> list[int]:
 # -- how ----------------------------------------------------------------------------------------------------------
 
 
-def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
-    """Return the graph with each group as one chunk, in the place of its last member."""
+def join_groups(graph: ChunkGraph, groups: list[Group]) -> ChunkGraph:
+    """Return the graph with each group as one chunk.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        It is not changed, but shares its parts with the result.
+    groups : list of Group
+        What they need may be made by others of them. Chunks that only a group needed are left out.
+
+    Returns
+    -------
+    ChunkGraph
+        Its chunks are numbered anew, in depth-first order.
+    """
     operands = list(graph.operands)
     operand_of, literals = list(graph.operand_of), list(graph.literals)
-    #: Of each member the chunk that takes its place, and which of its results it is.
-    place_of = {
-        member: (group.members[-1], place) for group in groups for place, member in enumerate(group.members)
-    }
     inputs = list(graph.inputs)
+    numbers: dict[int, int] = {}
+    #: Of each member the chunk that takes its place, and which of its results it is.
+    place_of: dict[int, tuple[int, int]] = {}
+    joined_bytes = {}
+    for group in groups:
+        if id(group.operand) not in numbers:
+            numbers[id(group.operand)] = len(operands)
+            operands.append(group.operand)
+        for member in group.members:
+            inputs[member] = ()
+        operand_of[group.place], inputs[group.place] = numbers[id(group.operand)], group.inputs
+        literals[group.place] = group.literals
+        if len(group.members) > 1:
+            place_of.update({member: (group.place, at) for at, member in enumerate(group.members)})
+            joined_bytes[group.place] = _total(graph.declared_bytes, group.members)
     picks = [operator.itemgetter(place) for place in range(max(len(group.members) for group in groups))]
     picking: dict[tuple[int, tuple[int | None, ...]], int] = {}
+    kept = {member: place_of.pop(member) for group in groups for member in group.kept}
     eager = bytearray(len(graph))
-    for chunk, sources in enumerate(graph.inputs):
+    for chunk, sources in enumerate(inputs):
         if not any(source in place_of for source in sources):
             continue
-        found = [place_of.get(source, (source, None)) for source in sources]
+        found: list[tuple[int, int | None]] = [place_of.get(source, (source, None)) for source in sources]
         inputs[chunk] = tuple([source for source, _ in found])
         pattern = operand_of[chunk], tuple([place for _, place in found])
         if pattern not in picking:
@@ -191,27 +251,32 @@ def _joined(graph: ChunkGraph, groups: list[_Group]) -> ChunkGraph:
             operands.append(applied(operands[pattern[0]], calls))
         operand_of[chunk] = picking[pattern]
         eager[chunk] = all(place is not None for _, place in found)
-    fused: dict[tuple[Any, ...], int] = {}
-    joined_bytes = {}
+    picked: dict[int, int] = {}
+    for member, (place, at) in kept.items():
+        if at not in picked:
+            picked[at] = len(operands)
+            operands.append(Operand("getitem", (picks[at],), (Step(0, (0,), ()),), 1, 0))
+        operand_of[member], inputs[member], literals[member] = picked[at], (place,), ()
+    return renumbered(graph, operand_of, literals, inputs, operands, eager, joined_bytes)
+
+
+def _fused(graph: ChunkGraph, groups: list[_Siblings]) -> list[Group]:
+    fused: dict[tuple[Any, ...], Operand] = {}
+    found = []
     for group in groups:
-        *others, last = group.members
-        together = tuple(dict.fromkeys([source for member in group.members for source in inputs[member]]))
+        together = tuple(dict.fromkeys([source for member in group.members for source in graph.inputs[member]]))
         position = {source: at for at, source in enumerate(together)}
         members = tuple(
             [
-                (operand_of[member], tuple([position[source] for source in inputs[member]]))
+                (graph.operand_of[member], tuple([position[source] for source in graph.inputs[member]]))
                 for member in group.members
             ]
         )
         if members not in fused:
-            fused[members] = len(operands)
-            operands.append(_fuse([(operands[number], at) for number, at in members], len(together)))
-        literals[last] = tuple([literal for member in group.members for literal in literals[member]])
-        operand_of[last], inputs[last] = fused[members], together
-        joined_bytes[last] = _total(graph.declared_bytes, group.members)
-        for member in others:
-            inputs[member] = ()
-    return renumbered(graph, operand_of, literals, inputs, operands, eager, joined_bytes)
+            fused[members] = _fuse([(graph.operands[number], at) for number, at in members], len(together))
+        literals = tuple([literal for member in group.members for literal in graph.literals[member]])
+        found.append(Group(group.members, together, fused[members], literals, group.members[-1]))
+    return found
 
 
 def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> Operand:
@@ -227,4 +292,4 @@ def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> O
     return joined.operand(name, input_count, literal_count)
 
 
-__all__ = ["join_siblings"]
+__all__ = ["FEWEST_BYTES", "SMALL_SHARE", "Group", "is_reduction", "join_groups", "join_siblings"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import copyreg
-import functools
 import io
 import mmap
 import pickle
@@ -86,9 +85,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _reduce_masked(obj)
         if kind is np.ndarray and 0 in obj.strides and _is_broadcast(obj):
             return _reduce_broadcast(obj)
-        if kind is not np.ndarray and isinstance(obj, np.ndarray) and _is_pickled_by_numpy(kind):
-            if obj.size and not obj.dtype.hasobject and kind not in copyreg.dispatch_table:
-                return _build_subclass, (kind, obj.view(np.ndarray))
+        if kind is not np.ndarray and isinstance(obj, np.ndarray) and _is_numbers_of_a_subclass(obj):
+            return _build_subclass, (kind, obj.view(np.ndarray))
         if self.thaw is not None and kind is np.ndarray:
             thawed = self.thaw(obj)
             if thawed is not obj:
@@ -238,15 +236,18 @@ def _map_again(
     return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
 
 
-@functools.lru_cache(256)
-def _is_pickled_by_numpy(kind: type[np.ndarray[Any, Any]]) -> bool:
-    """Say whether a subclass of arrays is pickled as an array, that is, with its data in the pickle.
+def _is_numbers_of_a_subclass(array: np.ndarray[Any, Any]) -> bool:
+    """Say whether an array is of a subclass that is pickled as an array, that is, with its data in the pickle.
 
-    So are matrices, records and the copies of memmaps that `dask.array.from_array` makes. Each task that uses a part
-    of one would read it all.
+    So are matrices, records and the copies of memory maps that `dask.array.from_array` makes. Each task that uses
+    a part of one would read it all.
     """
+    kind = type(array)
+    if not array.size or array.dtype.hasobject or kind in copyreg.dispatch_table:
+        return False
     return all(
-        getattr(kind, name) is getattr(np.ndarray, name) for name in ("__reduce_ex__", "__reduce__", "__setstate__")
+        getattr(kind, name) is getattr(np.ndarray, name)
+        for name in ("__reduce_ex__", "__reduce__", "__setstate__")
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from symbolic import assert_identical, evaluate, function_names
 
 from dask_mars.graph.chunks import DATA, ChunkGraph
-from dask_mars.optimize import siblings
+from dask_mars.optimize import common_sources, siblings
 from dask_mars.optimize.compose import compose
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.prepare import prepare
@@ -22,7 +22,8 @@ from studies.graphs import handed_over
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Join reductions of chunks of a few elements, too."""
-    monkeypatch.setattr(siblings, "_FEWEST_BYTES", 1)
+    for module in (common_sources, siblings):
+        monkeypatch.setattr(module, "FEWEST_BYTES", 1)
 
 
 def array(seed: int, shape: Any = (80, 20), chunks: Any = (10, 20)) -> Any:
@@ -123,7 +124,8 @@ def test_only_what_is_small_beside_its_source():
 
 
 def test_small_chunks_are_left_alone(monkeypatch):
-    monkeypatch.setattr(siblings, "_FEWEST_BYTES", 10 * 20 * 8 + 1)
+    for module in (common_sources, siblings):
+        monkeypatch.setattr(module, "FEWEST_BYTES", 2 * 10 * 20 * 8 + 1)
     x = array(1)
     assert not joined_chunks(check(x.sum(), x.max()))
 

@@ -1,0 +1,216 @@
+"""Common sources: what is made of the same chunks, and of nothing else, becomes one chunk.
+
+Three colours are taken from a picture, a brightness and a mask are made of them, and sums of all of these. Mars's
+rule of chains merges none of it: what has several consumers, or several inputs, stays apart, so that branches may
+run side by side, and every colour, brightness and mask goes to the store and is read from there. Together they
+need nothing but the picture, whose other chunks keep the other workers busy; and the steps run over blocks that
+stay in the processor's cache.
+
+Put together are elementwise chunks and reductions. What leaves such a group is either one chunk, or several of
+which all are small beside what they are made of: a large one that is in a tuple with others would stay in the
+store for as long as one of these is needed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import cache
+from typing import Any
+
+from dask.array import chunk as dask_chunk
+
+from dask_mars.expressions.functions import elementwise
+from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
+from dask_mars.optimize.compose import LONGEST, fixed_chunks
+from dask_mars.optimize.folding import JoinedSteps
+from dask_mars.optimize.programs import make_tuple
+from dask_mars.optimize.siblings import FEWEST_BYTES, SMALL_SHARE, Group, is_reduction, join_groups
+
+#: Most chunks that a group is made of.
+_MOST_SOURCES = 4
+_ITEMS = frozenset({operator.getitem, dask_chunk.getitem})
+
+#: Returns the declared bytes of a chunk.
+SizeOf = Callable[[int], "int | None"]
+#: What a group of chunks is, by operands and by where their inputs stand: equal of groups that compute alike.
+_Pattern = tuple[Any, ...]
+
+
+def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = ()) -> ChunkGraph:
+    """Join chunks that are made of the same ones.
+
+    Parameters
+    ----------
+    graph : ChunkGraph
+        Composed. It is not changed, but shares its parts with the result.
+    fewest : int
+        Of how many groups that are alike it is done at least.
+    unmergeable : collection of int, optional
+        Chunks that stay as they are.
+
+    Returns
+    -------
+    ChunkGraph
+        The same graph if nothing is joined. Else chunks that are joined have the key of one of them, and all are
+        numbered anew, in depth-first order.
+    """
+    if len(graph) < 3 * fewest:
+        return graph
+    size_of = cache(graph.declared_bytes)
+    joinable = _joinable(graph, unmergeable, size_of)
+    if sum(joinable) < 2 * fewest:
+        return graph
+    consumers, kept = _consumers(graph, joinable), _kept(graph)
+    group_of = _group_of(graph, joinable, consumers)
+    slices = {number for number, operand in enumerate(graph.operands) if _ITEMS.issuperset(operand.functions)}
+    members: dict[frozenset[int], list[int]] = {}
+    for chunk, sources in group_of.items():
+        members.setdefault(sources, []).append(chunk)
+    groups: list[Group] = []
+    patterns: list[_Pattern] = []
+    operand_for: dict[_Pattern, Operand | None] = {}
+    for found in members.values():
+        if len(found) < 2 or all(graph.operand_of[chunk] in slices for chunk in found):
+            continue
+        inside = set(found)
+        inputs = tuple(dict.fromkeys(at for chunk in found for at in graph.inputs[chunk] if at not in inside))
+        leaving = [chunk for chunk in found if chunk in kept or not inside.issuperset(consumers[chunk])]
+        # What another group leaves would be an input besides the sources.
+        if len(inputs) > _MOST_SOURCES or not _may_leave(leaving, inputs, size_of):
+            continue
+        pattern = _pattern(graph, found, inputs, leaving)
+        if pattern not in operand_for:
+            operand_for[pattern] = _operand(graph, found, inputs, leaving)
+        operand = operand_for[pattern]
+        if operand is not None:
+            literals = tuple([literal for chunk in found for literal in graph.literals[chunk]])
+            stay = kept.intersection(leaving) if len(leaving) > 1 else frozenset()
+            place = next((chunk for chunk in reversed(found) if chunk not in stay), None)
+            if place is not None:
+                groups.append(Group(leaving, inputs, operand, literals, place, stay))
+                patterns.append(pattern)
+    counts = Counter(patterns)
+    groups = [group for group, pattern in zip(groups, patterns, strict=True) if counts[pattern] >= fewest]
+    return join_groups(graph, groups) if groups else graph
+
+
+# -- which --------------------------------------------------------------------------------------------------------
+
+
+def _joinable(graph: ChunkGraph, unmergeable: Collection[int], size_of: SizeOf) -> list[bool]:
+    """Return of each chunk whether it may be put together with others: elementwise, or a reduction to little."""
+    elementwise_ones = [_is_elementwise(operand) for operand in graph.operands]
+    reductions = [is_reduction(operand) for operand in graph.operands]
+    joinable = [False] * len(graph)
+    if not any(elementwise_ones):
+        return joinable
+    looked_at = bytearray(len(graph.operands))
+    for chunk, (number, sources) in enumerate(zip(graph.operand_of, graph.inputs, strict=True)):
+        if number == DATA or not sources:
+            continue
+        if not looked_at[number]:
+            # The first stands for all: a look at each would take longer than it could save.
+            looked_at[number] = 1
+            if sum(size_of(at) or 0 for at in {chunk, *sources}) < FEWEST_BYTES:
+                elementwise_ones[number] = reductions[number] = False
+        if elementwise_ones[number]:
+            joinable[chunk] = size_of(chunk) is not None
+        elif reductions[number] and len(sources) <= _MOST_SOURCES:
+            size = size_of(chunk)
+            joinable[chunk] = size is not None and SMALL_SHARE * size <= sum(
+                size_of(at) or 0 for at in set(sources)
+            )
+    for chunk in fixed_chunks(graph).union(unmergeable):
+        joinable[chunk] = False
+    return joinable
+
+
+def _kept(graph: ChunkGraph) -> frozenset[int]:
+    """Return the chunks that the user or the user's process is to have, each by itself."""
+    in_client = graph.in_client | graph.chunks_for_client()
+    return frozenset(graph.outputs).union(source for chunk in in_client for source in graph.inputs[chunk])
+
+
+def _is_elementwise(operand: Operand) -> bool:
+    """Say whether an operand that needs others has none but elementwise functions, and slices."""
+    if operand.in_client or not operand.input_count:
+        return False
+    return all(_is_known(operand.functions[step.function], step.keywords) for step in operand.steps)
+
+
+def _is_known(function: Any, keywords: tuple[str, ...]) -> bool:
+    if not isinstance(function, Hashable):
+        return False
+    return function in _ITEMS or elementwise(function, keywords) is not None
+
+
+def _consumers(graph: ChunkGraph, joinable: list[bool]) -> list[list[int]]:
+    consumers: list[list[int]] = [[] for _ in range(len(graph))]
+    for chunk, sources in enumerate(graph.inputs):
+        for source in sources:
+            if joinable[source]:
+                consumers[source].append(chunk)
+    return consumers
+
+
+def _group_of(graph: ChunkGraph, joinable: list[bool], consumers: list[list[int]]) -> Mapping[int, frozenset[int]]:
+    """Return the sources of the group that each chunk is to be in.
+
+    That is what it is made of. What all consumers of it need for one group is of that group as well, though it
+    needs less than they do.
+    """
+    sources_of: dict[int, frozenset[int]] = {}
+    shared: dict[int, frozenset[int]] = {}
+    for chunk, sources in enumerate(graph.inputs):
+        if not joinable[chunk]:
+            continue
+        found: frozenset[int] = frozenset()
+        for source in sources:
+            found |= sources_of.get(source) or shared.setdefault(source, frozenset([source]))
+        if len(found) <= _MOST_SOURCES:
+            sources_of[chunk] = found
+    for chunk in reversed(sources_of):
+        groups = {sources_of.get(consumer) for consumer in consumers[chunk]}
+        if len(groups) == 1 and (group := groups.pop()) is not None:
+            sources_of[chunk] = group
+    return sources_of
+
+
+def _may_leave(leaving: list[int], inputs: tuple[int, ...], size_of: SizeOf) -> bool:
+    if len(leaving) == 1:
+        return True
+    return SMALL_SHARE * sum(size_of(chunk) or 0 for chunk in leaving) <= sum(
+        size_of(chunk) or 0 for chunk in inputs
+    )
+
+
+# -- how ----------------------------------------------------------------------------------------------------------
+
+
+def _pattern(graph: ChunkGraph, members: list[int], inputs: tuple[int, ...], leaving: list[int]) -> _Pattern:
+    place = {chunk: at for at, chunk in enumerate([*inputs, *members])}
+    needs = tuple([(graph.operand_of[chunk], *[place[at] for at in graph.inputs[chunk]]) for chunk in members])
+    return len(inputs), needs, tuple([place[chunk] for chunk in leaving])
+
+
+def _operand(graph: ChunkGraph, members: list[int], inputs: tuple[int, ...], leaving: list[int]) -> Operand | None:
+    """Return the operand that computes members one after the other; None if it were too long."""
+    operands = [graph.operands[graph.operand_of[chunk]] for chunk in members]
+    if sum(len(operand.steps) for operand in operands) > LONGEST:
+        return None
+    literal_count = sum(operand.literal_count for operand in operands)
+    joined, next_literal = JoinedSteps(len(inputs) + literal_count), len(inputs)
+    slots = {chunk: at for at, chunk in enumerate(inputs)}
+    for chunk, operand in zip(members, operands, strict=True):
+        given = range(next_literal, next_literal + operand.literal_count)
+        slots[chunk] = joined.append(operand, [*[slots[at] for at in graph.inputs[chunk]], *given])
+        next_literal += operand.literal_count
+    if len(leaving) > 1:
+        joined.call(make_tuple, tuple([slots[chunk] for chunk in leaving]))
+    name = "-".join(dict.fromkeys([operand.name for operand in operands]))
+    return joined.operand(name, len(inputs), literal_count)
+
+
+__all__ = ["join_common_sources"]
