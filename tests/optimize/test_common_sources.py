@@ -90,6 +90,13 @@ def test_what_the_user_is_to_have_is_each_by_itself():
     assert len([found for found in names if found[0] == "?"]) >= 2 * 16
 
 
+def test_what_is_small_does_not_have_its_source_wait_for_others():
+    red, _, _ = colours()
+    graph = check((red[:, :6] - red.mean(axis=0)[:6]).max(axis=1), (red[:, :6] * 2).sum(axis=1))
+    names = names_of(graph)
+    assert not any("sub" in found and "astype" in found for found in names)
+
+
 def test_functions_of_others_stay_apart():
     red, green, _ = colours()
     mine = da.map_blocks(lambda values: values + 1, red, dtype=np.float32)
