@@ -8,7 +8,8 @@ stay in the processor's cache.
 
 Put together are elementwise chunks and reductions. What leaves such a group is either one chunk, or several of
 which all are small beside what they are made of: a large one that is in a tuple with others would stay in the
-store for as long as one of these is needed.
+store for as long as one of these is needed. Sources are of one level, the number of chunks before them: in sums
+that run from chunk to chunk, what the next one waits for would else wait for all that is made of this one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.compose import LONGEST, fixed_chunks
 from dask_mars.optimize.folding import JoinedSteps
 from dask_mars.optimize.programs import make_tuple
-from dask_mars.optimize.siblings import FEWEST_BYTES, SMALL_SHARE, Group, is_reduction, join_groups
+from dask_mars.optimize.siblings import FEWEST_BYTES, SMALL_SHARE, Group, is_reduction, join_groups, levels_of
 
 #: Most chunks that a group is made of.
 _MOST_SOURCES = 4
@@ -71,14 +72,19 @@ def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[
     groups: list[Group] = []
     patterns: list[_Pattern] = []
     operand_for: dict[_Pattern, Operand | None] = {}
-    for found in members.values():
-        if len(found) < 2 or all(graph.operand_of[chunk] in slices for chunk in found):
+    levels = levels_of(graph.inputs)
+    for sources, found in members.items():
+        if (
+            len(found) < 2
+            or len({levels[source] for source in sources}) > 1
+            or all(graph.operand_of[chunk] in slices for chunk in found)
+        ):
             continue
         inside = set(found)
         inputs = tuple(dict.fromkeys(at for chunk in found for at in graph.inputs[chunk] if at not in inside))
         leaving = [chunk for chunk in found if chunk in kept or not inside.issuperset(consumers[chunk])]
-        # What another group leaves would be an input besides the sources.
-        if len(inputs) > _MOST_SOURCES or not _may_leave(leaving, inputs, size_of):
+        # What another group leaves would be an input besides.
+        if not sources.issuperset(inputs) or not _may_leave(leaving, inputs, size_of):
             continue
         pattern = _pattern(graph, found, inputs, leaving)
         if pattern not in operand_for:

@@ -109,7 +109,7 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Siblings]:
     candidates = _candidates(graph, uses, unmergeable, size_of)
     if len(candidates) < 2:
         return []
-    levels = _levels(graph.inputs)
+    levels = levels_of(graph.inputs)
     groups: list[_Siblings] = []
     of_input: dict[int, list[_Siblings]] = {}
     # Those that need the most come first: the others join them.
@@ -191,7 +191,7 @@ def _total(size_of: SizeOf, chunks: Iterable[int]) -> int:
     return sum([size_of(chunk) or 0 for chunk in chunks])
 
 
-def _levels(inputs: Sequence[Sequence[int]]) -> list[int]:
+def levels_of(inputs: Sequence[Sequence[int]]) -> list[int]:
     """Return how many chunks stand one after the other before each."""
     levels: list[int] = []
     for sources in inputs:
@@ -292,4 +292,4 @@ def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> O
     return joined.operand(name, input_count, literal_count)
 
 
-__all__ = ["FEWEST_BYTES", "SMALL_SHARE", "Group", "is_reduction", "join_groups", "join_siblings"]
+__all__ = ["FEWEST_BYTES", "SMALL_SHARE", "Group", "is_reduction", "join_groups", "join_siblings", "levels_of"]

@@ -45,6 +45,10 @@ def check(*collections: Any, workers: int = 2) -> ChunkGraph:
     return together
 
 
+def prepared(collection: Any) -> ChunkGraph:
+    return prepare(*handed_over(collection))
+
+
 def names_of(graph: ChunkGraph) -> list[list[str]]:
     return [function_names(graph.operands[number]) for number in graph.operand_of]
 
@@ -95,6 +99,12 @@ def test_what_is_small_does_not_have_its_source_wait_for_others():
     graph = check((red[:, :6] - red.mean(axis=0)[:6]).max(axis=1), (red[:, :6] * 2).sum(axis=1))
     names = names_of(graph)
     assert not any("sub" in found and "astype" in found for found in names)
+
+
+def test_sums_that_run_from_chunk_to_chunk_do_not_wait_for_what_is_made_of_them():
+    x = da.random.default_rng(0).random((240, 240), chunks=(30, 24))
+    graph = check(x.cumsum(axis=0).max(axis=1))
+    assert len(graph) == len(prepared(x.cumsum(axis=0).max(axis=1)))
 
 
 def test_functions_of_others_stay_apart():
