@@ -299,7 +299,8 @@ def test_a_single_call_is_refused_small_blocks(refused, make):
     refused.part[STEP_AT] = COMPUTE
     refused.control.grant(0, 32 * MIB)
     for _ in range(2):
-        with pytest.raises(MemoryError):
+        # The signal may come between what the call is given and the call.
+        with pytest.raises((MemoryError, RefusedError)):
             make()
         assert refused.control.private_growth_bytes(0) < 48 * MIB
         # What comes next may take again what has become free.
