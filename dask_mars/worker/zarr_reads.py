@@ -31,6 +31,8 @@ _GETTERS_MODULE = "dask.array.core"
 _SOURCES, _DEPTH = 8, 16
 #: Numbers, booleans and times, which are what their bytes say.
 _PLAIN_KINDS = frozenset("biufcmM")
+#: Of chunks of one shape, before zarr 3.4 and after.
+_REGULAR_GRIDS = frozenset({"RegularChunkGrid", "RegularChunkGridMetadata"})
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -334,10 +336,13 @@ def _root(store: Any) -> str | None:
 def _decode_of_3(metadata: Any) -> tuple[Decode | None] | None:
     """Return how chunks of the format 3 are decompressed, in a tuple, or None if they are not plain."""
     codecs: Any = import_module("zarr.codecs")
-    if type(metadata.chunk_grid).__name__ != "RegularChunkGrid":
+    if type(metadata.chunk_grid).__name__ not in _REGULAR_GRIDS:
         return None
     first, *rest = metadata.codecs
-    if type(first) is not codecs.BytesCodec or getattr(first.endian, "value", "little") != "little":
+    if type(first) is not codecs.BytesCodec:
+        return None
+    # An enumeration's before zarr 3.4, a plain name after; none for single bytes.
+    if getattr(first.endian, "value", first.endian) not in ("little", None):
         return None
     if not rest:
         return (None,)
