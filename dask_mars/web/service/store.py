@@ -102,26 +102,25 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self.directory = private_directory(directory)
-        self._held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.ExitStack() as opened:
+            held = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, held)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DirectoryInUse(str(directory)) from None
             for name in (_GRAPHS, _RESULTS, _DETAILS, _INCOMING, _CHECKPOINTS):
                 private_directory(directory / name)
             # What was under way when another service ended is not wanted.
             for left in (directory / _INCOMING).iterdir():
                 left.unlink()
             self._lock = threading.RLock()
-            self._database = self._connect()
+            self._database = opened.enter_context(contextlib.closing(self._connect()))
             self._prepare()
             # Who only reads does not wait until what others write has come to the disk.
             self._read_lock = threading.Lock()
-            self._reader = self._connect()
-        except BlockingIOError:
-            os.close(self._held)
-            raise DirectoryInUse(str(directory)) from None
-        except BaseException:
-            os.close(self._held)
-            raise
+            self._reader = opened.enter_context(contextlib.closing(self._connect()))
+            self._opened = opened.pop_all()
 
     def _connect(self) -> sqlite3.Connection:
         file = self.directory / "history.sqlite3"
@@ -162,9 +161,7 @@ class Store:
     def close(self) -> None:
         """Leave the directory to others."""
         with self._lock, self._read_lock:
-            self._reader.close()
-            self._database.close()
-            os.close(self._held)
+            self._opened.close()
 
     # -- revisions ----------------------------------------------------------------------------------------------
 
