@@ -95,6 +95,7 @@ class Converter:
         """Go on with the walk until the next checkpoint."""
         graph = self._graph
         ids, keys, inputs = graph.ids, graph.keys, graph.inputs
+        operand_of, literals = graph.operand_of, graph.literals
         find_id = ids.get
         for _ in repeat(None, _KEYS_BETWEEN_CHECKPOINTS):
             if not stack:
@@ -103,7 +104,7 @@ class Converter:
             if key in ids:
                 stack.pop()
                 continue
-            entry = entered.pop(key, None)
+            entry = entered.pop(key, None) if entered else None
             if entry is None:
                 entry = self._enter(key, entered)
             needed: Sequence[Key] = ()
@@ -111,7 +112,8 @@ class Converter:
                 needed = entry.input_keys
             elif isinstance(entry, Alias):
                 needed = (entry.target,)
-            sources = [find_id(source) for source in needed]
+            # Many have none: what makes a list of nothing shows there.
+            sources = tuple([find_id(source) for source in needed]) if needed else ()
             if None in sources:
                 waiting = [source for source, known in zip(needed, sources, strict=True) if known is None]
                 entered[key] = entry
@@ -125,9 +127,9 @@ class Converter:
             if isinstance(entry, Record):
                 ids[key] = len(keys)
                 keys.append(key)
-                graph.operand_of.append(entry.operand)
-                graph.literals.append(entry.literals)
-                inputs.append(tuple(sources))  # type: ignore[arg-type]
+                operand_of.append(entry.operand)
+                literals.append(entry.literals)
+                inputs.append(sources)  # type: ignore[arg-type]
             elif isinstance(entry, Alias):
                 ids[key] = sources[0]  # type: ignore[assignment]
             else:
