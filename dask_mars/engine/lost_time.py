@@ -43,6 +43,11 @@ class Lost(NamedTuple):
 class LostTime:
     """Looks at threads from time to time.
 
+    Attributes
+    ----------
+    can_tell : bool
+        Whether the system says for how long they had no processor.
+
     Examples
     --------
     >>> lost = LostTime()
@@ -54,6 +59,7 @@ class LostTime:
         self._looked_s, self._used_s = 0.0, 0.0
         self._modules = 0
         self._times: dict[int, _Times] = {}
+        self.can_tell = True
 
     def look(self, threads: Collection[ThreadHandle], now_s: float) -> Lost:
         """Return what was lost since the last look, nothing if that was just now."""
@@ -67,10 +73,13 @@ class LostTime:
         for handle in threads:
             queued_s = handle.queued_s()
             if queued_s is None:
+                # Of one that has just ended, too, but then there is another soon.
+                self.can_tell = False
                 return Lost()
             times = self._times[handle.pid] = _Times(handle.idle_s(now_s), queued_s)
             if (then := before.get(handle.pid)) is not None:
                 spent.append(_Times(times.idle_s - then.idle_s, times.queued_s - then.queued_s))
+        self.can_tell = True
         used_s = self._used_s - used_before_s
         lock_s = lost_s(elapsed_s, used_s, spent) if self._modules == modules_before else 0.0
         return Lost(lock_s, others_s(elapsed_s, used_s, spent))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Collection
 
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.lost_time import Lost, LostTime
 from dask_mars.engine.processes import ProcessHandle
 
-#: After so many seconds of work in threads processes are started: beside it their start takes little.
-_PATIENCE_S = 4.0
+#: After so many seconds of work in threads, and so many times what the start of a process takes, processes are
+#: started: beside it that takes little. The second counts only where it is seen what threads lose without them.
+_PATIENCE_S, _STARTS = 4.0, 10
 #: After so many if chunks take less than this on average, so that threads do little but wait for the interpreter's
 #: lock. Of longer ones it is seen what they lose.
 _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
@@ -21,6 +23,8 @@ _MODULE_S, _MOST_START_S = 0.0008, 3.0
 #: in its first chunk libraries compile what they have compiled in this process already, for which all would wait
 #: in the end.
 _LEFT_S = 1.0
+#: How fast it goes on is seen over so many seconds at least, and twice as many at most.
+_WINDOW_S = 0.25
 #: Threads have no quotas. What they compute must be small beside this share of the memory limit.
 _CHUNK_SHARE = 64
 _LEAST_LIMIT = 1 << 31
@@ -75,15 +79,20 @@ class Startup:
         #: Since when there is work, None if there is none, and how many chunks had been computed then.
         self._since_s: float | None = None
         self._finished_before = 0
+        #: The same of the last two windows.
+        self._windows: deque[tuple[float, int]] = deque(maxlen=2)
 
     def note(self, runs: Collection[GraphRun], now_s: float) -> None:
         """Take note of whether there is work."""
         if runs and self._since_s is None:
             self._since_s, self._finished_before = now_s, self._finished
             self._lost_before_s = self._lost_s
+            self._windows.clear()
         elif not runs and self._since_s is not None:
             self._busy_s += now_s - self._since_s
             self._since_s = None
+        if not self._windows or now_s - self._windows[-1][0] >= _WINDOW_S:
+            self._windows.append((now_s, self._finished))
 
     def note_finished(self, run: GraphRun | None, count: int) -> None:
         """Take note of chunks that were computed, of a graph that may have ended."""
@@ -135,12 +144,19 @@ class Startup:
         return not self.may_use_threads(runs) or self._is_much_left(runs, now_s)
 
     def _is_much_left(self, runs: Collection[GraphRun], now_s: float) -> bool:
-        """Say whether there is work for a process, if it goes on as it has, or nothing has been done yet."""
+        """Say whether there is work for a process, if it goes on as it has, or nothing has been done yet.
+
+        It may have been faster before: what chunks are read from is often done first, and in no time.
+        """
         done = self._finished - self._finished_before
         if self._since_s is None or done <= 0:
             return True
+        each_s = (now_s - self._since_s) / done
+        begun_s, finished = self._windows[0]
+        if now_s - begun_s >= _WINDOW_S:
+            each_s = max(each_s, (now_s - begun_s) / max(self._finished - finished, 1))
         left = sum([len(run.graph) - run.finished for run in runs])
-        return left * (now_s - self._since_s) >= max(_start_s(), _LEFT_S) * done
+        return left * each_s >= max(_start_s(), _LEFT_S)
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
         """Return when there has been enough work for processes, None while there is none."""
@@ -149,6 +165,8 @@ class Startup:
         busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S
         patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
+        if not are_small and self._counts_lost_time and self.lost_time.can_tell:
+            patience_s = max(patience_s, _STARTS * _start_s())
         if busy_s >= patience_s and not self._is_much_left(runs, now_s):
             # What is computed now ends before they are of use.
             patience_s *= 2

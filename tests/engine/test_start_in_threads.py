@@ -103,6 +103,7 @@ def test_processes_take_over_in_the_middle(
 ) -> None:
     monkeypatch.setattr(startup, "_SMALL_S", small_s)
     monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S" if small_s else "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(startup, "_STARTS", 0)
     x = da.random.default_rng(5).random((3000, 3000), chunks=100)
     expected = float(x.std().compute(scheduler="threads"))
     deadline = time.monotonic() + 30

@@ -47,7 +47,7 @@ def test_processes_start_when_as_much_is_lost_as_their_start_takes(num_workers: 
     assert wanted(decides, run, 1.0) == num_workers - 1
 
 
-@pytest.mark.parametrize(("chunks", "due_s"), [(1_000, 4.0), (2_000, 4.0), (5_000, 0.5)])
+@pytest.mark.parametrize(("chunks", "due_s"), [(1_000, 15.0), (2_000, 15.0), (5_000, 0.5)])
 def test_processes_come_early_where_chunks_take_less_than_half_a_millisecond(chunks: int, due_s: float) -> None:
     # Of longer ones what is lost tells whether it pays.
     decides, run = begun(1_000_000)
@@ -92,19 +92,46 @@ def test_users_may_have_no_process_for_it() -> None:
     assert wanted(decides, run, 1.0) == 0
 
 
-def test_four_seconds_of_work_start_processes_unless_little_is_left() -> None:
+def test_much_work_starts_processes_unless_little_is_left() -> None:
     decides, run = begun(2000)
+    decides.note_finished(run, 1000)
+    # Ten times what a start takes.
+    assert wanted(decides, run, 14.9) == 0
+    assert wanted(decides, run, 15.1) == 2
+    decides.note_finished(run, 900)
+    assert wanted(decides, run, 15.2) == 0
+    assert wanted(decides, run, 30.1) == 2
+    assert decides.due_s([run], 15.2) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("counts_lost_time", [True, False])
+def test_four_seconds_are_enough_where_nobody_sees_what_threads_lose(counts_lost_time: bool) -> None:
+    decides, run = begun(2000, counts_lost_time=counts_lost_time)
+    decides.lost_time.can_tell = not counts_lost_time
     decides.note_finished(run, 1000)
     assert wanted(decides, run, 3.9) == 0
     assert wanted(decides, run, 4.1) == 2
-    decides.note_finished(run, 900)
-    assert wanted(decides, run, 4.2) == 0
-    assert wanted(decides, run, 8.1) == 2
-    assert decides.due_s([run], 4.2) == pytest.approx(8.0)
 
 
 def test_what_others_programs_take_is_no_work() -> None:
     decides, run = begun(1)
     decides.note_lost(Lost(others_s=6.0))
-    assert wanted(decides, run, 8.0) == 0
-    assert wanted(decides, run, 10.1) == 2
+    assert wanted(decides, run, 20.9) == 0
+    assert wanted(decides, run, 21.1) == 2
+
+
+def test_what_is_left_takes_as_long_as_what_is_done_now() -> None:
+    decides, run = begun(1000)
+    # What is read is there at once; what is made of it takes half a second each.
+    decides.note_finished(run, 900)
+    decides.note([run], 0.3)
+    assert not decides.is_worth_joining([run], 0.3)
+    for now_s in (0.6, 0.9, 1.2, 1.5, 1.8):
+        decides.note([run], now_s)
+    decides.note_finished(run, 1)
+    assert decides.is_worth_joining([run], 1.8)
+    # And no longer.
+    for now_s in (2.1, 2.4):
+        decides.note_finished(run, 49)
+        decides.note([run], now_s)
+    assert not decides.is_worth_joining([run], 2.4)

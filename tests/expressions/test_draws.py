@@ -470,4 +470,4 @@ class TestOperands:
 
     def test_worker_replaces_a_step_alone(self):
         program = operand()
-        assert random_chunk in WorkerProcess._expressions(program).functions
+        assert random_chunk in WorkerProcess._made_fast(program).functions

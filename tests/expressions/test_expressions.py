@@ -470,10 +470,10 @@ def test_through_the_scheduler(evaluator: str, get: Any) -> None:
 def test_workers_rewrite_moments_that_stand_alone() -> None:
     function = partial(reductions.moment_chunk, dtype=np.dtype("f8"))
     alone = Operand("moment", (function,), (Step(0, (0, 1, 2), ("axis", "keepdims")),), 1, 2)
-    rewritten = WorkerProcess._expressions(alone)
+    rewritten = WorkerProcess._made_fast(alone)
     assert isinstance(rewritten.functions[0], Moments)
     single = Operand("negative", (np.negative,), (Step(0, (0,), ()),), 1, 0)
-    assert WorkerProcess._expressions(single) is single
+    assert WorkerProcess._made_fast(single) is single
 
 
 @pytest.mark.parametrize("axis", [(0,), (0, 1), (0, 2), (0, 1, 2)])

@@ -174,6 +174,7 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
         patience_s = float(rng.choice([0.0, 0.02, 0.2, 4.0]))
         for name in ("_PATIENCE_S", "_LOCKED_PATIENCE_S"):
             stack.enter_context(mock.patch.object(startup, name, patience_s))
+        stack.enter_context(mock.patch.object(startup, "_STARTS", 0))
         if troubles.disk == "full":
             stack.enter_context(full_disk(int(rng.integers(0, 100)) * MIB))
         what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}"

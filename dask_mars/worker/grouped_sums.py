@@ -1,0 +1,240 @@
+"""Sums and counts of a chunk's groups, as flox wants them, by adding slices.
+
+Flox hands each chunk to numpy_groupies, which notes for each number where it belongs and counts through all of
+them: 20 to 80 ns a number, mostly with the interpreter's lock. Where groups go along the axis whose steps lie
+furthest apart, as times mostly do, whole slices belong to one group, and NumPy adds them in the same order. What
+several chunks have found is added in the same way; flox puts it together first, and adds along a short axis.
+
+Flox does the rest: it finds groups, fills and divides. What is not as expected here is left to it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from tlz.functoolz import Compose
+
+from dask_mars.graph.chunks import Operand, Subprogram
+
+#: A slice is of so many numbers at least: calls for smaller ones take longer than flox does.
+_FEWEST = 256
+#: The reductions that there are, by flox's names.
+_NAMES = frozenset({"nanlen", "nansum", "sum"})
+
+_Array = np.ndarray[Any, Any]
+
+
+def with_grouped_sums(operand: Operand, reductions: bool = True) -> Operand:
+    """Return an operand that computes the sums of flox's groups by slices.
+
+    Parameters
+    ----------
+    operand : Operand
+        Is not changed.
+    reductions : bool, optional
+        Whether what several chunks have found may be added up in another order.
+    """
+    functions = tuple([_with_sums(function, reductions) for function in operand.functions])
+    if all(new is old for new, old in zip(functions, operand.functions, strict=True)):
+        return operand
+    return Operand(
+        operand.name, functions, operand.steps, operand.input_count, operand.literal_count, operand.in_client
+    )
+
+
+def _with_sums(function: Any, reductions: bool) -> Any:
+    kind = type(function)
+    if kind is partial:
+        called = _with_sums(function.func, reductions)
+        # So flox's last step is told how the others are done.
+        named = {
+            name: _with_sums(value, reductions) if name == "combine" else value
+            for name, value in function.keywords.items()
+        }
+        if called is function.func and all(map(operator.is_, named.values(), function.keywords.values())):
+            return function
+        return partial(called, *function.args, **named)
+    if kind is Compose:
+        # What is called first comes last.
+        parts = [*reversed(function.funcs), function.first]
+        others = [_with_sums(part, reductions) for part in parts]
+        return function if all(map(operator.is_, parts, others)) else Compose(others)
+    if kind is Subprogram:
+        operand = with_grouped_sums(function.operand, reductions)
+        return function if operand is function.operand else Subprogram(operand, function.literals)
+    module = getattr(function, "__module__", None)
+    if module == "flox.core" and function.__name__ == "chunk_reduce":
+        return partial(_reduce_chunk, function)
+    if module == "flox.dask" and function.__name__ == "_simple_combine" and reductions:
+        return partial(_combine, function)
+    return function
+
+
+# -- within a chunk -------------------------------------------------------------------------------------------
+
+
+def _reduce_chunk(
+    chunk_reduce: Callable[..., Any], array: Any, by: Any, func: Any, *rest: Any, **named: Any
+) -> Any:
+    """Do what flox's function does, with its sums and counts replaced."""
+    names = func if type(func) in (tuple, list) else (func,)
+    if type(array) is np.ndarray and array.dtype.kind == "f" and array.itemsize <= 8:
+        sums = _Sums(named.get("engine", "numpy"))
+        func = tuple([partial(sums.reduce, name) if name in _NAMES else name for name in names])
+    return chunk_reduce(array, by, func, *rest, **named)
+
+
+class _Sums:
+    """The sums and counts of one chunk, which flox asks for one after the other.
+
+    Parameters
+    ----------
+    engine : str
+        Flox's name of what computes what is not known here.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        #: Of the array that was asked about last: whether its groups are of slices, and of one each; where it is
+        #: NaN, if it is anywhere.
+        self._array: _Array | None = None
+        self._are_slices = self._are_single = False
+        self._missing: _Array | None = None
+
+    def reduce(
+        self, name: str, groups: Any, array: _Array, *, size: int, dtype: Any, fill_value: Any, **options: Any
+    ) -> Any:
+        """Return a reduction of an array along its last axis, as flox calls what computes it.
+
+        Parameters
+        ----------
+        name : str
+            The reduction.
+        groups : ndarray of int
+            To which group each step along the last axis belongs.
+        array : ndarray
+            The numbers.
+        size : int
+            How many groups there are.
+        dtype : dtype
+            Of the result.
+        fill_value : object
+            What groups are that have no numbers.
+        **options : object
+            Others that flox knows.
+        """
+        if self._array is not array:
+            self._look_at(groups, array, size)
+        if self._are_slices and not options and not fill_value and fill_value is not None:
+            if name == "nanlen":
+                return self._count(groups, array, size, np.dtype(dtype))
+            if name == "nansum" and self._missing is not None:
+                array = np.where(self._missing, array.dtype.type(0), array)
+            return self._sum(groups, array, size, np.dtype(dtype))
+        aggregations: Any = import_module("flox.aggregations")
+        result = aggregations.generic_aggregate(
+            groups,
+            array,
+            axis=-1,
+            engine=self._engine,
+            func=name,
+            size=size,
+            dtype=dtype,
+            fill_value=fill_value,
+            **options,
+        )
+        return result.astype(dtype, copy=False)
+
+    def _look_at(self, groups: _Array, array: _Array, size: int) -> None:
+        self._array, self._missing = array, None
+        self._are_slices = self._has_slices(groups, array, size)
+        if self._are_slices:
+            missing = np.isnan(array)
+            self._missing = missing if missing.any() else None
+
+    def _has_slices(self, groups: _Array, array: _Array, size: int) -> bool:
+        steps = len(groups)
+        if not steps or math.prod(array.shape[:-1]) < _FEWEST or array.shape[-1] != steps:
+            return False
+        if steps > 1 and abs(array.strides[-1]) < max(map(abs, array.strides)):
+            # Each slice would go through all of the memory.
+            return False
+        self._are_single = steps == size == len(np.unique(groups))
+        # Flox's own engine adds in another order, and in a narrower type.
+        return self._engine == "numpy" or (self._engine == "flox" and self._are_single)
+
+    def _sum(self, groups: _Array, array: _Array, size: int, dtype: np.dtype[Any]) -> _Array:
+        if self._engine == "flox":
+            return array.astype(dtype)[..., np.argsort(groups)]
+        # As `numpy.bincount` does, which adds each number to the zero that it begins with.
+        result = np.zeros((size, *array.shape[:-1]), dtype if self._are_single else np.float64)
+        for step, group in enumerate(groups.tolist()):
+            np.add(result[group], array[..., step], out=result[group])
+        return np.moveaxis(result.astype(dtype, copy=False), 0, -1)
+
+    def _count(self, groups: _Array, array: _Array, size: int, dtype: np.dtype[Any]) -> _Array:
+        counts = np.bincount(groups, minlength=size).astype(dtype)
+        result = np.empty((size, *array.shape[:-1]), dtype)
+        result[...] = counts.reshape(-1, *(1,) * (array.ndim - 1))
+        if self._missing is not None:
+            for step, group in enumerate(groups.tolist()):
+                np.subtract(result[group], self._missing[..., step], out=result[group])
+        return np.moveaxis(result, 0, -1)
+
+
+# -- of several chunks ----------------------------------------------------------------------------------------
+
+
+def _combine(
+    simple_combine: Callable[..., Any],
+    x_chunk: Any,
+    agg: Any,
+    axis: Sequence[int],
+    keepdims: bool,
+    reindex: Any,
+    is_aggregate: bool = False,
+) -> Any:
+    """Do what flox's function does, where that is to add up what chunks have found."""
+    if not (len(axis) == 1 and reindex.blockwise and _are_sums(x_chunk, agg)):
+        return simple_combine(x_chunk, agg, axis, keepdims, reindex=reindex, is_aggregate=is_aggregate)
+    found = []
+    for values in zip(*[chunk["intermediates"] for chunk in x_chunk], strict=True):
+        total = values[0].copy(order="K") if len(values) == 1 else np.add(values[0], values[1])
+        for value in values[2:]:
+            total += value
+        found.append(total.squeeze(-2) if is_aggregate else total)
+    return {"groups": x_chunk[0]["groups"], "intermediates": found}
+
+
+def _are_sums(x_chunk: Any, agg: Any) -> bool:
+    """Say whether all that chunks have found is numbers of the same shapes that are to be added."""
+    if type(x_chunk) is not list or not all(combine is np.sum for combine in agg.simple_combine):
+        return False
+    layouts = set()
+    for chunk in x_chunk:
+        if type(chunk) is not dict:
+            return False
+        values = chunk["intermediates"]
+        if len(values) != len(agg.simple_combine) or not all(map(_is_addable, values)):
+            return False
+        layouts.add(tuple([(value.dtype, value.shape) for value in values]))
+    return len(layouts) == 1
+
+
+def _is_addable(value: Any) -> bool:
+    # Sums of narrower whole numbers are wider ones. One along the axis that is added up is what flox makes.
+    return (
+        type(value) is np.ndarray
+        and value.ndim >= 2
+        and value.shape[-2] == 1
+        and (value.dtype.kind == "f" or value.dtype in (np.int64, np.uint64))
+    )
+
+
+__all__ = ["with_grouped_sums"]
