@@ -11,16 +11,12 @@ Flox does the rest: it finds groups, fills and divides. What is not as expected 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from tlz.functoolz import Compose
-
-from dask_mars.graph.chunks import Operand, Subprogram
 
 #: A slice is of so many numbers at least: calls for smaller ones take longer than flox does.
 _FEWEST = 256
@@ -30,44 +26,16 @@ _NAMES = frozenset({"nanlen", "nansum", "sum"})
 _Array = np.ndarray[Any, Any]
 
 
-def with_grouped_sums(operand: Operand, reductions: bool = True) -> Operand:
-    """Return an operand that computes the sums of flox's groups by slices.
+def grouped_sums(function: Any, reductions: bool = True) -> Any:
+    """Return what computes the sums of flox's groups by slices in place of a function of flox's.
 
     Parameters
     ----------
-    operand : Operand
-        Is not changed.
+    function : callable
+        Is returned if it is any other.
     reductions : bool, optional
         Whether what several chunks have found may be added up in another order.
     """
-    functions = tuple([_with_sums(function, reductions) for function in operand.functions])
-    if all(new is old for new, old in zip(functions, operand.functions, strict=True)):
-        return operand
-    return Operand(
-        operand.name, functions, operand.steps, operand.input_count, operand.literal_count, operand.in_client
-    )
-
-
-def _with_sums(function: Any, reductions: bool) -> Any:
-    kind = type(function)
-    if kind is partial:
-        called = _with_sums(function.func, reductions)
-        # So flox's last step is told how the others are done.
-        named = {
-            name: _with_sums(value, reductions) if name == "combine" else value
-            for name, value in function.keywords.items()
-        }
-        if called is function.func and all(map(operator.is_, named.values(), function.keywords.values())):
-            return function
-        return partial(called, *function.args, **named)
-    if kind is Compose:
-        # What is called first comes last.
-        parts = [*reversed(function.funcs), function.first]
-        others = [_with_sums(part, reductions) for part in parts]
-        return function if all(map(operator.is_, parts, others)) else Compose(others)
-    if kind is Subprogram:
-        operand = with_grouped_sums(function.operand, reductions)
-        return function if operand is function.operand else Subprogram(operand, function.literals)
     module = getattr(function, "__module__", None)
     if module == "flox.core" and function.__name__ == "chunk_reduce":
         return partial(_reduce_chunk, function)
@@ -237,4 +205,4 @@ def _is_addable(value: Any) -> bool:
     )
 
 
-__all__ = ["with_grouped_sums"]
+__all__ = ["grouped_sums"]

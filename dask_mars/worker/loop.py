@@ -61,11 +61,13 @@ from dask_mars.store.codec import lz4_codec
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store, still_used
 from dask_mars.worker import forked
-from dask_mars.worker.grouped_sums import with_grouped_sums
+from dask_mars.worker.grouped_sums import grouped_sums
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.outbox import Outbox, Output
 from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
-from dask_mars.worker.zarr_reads import with_direct_reads
+from dask_mars.worker.running_sums import running_sums
+from dask_mars.worker.substitutes import with_substitutes
+from dask_mars.worker.zarr_reads import direct_reads
 
 #: How long results may wait for company before they are sent.
 _FLUSH_S = 0.001
@@ -395,9 +397,10 @@ class WorkerProcess:
 
     @staticmethod
     def _made_fast(operand: Operand) -> Operand:
-        """Read plain chunks directly, and evaluate sums and chains of functions as the configuration says."""
+        """Call faster functions of ours, and evaluate chains of elementwise ones as the configuration says."""
         reductions = dask.config.get("dask-mars.expressions.reductions", True)
-        operand = with_grouped_sums(with_direct_reads(operand), reductions)
+        sums = partial(grouped_sums, reductions=reductions)
+        operand = with_substitutes(operand, direct_reads, sums, running_sums)
         # A step alone gains nothing, but for Dask's moments, which are partial, its random numbers and histograms.
         if len(operand.steps) < 2:
             function = operand.functions[0]

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_mars.graph.chunks import Operand, Subprogram
-
 #: Decompresses what was read into an array, which is contiguous; says whether it was as much as that.
 Decode = Callable[[Any, Any], bool]
 
@@ -36,26 +34,14 @@ _REGULAR_GRIDS = frozenset({"RegularChunkGrid", "RegularChunkGridMetadata"})
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
-def with_direct_reads(operand: Operand) -> Operand:
-    """Return an operand that reads plain chunks of zarr arrays itself.
+def direct_reads(function: Any) -> Any:
+    """Return what reads plain chunks of zarr arrays itself in place of one of Dask's getters.
 
     Parameters
     ----------
-    operand : Operand
-        Is not changed.
+    function : callable
+        Is returned if it is any other.
     """
-    functions = tuple(map(_with_direct_reads, operand.functions))
-    if all(new is old for new, old in zip(functions, operand.functions, strict=True)):
-        return operand
-    return Operand(
-        operand.name, functions, operand.steps, operand.input_count, operand.literal_count, operand.in_client
-    )
-
-
-def _with_direct_reads(function: Any) -> Any:
-    if type(function) is Subprogram:
-        operand = with_direct_reads(function.operand)
-        return function if operand is function.operand else Subprogram(operand, function.literals)
     if getattr(function, "__module__", None) == _GETTERS_MODULE and function.__name__ in _GETTERS:
         return _DirectGetter(function)
     return function
@@ -430,4 +416,4 @@ def _zstd_content_bytes(encoded: Any) -> int | None:
     return int.from_bytes(header[at : at + size], "little") + (256 if flag == 1 else 0)
 
 
-__all__ = ["DirectArray", "direct", "with_direct_reads"]
+__all__ = ["DirectArray", "direct", "direct_reads"]

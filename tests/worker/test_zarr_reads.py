@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_mars import Runtime
-from dask_mars.graph.chunks import Operand, Step, Subprogram
-from dask_mars.worker.zarr_reads import DirectArray, direct, with_direct_reads
+from dask_mars.worker.zarr_reads import DirectArray, direct, direct_reads
 
 zarr = pytest.importorskip("zarr", minversion="3")
 numcodecs = pytest.importorskip("numcodecs")
@@ -208,24 +207,13 @@ def test_another_pipeline_is_left_alone(tmp_path, monkeypatch):
     assert direct(array) is array
 
 
-# -- operands -----------------------------------------------------------------------------------------------------
-
-
-def test_getters_are_found_in_programs_of_programs():
-    step = Step(0, (0, 1), ())
-    inner = Operand("read", (da.core.getter,), (step,), 2, 0)
-    outer = Operand("outer", (Subprogram(inner, ()),), (step,), 2, 0)
-    made = with_direct_reads(outer)
-    assert made is not outer
-    assert made.functions[0].operand.functions[0].__name__ == "getter"
-    assert made.run([np.arange(5), slice(1, 3)], ()).tolist() == [1, 2]
-    assert outer.functions[0].operand.functions == (da.core.getter,)
-    other = Operand("other", (np.add,), (step,), 2, 0)
-    assert with_direct_reads(other) is other
+# -- getters ------------------------------------------------------------------------------------------------------
 
 
 def test_getters_keep_nothing_but_zarrs_arrays(tmp_path):
-    (getter,) = with_direct_reads(Operand("read", (da.core.getter,), (Step(0, (0, 1), ()),), 2, 0)).functions
+    getter = direct_reads(da.core.getter)
+    assert getter.__name__ == "getter"
+    assert direct_reads(np.add) is np.add
     chunk = np.arange(5)
     gone = weakref.ref(chunk)
     assert getter(chunk, (slice(1, 3),)).tolist() == [1, 2]

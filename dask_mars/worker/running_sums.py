@@ -1,0 +1,87 @@
+"""Running sums and products along the rows of chunks, by adding rows.
+
+`numpy.cumsum` goes along one line of an array after the other. Where neighbours in the line lie rows apart in
+memory each step takes another line of the cache: 10 ns a number, in place of 1 for adding one row to the next,
+which is the same to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+_Array = np.ndarray[Any, Any]
+
+#: Rows are of so many numbers at least, each of them with so many neighbours: calls for smaller ones take longer.
+_FEWEST, _FEWEST_NEIGHBOURS = 128, 16
+
+
+def running_sums(function: Any) -> Any:
+    """Return what adds or multiplies rows in place of one of NumPy's functions.
+
+    Parameters
+    ----------
+    function : callable
+        Is returned if it is none that is known.
+    """
+    try:
+        return _SUBSTITUTES.get(function, function)
+    except TypeError:
+        # It has no hash, and so it is none of them.
+        return function
+
+
+def _running(
+    function: Callable[..., Any],
+    combine: np.ufunc,
+    nan_as: int | None,
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    """Do what NumPy's function does."""
+    if out is None and type(a) is np.ndarray and type(axis) is int and _has_long_rows(a, axis):
+        values = a
+        if nan_as is not None and a.dtype.kind in "fc":
+            values = np.where(np.isnan(a), a.dtype.type(nan_as), a)
+        rows = np.moveaxis(values, axis, 0)
+        first = function(rows[:1], axis=0, dtype=dtype)
+        if first.dtype.kind in "iufc" and np.result_type(first.dtype, a.dtype) == first.dtype:
+            result = np.empty_like(values, dtype=first.dtype)
+            sums = np.moveaxis(result, axis, 0)
+            sums[:1] = first
+            try:
+                with np.errstate(all="raise", under="ignore"):
+                    for number in range(1, len(rows)):
+                        combine(sums[number - 1], rows[number], out=sums[number])
+            except FloatingPointError:
+                # NumPy says it in its own words, or not at all, as the user likes it.
+                del result, sums
+            else:
+                return result
+    return function(a, axis=axis, dtype=dtype, out=out)
+
+
+def _has_long_rows(a: _Array, axis: int) -> bool:
+    """Say whether what is next to each other in memory is next to each other in a row."""
+    if a.ndim < 2 or not -a.ndim <= axis < a.ndim or a.shape[axis] < 2:
+        return False
+    others = [(abs(stride), length) for stride, length in zip(a.strides, a.shape, strict=True)]
+    stride, length = others.pop(axis)
+    nearest, neighbours = min(others)
+    return nearest < stride and neighbours >= _FEWEST_NEIGHBOURS and math.prod(a.shape) >= _FEWEST * length
+
+
+_SUBSTITUTES: dict[Any, Any] = {
+    np.cumsum: partial(_running, np.cumsum, np.add, None),
+    np.cumprod: partial(_running, np.cumprod, np.multiply, None),
+    np.nancumsum: partial(_running, np.nancumsum, np.add, 0),
+    np.nancumprod: partial(_running, np.nancumprod, np.multiply, 1),
+}
+
+__all__ = ["running_sums"]
