@@ -11,8 +11,9 @@ from dask_mars.engine.lost_time import Lost, LostTime
 from dask_mars.engine.processes import ProcessHandle
 
 #: After so many seconds of work in threads, and so many times what the start of a process takes, processes are
-#: started: beside it that takes little. The second counts only where it is seen what threads lose without them.
-_PATIENCE_S, _STARTS = 4.0, 10
+#: started: beside it that takes little. The second counts only where it is seen what threads lose without them,
+#: and that it is less than this share of their time.
+_PATIENCE_S, _STARTS, _LOST_SHARE = 4.0, 10, 0.2
 #: After so many if chunks take less than this on average, so that threads do little but wait for the interpreter's
 #: lock. Of longer ones it is seen what they lose.
 _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
@@ -166,7 +167,9 @@ class Startup:
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S
         patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
         if not are_small and self._counts_lost_time and self.lost_time.can_tell:
-            patience_s = max(patience_s, _STARTS * _start_s())
+            # Libraries' own threads hold the lock besides, also from one thread that is alone.
+            loses_much = busy_s > 0 and self._lost_s >= _LOST_SHARE * busy_s * self._num_workers
+            patience_s = patience_s if loses_much else max(patience_s, _STARTS * _start_s())
         if busy_s >= patience_s and not self._is_much_left(runs, now_s):
             # What is computed now ends before they are of use.
             patience_s *= 2

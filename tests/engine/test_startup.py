@@ -113,6 +113,15 @@ def test_four_seconds_are_enough_where_nobody_sees_what_threads_lose(counts_lost
     assert wanted(decides, run, 4.1) == 2
 
 
+@pytest.mark.parametrize(("lost_s", "processes"), [(1.0, 0), (1.8, 2)])
+def test_four_seconds_are_enough_where_threads_lose_a_fifth_of_their_time(lost_s: float, processes: int) -> None:
+    decides, run = begun(2000)
+    decides.note_finished(run, 1000)
+    decides.note_lost(Lost(lost_s))
+    assert wanted(decides, run, 3.9) == (1 if lost_s >= START_S else 0)
+    assert wanted(decides, run, 4.1) == processes
+
+
 def test_what_others_programs_take_is_no_work() -> None:
     decides, run = begun(1)
     decides.note_lost(Lost(others_s=6.0))
