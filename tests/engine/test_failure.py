@@ -1010,7 +1010,8 @@ def test_a_store_that_is_too_small() -> None:
             dask.delayed(lambda array: array.sum())(dask.delayed(large_array)(32)).compute(scheduler=runtime.get)
             == 1 << 22
         )
-        held = [dask.delayed(large_array)(limit_bytes >> 23, number) for number in range(16)]
+        # Each fits beside whatever this process has, and all together do not.
+        held = [dask.delayed(large_array)(24, number) for number in range(limit_bytes // (24 << 20) + 2)]
         with pytest.raises(RequestTooLarge):
             dask.delayed(lambda *arrays: len(arrays))(*held).compute(scheduler=runtime.get)
         assert eventually(lambda: not runtime.engine()._blocks.counts)
