@@ -113,6 +113,8 @@ def programs(draw: st.DrawFn) -> tuple[Operand, list[Any]]:
         st.lists(st.sampled_from([2, 0, -3, 0.5, 2.0, True, 300, np.float32(3), 1j]), min_size=1, max_size=3)
     )
     steps: list[tuple[Any, ...]] = []
+    #: Whether each value is an array, or made of one.
+    are_arrays = [isinstance(value, np.ndarray) for value in values]
     for _ in range(draw(st.integers(2, 6))):
         slots = st.integers(0, len(values) + len(steps) - 1)
         # What was computed last is used, so that there are chains.
@@ -122,12 +124,17 @@ def programs(draw: st.DrawFn) -> tuple[Operand, list[Any]]:
             steps.append((draw(st.sampled_from(UNARY)), (last,)))
         elif kind == "binary":
             pair = (last, draw(slots)) if draw(st.booleans()) else (draw(slots), last)
-            steps.append((draw(st.sampled_from(BINARY)), pair))
+            function = draw(st.sampled_from(BINARY))
+            if function is operator.pow and not any(are_arrays[slot] for slot in pair):
+                # Python's own whole numbers grow without end: a tower of three is never done.
+                function = operator.mul
+            steps.append((function, pair))
         elif kind == "where":
             steps.append((np.where, (last, draw(slots), draw(slots))))
         else:
             values_before = len(values)
             steps.append((dask_chunk.astype, (last, values_before - 1), ("astype_dtype",)))
+        are_arrays.append(any(are_arrays[slot] for slot in steps[-1][1]))
     if any(step[0] is dask_chunk.astype for step in steps):
         dtype = np.dtype(draw(st.sampled_from(["f4", "f8", "i4"])))
         # Only casts use the last of the values.
