@@ -148,9 +148,10 @@ def over(path, text):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(str(path))
-        connection.sendall(text)
         found = b""
+        # It may be hung up on at any moment, also before it has said anything.
         with contextlib.suppress(ConnectionError):
+            connection.sendall(text)
             while part := connection.recv(1 << 16):
                 found += part
         return found
