@@ -22,6 +22,8 @@ import numpy as np
 _FEWEST = 256
 #: The reductions that there are, by flox's names.
 _NAMES = frozenset({"nanlen", "nansum", "sum"})
+#: What computes them for flox otherwise. What numbagg returns flox fills by the reduction's name.
+_ENGINES = frozenset({"flox", "numpy"})
 
 _Array = np.ndarray[Any, Any]
 
@@ -52,8 +54,9 @@ def _reduce_chunk(
 ) -> Any:
     """Do what flox's function does, with its sums and counts replaced."""
     names = func if type(func) in (tuple, list) else (func,)
-    if type(array) is np.ndarray and array.dtype.kind == "f" and array.itemsize <= 8:
-        sums = _Sums(named.get("engine", "numpy"))
+    engine = named.get("engine")
+    if engine in _ENGINES and type(array) is np.ndarray and array.dtype.kind == "f" and array.itemsize <= 8:
+        sums = _Sums(engine)
         func = tuple([partial(sums.reduce, name) if name in _NAMES else name for name in names])
     return chunk_reduce(array, by, func, *rest, **named)
 
@@ -135,7 +138,7 @@ class _Sums:
             return False
         self._are_single = steps == size == len(np.unique(groups))
         # Flox's own engine adds in another order, and in a narrower type.
-        return self._engine == "numpy" or (self._engine == "flox" and self._are_single)
+        return self._engine == "numpy" or self._are_single
 
     def _sum(self, groups: _Array, array: _Array, size: int, dtype: np.dtype[Any]) -> _Array:
         if self._engine == "flox":

@@ -119,6 +119,19 @@ def test_groups_without_numbers_and_other_fills_are_as_flox_finds_them() -> None
         assert_same(reduced(replaced(core.chunk_reduce), values, labels, "mean", **given), expected)
 
 
+def test_what_flox_fills_by_the_name_of_a_reduction_keeps_it() -> None:
+    values = np.moveaxis(np.random.default_rng(1).random((3, 20, 20)), 0, -1)
+
+    def chunk_reduce(array: Any, by: Any, func: Any, **named: Any) -> Any:
+        return func
+
+    chunk_reduce.__module__ = "flox.core"
+    made = replaced(chunk_reduce)
+    assert made(values, np.arange(3), ("nansum", "nanlen"), engine="numbagg") == ("nansum", "nanlen")
+    assert made(values, np.arange(3), ("nansum", "nanlen")) == ("nansum", "nanlen")
+    assert all(map(callable, made(values, np.arange(3), ("nansum", "nanlen"), engine="numpy")))
+
+
 # -- several chunks -----------------------------------------------------------------------------------------------
 
 
