@@ -80,7 +80,7 @@ class Startup:
         #: Since when there is work, None if there is none, and how many chunks had been computed then.
         self._since_s: float | None = None
         self._finished_before = 0
-        #: The same of the last two windows.
+        #: The same of the last two windows of it.
         self._windows: deque[tuple[float, int]] = deque(maxlen=2)
 
     def note(self, runs: Collection[GraphRun], now_s: float) -> None:
@@ -92,7 +92,7 @@ class Startup:
         elif not runs and self._since_s is not None:
             self._busy_s += now_s - self._since_s
             self._since_s = None
-        if not self._windows or now_s - self._windows[-1][0] >= _WINDOW_S:
+        if runs and (not self._windows or now_s - self._windows[-1][0] >= _WINDOW_S):
             self._windows.append((now_s, self._finished))
 
     def note_finished(self, run: GraphRun | None, count: int) -> None:
