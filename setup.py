@@ -45,7 +45,7 @@ setup(
         Extension(
             "dask_mars.expressions._pcg64",
             ["dask_mars/expressions/_pcg64.c", "dask_mars/expressions/_streams.c"],
-            depends=["dask_mars/expressions/_streams.h"],
+            depends=[f"dask_mars/expressions/{name}.h" for name in ("_source", "_streams")],
             include_dirs=[numpy.get_include()],
             # Products and sums are rounded one after the other, as NumPy rounds them.
             extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fvisibility=hidden"],
@@ -59,7 +59,7 @@ setup(
             ],
             depends=[
                 f"dask_mars/expressions/{name}.h"
-                for name in ("_blocks", "_histogram", "_loops", "_moments", "_vectorised")
+                for name in ("_blocks", "_histogram", "_loops", "_moments", "_source", "_vectorised")
             ],
             include_dirs=[numpy.get_include()],
             # Casts are vectorised from -O3 on, comparisons of real numbers if they need not trap.

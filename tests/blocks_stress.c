@@ -72,9 +72,11 @@ struct given {
 struct whole {
     struct program program;
     struct step steps[MOST_STEPS];
-    npy_intp items[MOST_ARRAYS], buffers[MOST_STEPS], windows[MOST_ARRAYS];
+    npy_intp items[MOST_ARRAYS], buffers[MOST_STEPS];
     struct given given[MOST_ARRAYS];
     int inputs;
+    /* Whether the first input's elements lie in the order in which a source would make them. */
+    int can_be_made;
 };
 
 /* Make an array of a shape, broadcast, cut and turned at random if it is an input. */
@@ -120,7 +122,7 @@ static double *element(const struct program *program, const struct array *array,
 static void make(uint64_t *state, struct whole *whole)
 {
     struct program *program = &whole->program;
-    *program = (struct program){.steps = whole->steps, .array_items = whole->items, .buffer_items = whole->buffers, .windows = whole->windows};
+    *program = (struct program){.steps = whole->steps, .array_items = whole->items, .buffer_items = whole->buffers};
     program->dimensions = 1 + below(state, MOST_AXES);
     program->reversed = below(state, 2);
     program->block = GRID << below(state, 3);
@@ -131,7 +133,14 @@ static void make(uint64_t *state, struct whole *whole)
     }
     whole->inputs = 1 + below(state, 4);
     for (int number = 0; number < whole->inputs; number++)
-        make_array(state, program, &whole->given[number], 1, 0);
+        if (!number && !program->reversed && below(state, 2)) {
+            make_array(state, program, &whole->given[0], 0, 0);
+            for (npy_intp at = 0; at < program->size; at++)
+                ((double *)whole->given[0].memory)[at] = below(state, 9);
+            whole->can_be_made = 1;
+        }
+        else
+            make_array(state, program, &whole->given[number], 1, 0);
     program->array_count = whole->inputs;
     int steps = 2 + below(state, MOST_STEPS - 3);
     for (int number = 0; number < steps; number++) {
@@ -204,7 +213,7 @@ static int not_interrupted(void)
 struct call {
     pthread_t thread;
     const struct whole *whole;
-    int in_two;
+    int from_source;
     struct array arrays[MOST_ARRAYS];
     char *memory[MOST_ARRAYS];
     size_t bytes[MOST_ARRAYS];
@@ -229,16 +238,31 @@ static void prepare(struct call *call, const struct whole *whole)
     }
 }
 
+/* Makes what is in memory already. */
+struct copier {
+    struct source source;
+    const double *at;
+};
+
+static void copy(struct source *source, void *out, size_t count)
+{
+    struct copier *copier = (struct copier *)source;
+    check(count <= source->left, "elements of a source");
+    memcpy(out, copier->at, count * sizeof(double));
+    copier->at += count;
+    source->left -= count;
+}
+
 static void *run_call(void *given)
 {
     struct call *call = given;
     const struct program *program = &call->whole->program;
-    /* All at once, or in two ranges. */
-    npy_intp middle = program->size / 2 / program->block * program->block;
-    if (call->in_two)
-        check(run_program(program, call->arrays, 0, middle, 0, not_interrupted) == DONE, "outcome");
-    npy_intp start = call->in_two ? middle : 0;
-    check(run_program(program, call->arrays, start, program->size, 0, not_interrupted) == DONE, "outcome");
+    struct copier copier = {{sizeof(double), 1, (size_t)program->size, copy}, (double *)call->arrays[0].data};
+    if (call->from_source) {
+        check(may_be_made(program, 0), "an input that is written");
+        call->arrays[0] = (struct array){.source = &copier.source};
+    }
+    check(run_program(program, call->arrays, 0, not_interrupted) == DONE, "outcome");
     return NULL;
 }
 
@@ -252,7 +276,7 @@ int main(int count, char **arguments)
         make(&state, &whole);
         for (int number = 0; number <= THREADS; number++) {
             prepare(&calls[number], &whole);
-            calls[number].in_two = number & 1;
+            calls[number].from_source = whole.can_be_made && number & 1;
         }
         for (int number = 0; number < THREADS; number++)
             check(!pthread_create(&calls[number].thread, NULL, run_call, &calls[number]), "thread");

@@ -20,6 +20,8 @@
 /* Calls of loops between two looks whether to stop. */
 #define PATIENCE 4096
 #define CACHE_LINE 64
+/* Elements that a source makes at a time, in whole blocks: few enough to be in a fast cache when they are read. */
+#define WINDOW 4096
 
 /* How an array lies in memory: lengths and strides of its axes, the outermost first. */
 struct layout {
@@ -37,11 +39,12 @@ struct cursor {
     npy_intp index[MOST_AXES];
 };
 
-/* An array of short runs, of which each block is copied to a buffer. */
+/* An array of short runs, of which each block is copied to a buffer, or one that is made there. */
 struct gathered {
     /* The block's elements, or NULL if the array is read where it is. */
     char *block;
     struct cursor cursor;
+    struct source *source;
     char *buffer;
     npy_intp item, period;
 };
@@ -66,7 +69,6 @@ struct bound_step {
 
 struct run {
     const struct program *program;
-    npy_intp start, stop;
     struct layout *layouts;
     struct gathered *gathered;
     struct bound_step *steps;
@@ -113,19 +115,11 @@ static int find_layout(const struct program *program, const struct array *array,
     return 1;
 }
 
-/* Find a place by the number of its element. */
-static struct cursor place_of(const struct array *array, const struct layout *layout, npy_intp number)
+/* The place of an array's first element. */
+static struct cursor first_place(const struct array *array, const struct layout *layout)
 {
     int inner = layout->axes - 1;
-    struct cursor cursor = {array->data, layout->strides[inner], layout->lengths[inner], layout, {0}};
-    for (int axis = inner; axis >= 0; axis--) {
-        cursor.index[axis] = number % layout->lengths[axis];
-        cursor.pointer += cursor.index[axis] * layout->strides[axis];
-        number /= layout->lengths[axis];
-    }
-    cursor.left -= cursor.index[inner];
-    cursor.index[inner] = 0;
-    return cursor;
+    return (struct cursor){array->data, layout->strides[inner], layout->lengths[inner], layout, {0}};
 }
 
 /* Go on along an axis, and at its end along those around it. */
@@ -155,10 +149,19 @@ static void move(struct cursor *cursor, npy_intp count)
     carry(cursor, axis - 1, 1);
 }
 
+/* How many elements a source makes at a time. */
+static npy_intp window_elements(const struct program *program)
+{
+    return program->block < WINDOW ? WINDOW / program->block * program->block : program->block;
+}
+
 /* Say how many elements of the array are to be gathered in one buffer, or 0 if it is read where it is. */
-static npy_intp gathered_elements(const struct program *program, const struct layout *layout, npy_intp *period)
+static npy_intp gathered_elements(const struct program *program, const struct array *array,
+                                  const struct layout *layout, npy_intp *period)
 {
     *period = 0;
+    if (array->source)
+        return window_elements(program);
     if (layout->axes == 1)
         return 0;
     npy_intp inner = 1;
@@ -198,9 +201,15 @@ static void lay_out(struct gathered *gathered, npy_intp elements)
 }
 
 /* Have the next block of an array in its buffer. */
-static void gather(struct gathered *gathered, npy_intp start, npy_intp count)
+static void gather(const struct program *program, struct gathered *gathered, npy_intp start, npy_intp count)
 {
-    if (gathered->period)
+    if (gathered->source) {
+        npy_intp window = window_elements(program), at = start % window, left = program->size - start;
+        if (!at)
+            gathered->source->fill(gathered->source, gathered->buffer, (size_t)(left < window ? left : window));
+        gathered->block = gathered->buffer + at * gathered->item;
+    }
+    else if (gathered->period)
         gathered->block = gathered->buffer + start % gathered->period * gathered->item;
     else
         copy_elements(&gathered->cursor, gathered->buffer, count, gathered->item);
@@ -225,15 +234,16 @@ static char *take(char **memory, size_t *bytes, npy_intp wanted)
     return taken;
 }
 
-/* Say whether any step writes an array. */
-static int is_written(const struct program *program, npy_intp array)
+int may_be_made(const struct program *program, npy_intp array)
 {
     for (npy_intp number = 0; number < program->step_count; number++) {
         const struct step *step = &program->steps[number];
-        if (step->references[step->flags & REDUCTION ? 0 : step->arguments - 1] == array)
-            return 1;
+        int is_reduction = step->flags & REDUCTION;
+        if (step->references[is_reduction ? 0 : step->arguments - 1] == array
+            || (is_reduction && step->references[2] == array))
+            return 0;
     }
-    return 0;
+    return 1;
 }
 
 /* Lay out buffers, and bind the arguments of all steps to them and to arrays; 0 if that cannot be. Without memory the
@@ -251,10 +261,11 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
         const struct layout *layout = &run->layouts[number];
         flat &= layout->axes == 1;
         *gathered = (struct gathered){.item = program->array_items[number]};
-        npy_intp period, elements = gathered_elements(program, layout, &period);
-        if (elements && !is_written(program, number)) {
+        npy_intp period, elements = gathered_elements(program, &arrays[number], layout, &period);
+        if (elements && may_be_made(program, number)) {
             gathered->period = period;
-            gathered->cursor = place_of(&arrays[number], layout, period ? 0 : run->start);
+            gathered->source = arrays[number].source;
+            gathered->cursor = first_place(&arrays[number], layout);
             gathered->block = gathered->buffer = take(&memory, bytes, elements * gathered->item);
         }
     }
@@ -282,7 +293,7 @@ static int bind(struct run *run, const struct array *arrays, char *memory, size_
                 argument->gathered = gathered;
                 continue;
             }
-            argument->cursor = place_of(&arrays[reference], layout, program->windows[reference] ? 0 : run->start);
+            argument->cursor = first_place(&arrays[reference], layout);
             argument->moves = 1;
             bound->simple &= layout->axes == 1;
         }
@@ -437,11 +448,11 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
     const struct program *program = run->program;
     int watched = run->watched, clean = 0;
     npy_intp patience = PATIENCE;
-    for (npy_intp start = run->start; start < run->stop; start += program->block) {
-        npy_intp count = run->stop - start < program->block ? run->stop - start : program->block;
+    for (npy_intp start = 0; start < program->size; start += program->block) {
+        npy_intp count = program->size - start < program->block ? program->size - start : program->block;
         for (npy_intp number = 0; number < program->array_count; number++)
             if (run->gathered[number].buffer)
-                gather(&run->gathered[number], start, count);
+                gather(program, &run->gathered[number], start, count);
         for (npy_intp number = 0; number < program->step_count; number++) {
             struct bound_step *bound = &run->steps[number];
             int checked = watched && !bound->step->loop->no_floating_point_errors;
@@ -472,8 +483,8 @@ static enum outcome run_blocks(struct run *run, int (*interrupted)(void))
     return watched && fetestexcept(watched) ? ERRORS : DONE;
 }
 
-enum outcome run_program(const struct program *program, const struct array *arrays, npy_intp start, npy_intp stop,
-                         int watched, int (*interrupted)(void))
+enum outcome run_program(const struct program *program, const struct array *arrays, int watched,
+                         int (*interrupted)(void))
 {
     size_t steps_bytes = in_lines(program->step_count * (npy_intp)sizeof(struct bound_step));
     size_t gathered_bytes = in_lines(program->array_count * (npy_intp)sizeof(struct gathered));
@@ -483,8 +494,6 @@ enum outcome run_program(const struct program *program, const struct array *arra
         return NO_MEMORY;
     struct run run = {
         .program = program,
-        .start = start,
-        .stop = stop,
         .steps = (struct bound_step *)memory,
         .gathered = (struct gathered *)(memory + steps_bytes),
         .layouts = (struct layout *)(memory + steps_bytes + gathered_bytes),
@@ -493,7 +502,7 @@ enum outcome run_program(const struct program *program, const struct array *arra
     enum outcome outcome = DONE;
     size_t bytes;
     for (npy_intp number = 0; number < program->array_count && outcome == DONE; number++)
-        if (program->windows[number])
+        if (arrays[number].source)
             run.layouts[number] = (struct layout){1, {program->size}, {program->array_items[number]}};
         else if (!find_layout(program, &arrays[number], &run.layouts[number]))
             outcome = REFUSED;

@@ -9,6 +9,7 @@
 #define DASK_MARS_BLOCKS_H
 
 #include "_loops.h"
+#include "_source.h"
 
 /* Of one step: its arguments, the result included. */
 #define MOST_ARGUMENTS 8
@@ -36,8 +37,6 @@ struct program {
     npy_intp step_count, array_count, buffer_count;
     /* Sizes in bytes. */
     npy_intp *array_items, *buffer_items;
-    /* Of each array: whether it has no more than the elements of a range, one beside the other. */
-    npy_intp *windows;
     npy_intp shape[MOST_DIMENSIONS];
     int dimensions;
     /* Whether the axes of arrays are in the opposite order. */
@@ -49,15 +48,20 @@ struct array {
     char *data;
     int dimensions;
     const npy_intp *lengths, *strides;
+    /* What makes the elements of all of the shape in order, or NULL if they are there. */
+    struct source *source;
 };
 
 /* REFUSED: the arrays do not lie as they have to, or hold values that only NumPy knows what to do with.
  * ERRORS: one of the floating point errors to watch has happened. FAILED: an exception is set. */
 enum outcome { DONE, REFUSED, ERRORS, FAILED, NO_MEMORY };
 
-/* Run over arrays that are broadcast to the program's shape, without the GIL: over a range of elements, which begins
- * where a block does. Now and then `interrupted` is called, which says whether to stop. */
-enum outcome run_program(const struct program *program, const struct array *arrays, npy_intp start, npy_intp stop,
-                         int watched, int (*interrupted)(void));
+/* Say whether an array is only read by steps, block by block, so that a source may make it. */
+int may_be_made(const struct program *program, npy_intp array);
+
+/* Run over arrays that are broadcast to the program's shape, without the GIL. Now and then `interrupted` is called,
+ * which says whether to stop. */
+enum outcome run_program(const struct program *program, const struct array *arrays, int watched,
+                         int (*interrupted)(void));
 
 #endif

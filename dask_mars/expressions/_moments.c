@@ -8,7 +8,6 @@
 #include "_vectorised.h"
 
 #define COLUMNS 512
-#define ROWS 16
 
 VECTORISED static void sum_differences(const double *values, int rows, int columns, ptrdiff_t stride,
                                        const double *pivots, double *totals)
@@ -54,8 +53,8 @@ void add_moments(const double *values, ptrdiff_t rows, ptrdiff_t columns, ptrdif
                  double *totals, double *squares)
 {
     double part_totals[COLUMNS], part_squares[COLUMNS], means[COLUMNS];
-    for (ptrdiff_t row = 0; row < rows; row += ROWS) {
-        int height = rows - row < ROWS ? (int)(rows - row) : ROWS;
+    for (ptrdiff_t row = 0; row < rows; row += MOMENTS_ROWS) {
+        int height = rows - row < MOMENTS_ROWS ? (int)(rows - row) : MOMENTS_ROWS;
         for (ptrdiff_t column = 0; column < columns; column += COLUMNS) {
             int width = columns - column < COLUMNS ? (int)(columns - column) : COLUMNS;
             const double *part = values + row * columns + column;

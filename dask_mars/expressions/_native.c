@@ -13,6 +13,11 @@
 #include "_blocks.h"
 #include "_histogram.h"
 #include "_moments.h"
+#include "_source.h"
+
+/* Numbers that a source makes at a time, to be in the second-level cache when they are read. */
+#define HISTOGRAM_WINDOW (1 << 15)
+#define MOMENTS_WINDOW (1 << 15)
 
 typedef struct {
     PyObject_HEAD
@@ -33,41 +38,45 @@ static int look_for_signals(void)
 static PyObject *program_run(PyObject *object, PyObject *const *arguments, Py_ssize_t argument_count)
 {
     const struct program *program = &((Program *)object)->program;
-    if (argument_count != program->array_count + 3) {
-        PyErr_Format(PyExc_TypeError, "%zd arrays are needed, after the errors to watch and a range",
-                     program->array_count);
+    if (argument_count != program->array_count + 1) {
+        PyErr_Format(PyExc_TypeError, "%zd arrays are needed, after the errors to watch", program->array_count);
         return NULL;
     }
     long watched = PyLong_AsLong(arguments[0]);
-    Py_ssize_t start = PyLong_AsSsize_t(arguments[1]), stop = PyLong_AsSsize_t(arguments[2]);
-    if (PyErr_Occurred())
+    if (watched == -1 && PyErr_Occurred())
         return NULL;
-    if (start < 0 || start % GRID || stop < start || stop > program->size) {
-        PyErr_SetString(PyExc_ValueError, "there is no such range");
-        return NULL;
-    }
     struct array *arrays = PyMem_New(struct array, program->array_count + 1);
     if (!arrays)
         return PyErr_NoMemory();
     enum outcome outcome = DONE;
     for (Py_ssize_t number = 0; number < program->array_count; number++) {
-        PyArrayObject *array = (PyArrayObject *)arguments[3 + number];
-        if (!PyArray_Check(array) || PyArray_ITEMSIZE(array) != program->array_items[number]) {
-            PyErr_Format(PyExc_TypeError, "array %zd has no items of %zd bytes", number,
-                         (Py_ssize_t)program->array_items[number]);
+        PyObject *given = arguments[1 + number];
+        npy_intp item = program->array_items[number];
+        if (PyCapsule_IsValid(given, SOURCE_CAPSULE)) {
+            struct source *source = PyCapsule_GetPointer(given, SOURCE_CAPSULE);
+            if ((npy_intp)source->item != item || source->left != (size_t)program->size
+                || !may_be_made(program, number)) {
+                PyErr_Format(PyExc_ValueError, "array %zd is not what its source makes", number);
+                PyMem_Free(arrays);
+                return NULL;
+            }
+            arrays[number] = (struct array){.source = source};
+            continue;
+        }
+        PyArrayObject *array = (PyArrayObject *)given;
+        if (!PyArray_Check(given) || PyArray_ITEMSIZE(array) != item) {
+            PyErr_Format(PyExc_TypeError, "array %zd has no items of %zd bytes", number, (Py_ssize_t)item);
             PyMem_Free(arrays);
             return NULL;
         }
         if (!PyArray_ISALIGNED(array))
             outcome = REFUSED;
-        if (program->windows[number] && (!PyArray_IS_C_CONTIGUOUS(array) || PyArray_SIZE(array) < stop - start))
-            outcome = REFUSED;
-        arrays[number] =
-            (struct array){PyArray_BYTES(array), PyArray_NDIM(array), PyArray_DIMS(array), PyArray_STRIDES(array)};
+        arrays[number] = (struct array){
+            PyArray_BYTES(array), PyArray_NDIM(array), PyArray_DIMS(array), PyArray_STRIDES(array), NULL};
     }
     if (outcome == DONE) {
         Py_BEGIN_ALLOW_THREADS
-        outcome = run_program(program, arrays, start, stop, (int)watched & FE_ALL_EXCEPT, look_for_signals);
+        outcome = run_program(program, arrays, (int)watched & FE_ALL_EXCEPT, look_for_signals);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(arrays);
@@ -145,17 +154,17 @@ static npy_intp *read_sizes(PyObject *given, npy_intp least, npy_intp most)
 
 static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"steps", "array_items", "windows", "buffer_items", "shape", "reversed", "block", NULL};
-    PyObject *steps, *array_items, *windows, *buffer_items, *shape;
+    static char *names[] = {"steps", "array_items", "buffer_items", "shape", "reversed", "block", NULL};
+    PyObject *steps, *array_items, *buffer_items, *shape;
     int reversed;
     Py_ssize_t block;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O!O!O!pn:Program", names, &PyTuple_Type, &steps,
-                                     &PyTuple_Type, &array_items, &PyTuple_Type, &windows, &PyTuple_Type, &buffer_items, &PyTuple_Type, &shape,
-                                     &reversed, &block))
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O!O!O!pn:Program", names, &PyTuple_Type, &steps,
+                                     &PyTuple_Type, &array_items, &PyTuple_Type, &buffer_items, &PyTuple_Type,
+                                     &shape, &reversed, &block))
         return NULL;
     if (block < GRID || block % GRID || block > MOST_BLOCK || PyTuple_GET_SIZE(shape) > MOST_DIMENSIONS
-        || PyTuple_GET_SIZE(buffer_items) > MOST_BUFFERS || PyTuple_GET_SIZE(windows) != PyTuple_GET_SIZE(array_items)) {
-        PyErr_SetString(PyExc_ValueError, "the block, the shape or the number of buffers or windows is out of range");
+        || PyTuple_GET_SIZE(buffer_items) > MOST_BUFFERS) {
+        PyErr_SetString(PyExc_ValueError, "the block, the shape or the number of buffers is out of range");
         return NULL;
     }
     Program *self = (Program *)type->tp_alloc(type, 0);
@@ -175,7 +184,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *
     PyMem_Free(lengths);
     if (!lengths || !(program->array_items = read_sizes(array_items, 1, LARGEST_ITEM))
         || !(program->buffer_items = read_sizes(buffer_items, 1, LARGEST_ITEM))
-        || !(program->windows = read_sizes(windows, 0, 1)) || !(self->owners = PyTuple_New(program->step_count)))
+        || !(self->owners = PyTuple_New(program->step_count)))
         goto failed;
     program->steps = PyMem_New(struct step, program->step_count + 1);
     if (!program->steps) {
@@ -199,7 +208,6 @@ static void program_dealloc(PyObject *object)
     PyMem_Free(self->program.steps);
     PyMem_Free(self->program.array_items);
     PyMem_Free(self->program.buffer_items);
-    PyMem_Free(self->program.windows);
     Py_XDECREF(self->owners);
     type->tp_free(object);
     Py_DECREF(type);
@@ -207,8 +215,8 @@ static void program_dealloc(PyObject *object)
 
 static PyMethodDef program_methods[] = {
     {"run", (PyCFunction)(void (*)(void))program_run, METH_FASTCALL,
-     "Run over a range of the elements of arrays. False: they are not aligned, or do not lie as they have to. Raises FloatingPointError if one "
-     "of the errors to watch is met."},
+     "Run over arrays, or sources of all their elements. False: they are not aligned, or do not lie as they have "
+     "to. Raises FloatingPointError if one of the errors to watch is met."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -260,16 +268,44 @@ static int is_plain(PyObject *object, int type)
            && PyArray_IS_C_CONTIGUOUS(array) && PyArray_ISALIGNED(array) && PyArray_ISNOTSWAPPED(array);
 }
 
+/* Doubles: an array's, or those that a source still has. */
+struct doubles {
+    const double *values;
+    struct source *source;
+    npy_intp count;
+};
+
+static int read_doubles(PyObject *given, struct doubles *doubles)
+{
+    *doubles = (struct doubles){0};
+    if (PyCapsule_IsValid(given, SOURCE_CAPSULE)) {
+        doubles->source = PyCapsule_GetPointer(given, SOURCE_CAPSULE);
+        doubles->count = (npy_intp)doubles->source->left;
+        if (doubles->source->is_double)
+            return 1;
+    }
+    else if (is_plain(given, NPY_DOUBLE)) {
+        doubles->values = PyArray_DATA((PyArrayObject *)given);
+        doubles->count = PyArray_SIZE((PyArrayObject *)given);
+        return 1;
+    }
+    PyErr_SetString(PyExc_TypeError, "values are to be a plain array of doubles, or a source of them");
+    return 0;
+}
+
 static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    PyArrayObject *values, *edges, *counts;
+    PyObject *given;
+    PyArrayObject *edges, *counts;
+    struct doubles values;
     int regular;
-    if (!PyArg_ParseTuple(arguments, "O!O!O!p:histogram", &PyArray_Type, &values, &PyArray_Type, &edges, &PyArray_Type,
-                          &counts, &regular))
+    if (!PyArg_ParseTuple(arguments, "OO!O!p:histogram", &given, &PyArray_Type, &edges, &PyArray_Type, &counts,
+                          &regular)
+        || !read_doubles(given, &values))
         return NULL;
-    if (!is_plain((PyObject *)values, NPY_DOUBLE) || !is_plain((PyObject *)edges, NPY_DOUBLE)
-        || !is_plain((PyObject *)counts, NPY_INT64) || !PyArray_ISWRITEABLE(counts)) {
-        PyErr_SetString(PyExc_TypeError, "values and edges are to be plain arrays of doubles, counts of int64");
+    if (!is_plain((PyObject *)edges, NPY_DOUBLE) || !is_plain((PyObject *)counts, NPY_INT64)
+        || !PyArray_ISWRITEABLE(counts)) {
+        PyErr_SetString(PyExc_TypeError, "edges are to be a plain array of doubles, counts one of int64");
         return NULL;
     }
     npy_intp count = PyArray_SIZE(counts);
@@ -283,44 +319,105 @@ static PyObject *histogram_(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     }
     struct bins bins = {count, edge, regular};
-    int failed;
+    int64_t *found = PyArray_DATA(counts);
+    int failed = 0;
     Py_BEGIN_ALLOW_THREADS
-    failed = count_in_bins(&bins, PyArray_DATA(values), PyArray_SIZE(values), PyArray_DATA(counts));
+    if (!values.source)
+        failed = count_in_bins(&bins, values.values, values.count, found);
+    else {
+        double *memory = malloc(HISTOGRAM_WINDOW * sizeof *memory);
+        failed = !memory;
+        while (values.source->left && !failed) {
+            size_t part = values.source->left < HISTOGRAM_WINDOW ? values.source->left : HISTOGRAM_WINDOW;
+            values.source->fill(values.source, memory, part);
+            failed = count_in_bins(&bins, memory, (ptrdiff_t)part, found);
+        }
+        free(memory);
+    }
     Py_END_ALLOW_THREADS
     if (failed)
         return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
+/* Add whole rows of a source, some rows at a time. Returns -1 if there is no memory. */
+static int add_moments_of_source(struct source *source, npy_intp columns, double *pivots, double *totals,
+                                 double *squares)
+{
+    npy_intp rows = (npy_intp)source->left / columns, most = MOMENTS_WINDOW / columns;
+    most = most < 1 ? 1 : most / MOMENTS_ROWS ? most / MOMENTS_ROWS * MOMENTS_ROWS : most;
+    double *memory = malloc((size_t)(most * columns) * sizeof *memory);
+    if (!memory)
+        return -1;
+    for (npy_intp row = 0; row < rows; row += most) {
+        npy_intp part = rows - row < most ? rows - row : most;
+        source->fill(source, memory, (size_t)(part * columns));
+        add_moments(memory, part, columns, row, pivots, totals, squares);
+    }
+    free(memory);
+    return 0;
+}
+
 static PyObject *moments_(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
-    PyArrayObject *values, *pivots, *totals, *squares;
-    Py_ssize_t rows_before;
-    if (!PyArg_ParseTuple(arguments, "O!nO!O!O!:moments", &PyArray_Type, &values, &rows_before, &PyArray_Type, &pivots,
-                          &PyArray_Type, &totals, &PyArray_Type, &squares))
+    PyObject *given;
+    PyArrayObject *pivots, *totals, *squares;
+    struct doubles values;
+    if (!PyArg_ParseTuple(arguments, "OO!O!O!:moments", &given, &PyArray_Type, &pivots, &PyArray_Type, &totals,
+                          &PyArray_Type, &squares)
+        || !read_doubles(given, &values))
         return NULL;
-    if (!is_plain((PyObject *)values, NPY_DOUBLE) || !is_plain((PyObject *)totals, NPY_DOUBLE)
-        || !is_plain((PyObject *)squares, NPY_DOUBLE) || !is_plain((PyObject *)pivots, NPY_DOUBLE)
-        || !PyArray_ISWRITEABLE(totals) || !PyArray_ISWRITEABLE(squares) || !PyArray_ISWRITEABLE(pivots)) {
-        PyErr_SetString(PyExc_TypeError, "values, pivots, totals and squares are to be plain arrays of doubles");
+    if (!is_plain((PyObject *)totals, NPY_DOUBLE) || !is_plain((PyObject *)squares, NPY_DOUBLE)
+        || !is_plain((PyObject *)pivots, NPY_DOUBLE) || !PyArray_ISWRITEABLE(totals) || !PyArray_ISWRITEABLE(squares)
+        || !PyArray_ISWRITEABLE(pivots)) {
+        PyErr_SetString(PyExc_TypeError, "pivots, totals and squares are to be plain arrays of doubles");
         return NULL;
     }
     npy_intp columns = PyArray_SIZE(totals);
-    if (!columns || PyArray_SIZE(squares) != columns || PyArray_SIZE(pivots) != columns || PyArray_SIZE(values) % columns || rows_before < 0) {
+    if (!columns || PyArray_SIZE(squares) != columns || PyArray_SIZE(pivots) != columns
+        || (!values.source && values.count % columns)) {
         PyErr_SetString(PyExc_ValueError, "values are to be whole rows, of as many numbers as there are of the others");
         return NULL;
     }
+    double *pivot = PyArray_DATA(pivots), *total = PyArray_DATA(totals), *square = PyArray_DATA(squares);
+    int failed = 0;
     Py_BEGIN_ALLOW_THREADS
-    add_moments(PyArray_DATA(values), PyArray_SIZE(values) / columns, columns, rows_before, PyArray_DATA(pivots),
-                PyArray_DATA(totals), PyArray_DATA(squares));
+    if (values.source)
+        failed = add_moments_of_source(values.source, columns, pivot, total, square);
+    else
+        add_moments(values.values, values.count / columns, columns, 0, pivot, total, square);
     Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
     Py_RETURN_NONE;
+}
+
+/* An array of what a source still has. */
+static PyObject *rest_(PyObject *Py_UNUSED(module), PyObject *capsule)
+{
+    struct source *source = PyCapsule_GetPointer(capsule, SOURCE_CAPSULE);
+    if (!source)
+        return NULL;
+    if (!source->is_double) {
+        PyErr_SetString(PyExc_TypeError, "the source is not one of doubles");
+        return NULL;
+    }
+    npy_intp count = (npy_intp)source->left;
+    PyObject *array = PyArray_SimpleNew(1, &count, NPY_DOUBLE);
+    if (array)
+        source->fill(source, PyArray_DATA((PyArrayObject *)array), (size_t)count);
+    return array;
 }
 
 static PyMethodDef functions[] = {
     {"cast", cast_, METH_VARARGS, "Return the loop that casts from one type to another, by NumPy's characters, or None."},
-    {"histogram", histogram_, METH_VARARGS, "Add the numbers of values between edges to counts; by steps of NumPy's if the bins have one width."},
-    {"moments", moments_, METH_VARARGS, "Add rows to what so many before them have: pivots, sums of differences to these, and of squared differences to means."},
+    {"histogram", histogram_, METH_VARARGS,
+     "Add the numbers of values, or of a source, between edges to counts; "
+     "by steps of NumPy's if the bins have one width."},
+    {"moments", moments_, METH_VARARGS,
+     "Set, of rows or the whole ones of a source, pivots, sums of differences to these, and of squared differences "
+     "to means."},
+    {"rest", rest_, METH_O, "Return an array of the doubles that a source still has."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of so many bytes, or None."},
     {NULL, NULL, 0, NULL},
 };

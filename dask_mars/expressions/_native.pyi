@@ -15,24 +15,23 @@ class Program:
         self,
         steps: tuple[tuple[Any, tuple[int, ...], int], ...],
         array_items: tuple[int, ...],
-        windows: tuple[int, ...],
         buffer_items: tuple[int, ...],
         shape: tuple[int, ...],
         reversed: bool,
         block: int,
     ) -> None: ...
-    def run(self, watched: int, start: int, stop: int, /, *arrays: np.ndarray[Any, Any]) -> bool: ...
+    def run(self, watched: int, /, *arrays: Any) -> bool: ...
 
 def cast(source: str, target: str, /) -> Any | None: ...
 def histogram(
-    values: np.ndarray[Any, Any], edges: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], regular: bool, /
+    values: Any, edges: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], regular: bool, /
 ) -> None: ...
 def moments(
-    values: np.ndarray[Any, Any],
-    rows_before: int,
+    values: Any,
     pivots: np.ndarray[Any, Any],
     totals: np.ndarray[Any, Any],
     squares: np.ndarray[Any, Any],
     /,
 ) -> None: ...
+def rest(source: Any, /) -> np.ndarray[Any, Any]: ...
 def select(item_bytes: int, /) -> Any | None: ...

@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 
+#include "_source.h"
 #include "_streams.h"
 
 static enum stream_level level;
@@ -17,6 +18,41 @@ typedef struct {
     PyObject_HEAD
     struct stream stream;
 } Stream;
+
+/* What is drawn: a kind with its parameters, of which integers have other ones. */
+struct distribution {
+    enum stream_kind kind;
+    double first, second;
+    int64_t low;
+    uint32_t range;
+};
+
+static void draw(struct stream *stream, const struct distribution *drawn, void *out, size_t count)
+{
+    if (drawn->kind == STREAM_INTEGERS)
+        stream_integers(stream, level, out, count, drawn->low, drawn->range);
+    else
+        stream_fill(stream, drawn->kind, level, out, count, drawn->first, drawn->second);
+}
+
+static size_t item_bytes(const struct distribution *drawn)
+{
+    return drawn->kind == STREAM_RANDOM_FLOAT ? sizeof(float) : sizeof(double);
+}
+
+/* Numbers of a stream from where it was. */
+struct drawn_source {
+    struct source source;
+    struct stream stream;
+    struct distribution distribution;
+};
+
+static void fill_from_source(struct source *source, void *out, size_t count)
+{
+    struct drawn_source *drawn = (struct drawn_source *)source;
+    draw(&drawn->stream, &drawn->distribution, out, count);
+    source->left -= count;
+}
 
 static PyObject *stream_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
@@ -60,52 +96,86 @@ static int find_kind(const char *name, enum stream_kind *kind)
     return 0;
 }
 
+/* Learn what is drawn from its name and two parameters, which may be missing. */
+static int read_distribution(const char *name, PyObject *first, PyObject *second, struct distribution *drawn)
+{
+    *drawn = (struct distribution){0};
+    if (!find_kind(name, &drawn->kind))
+        return 0;
+    if (drawn->kind == STREAM_INTEGERS) {
+        uint64_t range = second ? PyLong_AsUnsignedLongLong(second) : 0;
+        if (!PyErr_Occurred())
+            drawn->low = first ? PyLong_AsLongLong(first) : 0;
+        if (!PyErr_Occurred() && range > UINT32_MAX)
+            PyErr_SetString(PyExc_ValueError, "the range is of more than 32 bits");
+        drawn->range = (uint32_t)range;
+    } else {
+        drawn->first = first ? PyFloat_AsDouble(first) : 0;
+        if (!PyErr_Occurred())
+            drawn->second = second ? PyFloat_AsDouble(second) : 0;
+    }
+    if (!PyErr_Occurred() && !learned && drawn->kind >= STREAM_STANDARD_NORMAL && drawn->kind <= STREAM_EXPONENTIAL)
+        PyErr_SetString(PyExc_RuntimeError, "NumPy's functions are not known");
+    return !PyErr_Occurred();
+}
+
 static PyObject *stream_method_fill(PyObject *object, PyObject *arguments)
 {
     Stream *self = (Stream *)object;
     const char *name;
     PyObject *array, *first = NULL, *second = NULL;
-    enum stream_kind kind;
-    if (!PyArg_ParseTuple(arguments, "sO|OO:fill", &name, &array, &first, &second) || !find_kind(name, &kind))
+    struct distribution drawn;
+    if (!PyArg_ParseTuple(arguments, "sO|OO:fill", &name, &array, &first, &second)
+        || !read_distribution(name, first, second, &drawn))
         return NULL;
-    double numbers[2] = {0, 0};
-    int64_t low = 0;
-    uint64_t range = 0;
-    if (kind == STREAM_INTEGERS) {
-        low = first ? PyLong_AsLongLong(first) : 0;
-        range = second ? PyLong_AsUnsignedLongLong(second) : 0;
-        if (!PyErr_Occurred() && range > UINT32_MAX)
-            PyErr_SetString(PyExc_ValueError, "the range is of more than 32 bits");
-    } else {
-        numbers[0] = first ? PyFloat_AsDouble(first) : 0;
-        numbers[1] = second ? PyFloat_AsDouble(second) : 0;
-    }
-    if (PyErr_Occurred())
-        return NULL;
-    if (!learned && kind >= STREAM_STANDARD_NORMAL && kind <= STREAM_EXPONENTIAL) {
-        PyErr_SetString(PyExc_RuntimeError, "NumPy's functions are not known");
-        return NULL;
-    }
     Py_buffer memory;
     if (PyObject_GetBuffer(array, &memory, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS))
         return NULL;
-    size_t item = kind == STREAM_RANDOM_FLOAT ? sizeof(float) : sizeof(double);
+    size_t item = item_bytes(&drawn);
     if ((size_t)memory.itemsize != item || (uintptr_t)memory.buf % item) {
         PyBuffer_Release(&memory);
         PyErr_SetString(PyExc_ValueError, "the array is of another type, or not aligned");
         return NULL;
     }
-    size_t count = (size_t)memory.len / item;
     struct stream stream = self->stream;
     Py_BEGIN_ALLOW_THREADS
-    if (kind == STREAM_INTEGERS)
-        stream_integers(&stream, level, memory.buf, count, low, (uint32_t)range);
-    else
-        stream_fill(&stream, kind, level, memory.buf, count, numbers[0], numbers[1]);
+    draw(&stream, &drawn, memory.buf, (size_t)memory.len / item);
     Py_END_ALLOW_THREADS
     self->stream = stream;
     PyBuffer_Release(&memory);
     Py_RETURN_NONE;
+}
+
+static void free_source(PyObject *capsule)
+{
+    PyMem_Free(PyCapsule_GetPointer(capsule, SOURCE_CAPSULE));
+}
+
+static PyObject *stream_method_source(PyObject *object, PyObject *arguments)
+{
+    const char *name;
+    Py_ssize_t count;
+    PyObject *first = NULL, *second = NULL;
+    struct distribution distribution;
+    if (!PyArg_ParseTuple(arguments, "sn|OO:source", &name, &count, &first, &second)
+        || !read_distribution(name, first, second, &distribution))
+        return NULL;
+    if (count < 0) {
+        PyErr_SetString(PyExc_ValueError, "there cannot be less than no numbers");
+        return NULL;
+    }
+    struct drawn_source *drawn = PyMem_New(struct drawn_source, 1);
+    if (!drawn)
+        return PyErr_NoMemory();
+    size_t item = item_bytes(&distribution);
+    int is_double = distribution.kind != STREAM_INTEGERS && item == sizeof(double);
+    drawn->source = (struct source){item, is_double, (size_t)count, fill_from_source};
+    drawn->stream = ((Stream *)object)->stream;
+    drawn->distribution = distribution;
+    PyObject *capsule = PyCapsule_New(&drawn->source, SOURCE_CAPSULE, free_source);
+    if (!capsule)
+        PyMem_Free(drawn);
+    return capsule;
 }
 
 static PyObject *stream_method_advance(PyObject *object, PyObject *count)
@@ -127,6 +197,8 @@ static PyObject *stream_get_state(PyObject *object, void *Py_UNUSED(closure))
 
 static PyMethodDef stream_methods[] = {
     {"fill", stream_method_fill, METH_VARARGS, "Fill an array with the next numbers of a distribution."},
+    {"source", stream_method_source, METH_VARARGS,
+     "Return what makes the next so many numbers of a distribution for a native program; the stream stays where it is."},
     {"advance", stream_method_advance, METH_O, "Go on by so many numbers of 64 bits."},
     {NULL, NULL, 0, NULL},
 };

@@ -76,6 +76,11 @@ class Draw:
         kind, _, first, second = self._distribution
         return lambda out: fill(kind, out, first, second)
 
+    def source(self) -> Any:
+        """Return what makes the numbers one after the other, for native programs."""
+        kind, _, first, second = self._distribution
+        return self._stream_type(self._words).source(kind, self.size, first, second)
+
     def parts(self, most: int) -> Iterator[np.ndarray]:
         """Yield the numbers, so many at a time, in memory that is written over for the next."""
         fill, left = self.begin(), self.size

@@ -18,7 +18,7 @@ from dask_mars.expressions import draws, native
 DASK_FUNCTION: Callable[..., Any] | None = getattr(dask.array.routines, "_block_hist", None)
 #: Below so many numbers NumPy is as fast.
 _FEWEST = 1 << 10
-#: How many random numbers are made at a time, or numbers converted.
+#: How many numbers are converted at a time.
 _PART = 1 << 15
 #: Whole numbers up to this are doubles, too.
 _EXACT = 1 << 53
@@ -101,11 +101,10 @@ def _is_number(end: Any) -> bool:
     return type(end) in (float, np.float64)
 
 
-def _parts(values: Any) -> Iterator[np.ndarray]:
-    """Yield the numbers as doubles, a part at a time unless they are that already."""
+def _parts(values: Any) -> Iterator[Any]:
+    """Yield the numbers as doubles, or a source of them, a part at a time unless they are that already."""
     if type(values) is draws.Draw:
-        for part in values.parts(_PART):
-            yield part.astype(np.float64, copy=False)
+        yield values.source()
         return
     flat = values.ravel()
     if flat.dtype == np.float64 and flat.flags.aligned:

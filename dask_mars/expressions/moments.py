@@ -7,7 +7,6 @@ cache, and random numbers are made no more than once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,12 +57,13 @@ def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
 
 def _sums(values: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Return both of columns, or of all numbers if there are none."""
-    if columns is None:
-        return _of_all(values)
     drawn = type(values) is draws.Draw
+    numbers = values.source() if drawn else values.reshape(-1)
+    if columns is None:
+        return _of_all(numbers, values.size)
     if columns < _LEAST_WIDTH or (drawn and columns * _FLOAT64.itemsize > TILE_BYTES):
         return None
-    found = _of_columns(_parts(values, columns), columns)
+    found = _of_columns(numbers, values.size // columns, columns)
     return found.totals + found.pivots * found.rows, found.squares
 
 
@@ -76,45 +76,31 @@ class _Columns(NamedTuple):
     squares: np.ndarray
 
 
-def _of_columns(parts: Iterator[np.ndarray], columns: int) -> _Columns:
-    """Return what is known of columns, given parts of whole rows."""
+def _of_columns(numbers: Any, rows: int, columns: int) -> _Columns:
+    """Return what is known of columns, given so many rows, or a source that begins with them."""
     assert native.moments is not None
     pivots, totals, squares = np.zeros((3, columns))
-    rows = 0
-    for part in parts:
-        native.moments(part, rows, pivots, totals, squares)
-        rows += part.size // columns
+    native.moments(numbers, pivots, totals, squares)
     return _Columns(rows, pivots, totals, squares)
 
 
-def _of_all(values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return both of all numbers, as arrays of one number."""
-    rest: list[np.ndarray] = []
-
-    def whole() -> Iterator[np.ndarray]:
-        for part in _parts(values, _WIDTH):
-            left = part.size % _WIDTH
-            if left:
-                rest.append(part[part.size - left :].copy())
-            yield part[: part.size - left]
-
-    found = _of_columns(whole(), _WIDTH)
-    pivot = found.pivots[0] if found.rows else rest[0][0]
+def _of_all(numbers: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return both of all numbers, of an array or a source, as arrays of one number."""
+    assert native.rest is not None
+    rows, left = divmod(size, _WIDTH)
+    if type(numbers) is np.ndarray:
+        found, rest = _of_columns(numbers[: size - left], rows, _WIDTH), numbers[size - left :]
+    else:
+        found, rest = _of_columns(numbers, rows, _WIDTH), native.rest(numbers)
+    pivot = found.pivots[0] if rows else rest[0]
     # Differences to the pivot, and how many numbers each stands for. What is left stands for itself.
-    groups = [(1, numbers - pivot) for numbers in rest]
-    if found.rows:
-        groups.append((found.rows, found.pivots - pivot + found.totals / found.rows))
+    groups = [(1, rest - pivot)]
+    if rows:
+        groups.append((rows, found.pivots - pivot + found.totals / rows))
     total = sum([count * np.sum(means) for count, means in groups])
-    mean = total / values.size
+    mean = total / size
     squares = np.sum(found.squares) + sum([count * np.sum((means - mean) ** 2) for count, means in groups])
-    return np.array([total + pivot * values.size]), np.array([squares])
-
-
-def _parts(values: Any, columns: int) -> Iterator[np.ndarray]:
-    """Return the numbers in parts of whole rows, but for the last where the rows are none of the array's own."""
-    if type(values) is draws.Draw:
-        return values.parts(TILE_BYTES // _FLOAT64.itemsize // columns * columns)
-    return iter([values.reshape(-1)])
+    return np.array([total + pivot * size]), np.array([squares])
 
 
 __all__ = ["by_columns"]

@@ -6,8 +6,7 @@ The loops are those that `numpy.ufunc._get_strided_loop` hands out, which is doc
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -20,18 +19,17 @@ try:
     from dask_mars.expressions import _native
 except ImportError:
     AVAILABLE = False
-    histogram = moments = None
+    histogram = moments = rest = None
 else:
     AVAILABLE = hasattr(np.ufunc, "_get_strided_loop")
     histogram = getattr(_native, "histogram", None)
     moments = getattr(_native, "moments", None)
+    rest = getattr(_native, "rest", None)
 
 #: Bytes that the buffers of one block may take: about half of a first-level cache, the arrays need the other.
 CACHE_BYTES = 1 << 14
 #: Elements of a block. Shorter ones cost more calls than they save.
 LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
-#: Elements of a piece of what is made as it is needed: it stays in the second-level cache.
-WINDOW = 1 << 15
 
 
 class Chain(NamedTuple):
@@ -54,7 +52,7 @@ class Chain(NamedTuple):
     values : tuple
         The inputs, of which exponents count.
     made : collection of int
-        Inputs that are made piece by piece as they are needed.
+        Inputs that a source makes block by block.
     """
 
     shape: tuple[int, ...]
@@ -90,8 +88,8 @@ class _Read(_Slot):
     """An array that blocks are read from: a slot's value, converted if there is a dtype."""
 
 
-class _Window(_Slot):
-    """A piece of an input that is made as it is needed."""
+class _Made(_Slot):
+    """An input that is made as it is needed."""
 
 
 class _Written(_Slot):
@@ -105,7 +103,7 @@ class _Total(NamedTuple):
     initial: np.ndarray[Any, Any]
 
 
-_Array: TypeAlias = _Read | _Window | _Written | _Total | np.ndarray[Any, Any]
+_Array: TypeAlias = _Read | _Made | _Written | _Total | np.ndarray[Any, Any]
 
 
 class _Step(NamedTuple):
@@ -138,14 +136,12 @@ class NativePlan:
         while block > LEAST_BLOCK and block * sum(buffer_items) > CACHE_BYTES:
             block //= 2
         self._shape = chain.shape
-        self._size = math.prod(chain.shape)
         self._order: Literal["C", "F"] = "F" if chain.transposed else "C"
         self._arrays = builder.arrays
         try:
             self._program = _native.Program(
                 tuple([tuple(step) for step in steps]),
                 tuple(builder.items),
-                tuple([type(kind) is _Window for kind in builder.arrays]),
                 buffer_items,
                 chain.shape[::-1] if chain.transposed else chain.shape,
                 chain.transposed,
@@ -156,10 +152,7 @@ class NativePlan:
             raise Unsupported from None
 
     def run(
-        self,
-        values: list[Any],
-        errors: dict[str, str],
-        make: Mapping[int, Callable[[Any], Any]] = MappingProxyType({}),
+        self, values: list[Any], errors: dict[str, str], sources: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
         """Compute what is written, and the totals of reductions, by slot; None if it has to be done otherwise.
 
@@ -169,20 +162,18 @@ class NativePlan:
             By slot: the inputs, and what has been computed before.
         errors : dict
             Which floating point errors are raised, and which ignored.
-        make : mapping
-            By slot: what fills an array with the next elements of an input that is made piece by piece.
+        sources : mapping
+            By slot: what makes the elements of an input, as `Draw.source` returns it. It is used up.
         """
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
-        windows: dict[int, Any] = {}
         arrays = []
         for kind in self._arrays:
             if type(kind) is _Read:
                 value = values[kind.slot]
                 arrays.append(value if kind.dtype is None else np.asarray(value, kind.dtype))
-            elif type(kind) is _Window:
-                windows[kind.slot] = np.empty(min(self._size, WINDOW), kind.dtype)
-                arrays.append(windows[kind.slot])
+            elif type(kind) is _Made:
+                arrays.append(sources[kind.slot])
             elif type(kind) is _Written:
                 written[kind.slot] = np.empty(self._shape, kind.dtype, self._order)
                 arrays.append(written[kind.slot])
@@ -196,14 +187,7 @@ class NativePlan:
         for name, flag in _FLAGS.items():
             if errors[name] != "ignore":
                 watched |= flag
-        length = WINDOW if windows else self._size
-        for start in range(0, self._size, length):
-            stop = min(start + length, self._size)
-            for slot, window in windows.items():
-                make[slot](window[: stop - start])
-            if not self._program.run(watched, start, stop, *arrays):
-                return None
-        return written, totals
+        return (written, totals) if self._program.run(watched, *arrays) else None
 
 
 class _Builder:
@@ -296,7 +280,7 @@ class _Builder:
             place = self._buffer(dtype)
             self.steps.append(_Step(_cast(own, dtype), (source, place), 0))
         elif slot in self._chain.made and shape == self._chain.shape:
-            place = self._array(_Window(slot, dtype), dtype)
+            place = self._array(_Made(slot, dtype), dtype)
         else:
             plain = own == dtype and shape != ()
             place = self._array(_Read(slot, None if plain else dtype), dtype)

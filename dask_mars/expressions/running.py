@@ -35,9 +35,8 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) 
             values[slot] = bound.call(*arguments)
     results = {slot: values[slot] for slot in plan.before}
     native = plan.native
-    done = (
-        None if native is None else native.run(values, errors, {slot: inputs[slot].begin() for slot in plan.draws})
-    )
+    sources = {} if native is None else {slot: inputs[slot].source() for slot in plan.draws}
+    done = None if native is None else native.run(values, errors, sources)
     if done is None:
         if native is not None:
             plan.cut_into_tiles()

@@ -305,6 +305,98 @@ def test_parts_of_a_draw_follow_each_other():
         assert np.concatenate(made).tobytes() == whole.tobytes()
 
 
+# -- sources ------------------------------------------------------------------------------------------------------
+
+
+def sum_of(source: Any, dtype: Any, length: int, out: Any, count: int = 1) -> bool:
+    """Add up arrays that sources make, by a native program."""
+    native = pytest.importorskip("dask_mars.expressions._native")
+    item = np.dtype(dtype).itemsize
+    _, loop = np.add._resolve_dtypes_and_context((np.dtype(dtype),) * 2 + (None,))  # type: ignore[attr-defined]
+    np.add._get_strided_loop(loop)  # type: ignore[attr-defined]
+    program = native.Program(
+        ((loop, (0, count - 1, count), 0),), (item,) * count + (item,), (), (length,), False, 1024
+    )
+    return program.run(0, *source if count > 1 else [source], out)
+
+
+@compiled
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [1, 1023, 4096, 4097, 50_001])
+def test_sources_make_what_follows(kind, length):
+    generator, stream = np.random.Generator(np.random.PCG64(np.random.SeedSequence(8))), stream_of(8)
+    before = numpys(kind, generator, 3)
+    stream.fill(kind, np.empty_like(before), *draws._SAMPLES[kind][3])
+    state = stream.state
+    expected = numpys(kind, generator, length)
+    out = np.empty_like(expected)
+    assert sum_of(stream.source(kind, length, *draws._SAMPLES[kind][3]), out.dtype, length, out)
+    assert out.tobytes() == (expected + expected).tobytes()
+    assert stream.state == state
+
+
+@compiled
+def test_two_sources_of_one_program():
+    out = np.empty(9_000)
+    sources = [stream_of(seed).source("random", 9_000) for seed in (1, 2)]
+    assert sum_of(sources, "f8", 9_000, out, count=2)
+    expected = [np.random.Generator(np.random.PCG64(np.random.SeedSequence(s))).random(9_000) for s in (1, 2)]
+    assert out.tobytes() == sum(expected[1:], expected[0]).tobytes()
+
+
+@compiled
+def test_sources_that_do_not_fit():
+    native = pytest.importorskip("dask_mars.expressions._native")
+    out = np.empty(100)
+    for source in (stream_of(1).source("random", 99), stream_of(1).source("random_float", 100)):
+        with pytest.raises(ValueError, match="source"):
+            sum_of(source, "f8", 100, out)
+    used = stream_of(1).source("random", 100)
+    assert sum_of(used, "f8", 100, out)
+    with pytest.raises(ValueError, match="source"):
+        sum_of(used, "f8", 100, out)
+    # What is written is no source.
+    with pytest.raises(ValueError, match="source"):
+        sum_of(out, "f8", 100, stream_of(1).source("random", 100))
+    assert native.rest(used).size == 0
+    for wrong in (stream_of(1).source("random_float", 40), stream_of(1).source("integers", 40, 0, 9)):
+        with pytest.raises(TypeError, match="doubles"):
+            native.rest(wrong)
+        with pytest.raises(TypeError, match="doubles"):
+            native.histogram(wrong, np.arange(3.0), np.zeros(2, np.int64), True)
+        with pytest.raises(TypeError, match="doubles"):
+            native.moments(wrong, np.zeros(10), np.zeros(10), np.zeros(10))
+    with pytest.raises(ValueError, match="less than no"):
+        stream_of(1).source("random", -1)
+    with pytest.raises(ValueError, match="no distribution"):
+        stream_of(1).source("poisson", 1)
+
+
+@compiled
+@pytest.mark.parametrize("shape", [(40, 100), (70_001, 17), (3, 30_000), (90_000,)])
+def test_moments_and_histograms_of_sources(shape):
+    native = pytest.importorskip("dask_mars.expressions._native")
+    drawn = draw(np.random.PCG64, "normal", SEED, (math.prod(shape),), [100.0, 2.0], {})
+    assert drawn is not None
+    values = drawn.array()
+    columns = shape[-1] if len(shape) > 1 else 512
+    whole = values.size // columns * columns
+    source = drawn.source()
+    found, expected = np.zeros((3, columns)), np.zeros((3, columns))
+    native.moments(source, *found)
+    native.moments(values[:whole], *expected)
+    # Other rows are taken together where rows are long.
+    np.testing.assert_allclose(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-13 * whole * 100)
+    np.testing.assert_allclose(found[2], expected[2], rtol=1e-12)
+    assert native.rest(source).tobytes() == values[whole:].tobytes()
+    counts, wanted = np.zeros(50, np.int64), np.zeros(50, np.int64)
+    edges = np.linspace(90, 110, 51)
+    native.histogram(drawn.source(), edges, counts, True)
+    native.histogram(values, edges, wanted, True)
+    assert counts.tolist() == wanted.tolist()
+
+
 # -- without the extension, or with another NumPy -----------------------------------------------------------------
 
 

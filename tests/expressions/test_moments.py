@@ -134,19 +134,19 @@ def test_a_standardised_array():
 
 
 def test_bad_arguments():
-    good = np.ones(40), 0, np.zeros(10), np.zeros(10), np.zeros(10)
+    good = np.ones(40), np.zeros(10), np.zeros(10), np.zeros(10)
     native.moments(*good)
     frozen = np.zeros(10)
     frozen.flags.writeable = False
     for place, wrong in [
         (0, np.ones((4, 10))),
         (0, np.ones(40, "f4")),
-        (2, frozen),
-        (3, np.zeros(20)[::2]),
+        (1, frozen),
+        (2, np.zeros(20)[::2]),
         (0, 5),
     ]:
         with pytest.raises(TypeError):
             native.moments(*[wrong if at == place else value for at, value in enumerate(good)])
-    for place, wrong in [(0, np.ones(41)), (1, -1), (3, np.zeros(0)), (2, np.zeros(11)), (4, np.zeros(11))]:
+    for place, wrong in [(0, np.ones(41)), (2, np.zeros(0)), (1, np.zeros(11)), (3, np.zeros(11))]:
         with pytest.raises(ValueError, match="rows"):
             native.moments(*[wrong if at == place else value for at, value in enumerate(good)])

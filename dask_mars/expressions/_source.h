@@ -1,0 +1,20 @@
+/* Numbers that are made as they are needed, which one extension hands to another in a capsule. */
+
+#ifndef DASK_MARS_SOURCE_H
+#define DASK_MARS_SOURCE_H
+
+#include <stddef.h>
+
+#define SOURCE_CAPSULE "dask_mars.expressions.source"
+
+struct source {
+    /* Bytes of a number, and whether it is a double. */
+    size_t item;
+    int is_double;
+    /* Numbers that are still to come. */
+    size_t left;
+    /* Make the next numbers, no more than are left. The GIL need not be held. */
+    void (*fill)(struct source *source, void *out, size_t count);
+};
+
+#endif
