@@ -127,6 +127,9 @@ UNARY(double_complex128, double, struct complex128, ((struct complex128){value, 
 UNARY(complex64_complex128, struct complex64, struct complex128,
       ((struct complex128){(double)value.real, (double)value.imaginary}))
 
+UNARY(float_without_nan, float, float, value == value ? value : 0)
+UNARY(double_without_nan, double, double, value == value ? value : 0)
+
 /* -- tables -----------------------------------------------------------------------------------------------------*/
 
 enum { BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT, DOUBLE, COMPLEX64, COMPLEX128, TYPES };
@@ -160,6 +163,8 @@ static const struct loop to_complex[3] = {WATCHED(float_complex64), WATCHED(floa
 static const struct loop complex_to_complex = WATCHED(complex64_complex128);
 static const struct loop copies[] = {SILENT(copy1), SILENT(copy2),  SILENT(copy4),
                                      SILENT(copy8), SILENT(copy16), SILENT(copy32)};
+
+static const struct loop without_nan[] = {SILENT(float_without_nan), SILENT(double_without_nan)};
 
 /* The place of a size among 1, 2, 4, 8, 16 and 32, or -1. */
 static int size_class(npy_intp item_bytes)
@@ -258,6 +263,11 @@ const struct loop *cast_loop(char from, char to)
     if (target >= COMPLEX64 && source >= FLOAT && source - FLOAT <= target - COMPLEX64)
         return &to_complex[source - FLOAT + target - COMPLEX64];
     return casts[source][target].function ? &casts[source][target] : NULL;
+}
+
+const struct loop *without_nan_loop(char type)
+{
+    return type == 'f' ? &without_nan[0] : type == 'd' ? &without_nan[1] : NULL;
 }
 
 /* -- choices ----------------------------------------------------------------------------------------------------*/

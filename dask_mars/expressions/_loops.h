@@ -1,4 +1,5 @@
-/* Inner loops that NumPy has, but gives nobody a pointer to: casts, and the choice of `numpy.where`. */
+/* Inner loops that NumPy has, but gives nobody a pointer to: casts, and the choice of `numpy.where`; and one that it makes
+ * three passes for. */
 
 #ifndef DASK_MARS_LOOPS_H
 #define DASK_MARS_LOOPS_H
@@ -33,5 +34,8 @@ const struct loop *copy_loop(npy_intp item_bytes);
 
 /* The loop of `where(condition, x, y)` for items of a size, or NULL. */
 const struct loop *select_loop(npy_intp item_bytes);
+
+/* The loop that puts zeros in the place of what is no number, or NULL: for floats and doubles. */
+const struct loop *without_nan_loop(char type);
 
 #endif

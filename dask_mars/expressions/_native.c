@@ -260,6 +260,14 @@ static PyObject *select_(PyObject *Py_UNUSED(module), PyObject *size)
     return loop_capsule(select_loop(item_bytes));
 }
 
+static PyObject *without_nan_(PyObject *Py_UNUSED(module), PyObject *arguments)
+{
+    int type;
+    if (!PyArg_ParseTuple(arguments, "C:without_nan", &type))
+        return NULL;
+    return loop_capsule(without_nan_loop((char)type));
+}
+
 /* Whether an object is an aligned array of one dimension, without gaps, of a type. */
 static int is_plain(PyObject *object, int type)
 {
@@ -419,6 +427,8 @@ static PyMethodDef functions[] = {
      "to means."},
     {"rest", rest_, METH_O, "Return an array of the doubles that a source still has."},
     {"select", select_, METH_O, "Return the loop of where(condition, x, y) for items of so many bytes, or None."},
+    {"without_nan", without_nan_, METH_VARARGS,
+     "Return the loop that puts zeros in the place of NaN, by NumPy's character, or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from dask.array import chunk as dask_chunk
+from dask.array import reductions as dask_reductions
 from dask.array.reductions import chunk_max, chunk_min, mean_chunk, moment_chunk, numel
 
 #: What is known of an argument before its value is: its dtype, or the type of a Python number.
@@ -245,46 +246,111 @@ def elementwise(function: Hashable, keywords: tuple[str, ...]) -> Elementwise | 
     return None
 
 
+class _WithoutNan:
+    """The numbers of an array, with zeros in place of what is none, as `numpy.nansum` adds them up."""
+
+    parameters: tuple[int, ...] = ()
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        (dtype,) = types
+        if not isinstance(dtype, np.dtype) or dtype.char not in "fd":
+            raise Unsupported
+        return Bound("without_nan", dtype, _without_nan, True, True, False, (0,))
+
+
+def _without_nan(values: Any, out: Any) -> None:
+    np.copyto(out, values)
+    np.copyto(out, 0, where=np.isnan(out))
+
+
+class _IsNumber:
+    """Whether an element is a number, which is what equals itself."""
+
+    parameters: tuple[int, ...] = ()
+
+    def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
+        (dtype,) = types
+        if not isinstance(dtype, np.dtype) or dtype.kind != "f":
+            raise Unsupported
+        return Bound("equal", np.dtype(bool), np.equal, True, True, False, (0, 0))
+
+
+class Part(NamedTuple):
+    """One pass of a reduction.
+
+    Attributes
+    ----------
+    prepare : Elementwise or None
+        What is reduced in place of the source's elements.
+    ufunc : numpy.ufunc
+        Reduces a tile, and combines what the tiles gave.
+    dtype : object
+        As given to the reduction, or None.
+    """
+
+    prepare: Elementwise | None
+    ufunc: np.ufunc
+    dtype: Any
+
+
 class Reduction(NamedTuple):
     """A reduction that can be worked out tile by tile.
 
     Attributes
     ----------
-    ufunc : numpy.ufunc
-        Reduces a tile, and combines what the tiles gave.
-    dtype : object
-        As given to the reduction, or None.
+    parts : tuple of Part
+        What is computed in one go.
     finish : callable
-        Takes the result, the shape and the dtype of what was reduced, and the keywords of the call.
+        Takes what the parts gave, the shape and the dtype of what was reduced, and the keywords of the call.
     """
 
-    ufunc: np.ufunc
-    dtype: Any
-    finish: Callable[[Any, tuple[int, ...], np.dtype[Any], dict[str, Any]], Any]
+    parts: tuple[Part, ...]
+    finish: Callable[[Sequence[Any], tuple[int, ...], np.dtype[Any], dict[str, Any]], Any]
+
+    @property
+    def is_long(self) -> bool:
+        """Say whether NumPy makes several passes for it, and copies on the way."""
+        return any(part.prepare is not None or part.ufunc in (np.fmin, np.fmax) for part in self.parts)
 
 
-def _as_it_is(result: Any, shape: tuple[int, ...], dtype: np.dtype[Any], keywords: dict[str, Any]) -> Any:
-    return result
+def _as_it_is(results: Sequence[Any], *_: Any) -> Any:
+    return results[0]
 
 
 def _mean_chunk(
-    result: Any, shape: tuple[int, ...], dtype: np.dtype[Any], keywords: dict[str, Any], total_dtype: Any
+    results: Sequence[Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    keywords: dict[str, Any],
+    total_dtype: Any,
 ) -> dict[str, Any]:
     # Of an array only its shape counts here.
     stand_in = np.broadcast_to(np.zeros((), dtype), shape)
-    return {"n": numel(stand_in, dtype=total_dtype, **keywords), "total": result}
+    return {"n": numel(stand_in, dtype=total_dtype, **keywords), "total": results[0]}
 
 
-#: The functions that reduce, their ufunc, and whether they take a dtype.
-_REDUCTIONS: dict[Any, tuple[np.ufunc, bool]] = {
-    np.sum: (np.add, True),
-    np.min: (np.minimum, False),
-    np.max: (np.maximum, False),
-    chunk_min: (np.minimum, False),
-    chunk_max: (np.maximum, False),
-    np.any: (np.logical_or, False),
-    np.all: (np.logical_and, False),
+def _nanmean_chunk(results: Sequence[Any], *_: Any) -> dict[str, Any]:
+    total, count = results
+    return {"n": count, "total": total}
+
+
+#: The functions that reduce, what elements are replaced by, their ufunc, and whether they take a dtype.
+_REDUCTIONS: dict[Any, tuple[Elementwise | None, np.ufunc, bool]] = {
+    np.sum: (None, np.add, True),
+    np.nansum: (_WithoutNan(), np.add, True),
+    np.min: (None, np.minimum, False),
+    np.max: (None, np.maximum, False),
+    chunk_min: (None, np.minimum, False),
+    chunk_max: (None, np.maximum, False),
+    np.any: (None, np.logical_or, False),
+    np.all: (None, np.logical_and, False),
 }
+for _name, _ufunc in (("_nanmin_skip", np.fmin), ("_nanmax_skip", np.fmax)):
+    # They are private: another version may have others.
+    if hasattr(dask_reductions, _name):
+        _REDUCTIONS[getattr(dask_reductions, _name)] = (None, _ufunc, False)
+#: What Dask gives its functions for means and moments that leave out what is no number.
+NANS = {"sum": np.nansum, "numel": dask_reductions.nannumel}
 
 
 def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduction | None:
@@ -293,26 +359,43 @@ def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduct
         return None
     given: dict[str, Any] = {}
     if isinstance(function, partial):
-        if function.args or set(function.keywords) - {"dtype"}:
+        if function.args:
             return None
-        given = function.keywords
+        given = dict(function.keywords)
         function = function.func
-    dtype = given.get("dtype")
+    has_dtype = "dtype" in given
+    dtype = given.pop("dtype", None)
     if function is mean_chunk:
-        total_dtype = given.get("dtype", "f8")
-        return Reduction(np.add, total_dtype, partial(_mean_chunk, total_dtype=total_dtype))
+        total_dtype = dtype if has_dtype else "f8"
+        if given == NANS:
+            parts = (Part(_WithoutNan(), np.add, total_dtype), Part(_IsNumber(), np.add, total_dtype))
+            return Reduction(parts, _nanmean_chunk)
+        if given:
+            return None
+        return Reduction((Part(None, np.add, total_dtype),), partial(_mean_chunk, total_dtype=total_dtype))
     known = _REDUCTIONS.get(function) if isinstance(function, Hashable) else None
-    if known is None or (given and not known[1]):
+    if known is None or given or (has_dtype and not known[2]):
         return None
-    return Reduction(known[0], dtype, _as_it_is)
+    return Reduction((Part(known[0], known[1], dtype),), _as_it_is)
+
+
+def total_and_count(dtype: Any) -> Reduction:
+    """Return the reduction to the sum of what is a number, and how many there are."""
+    parts = Part(_WithoutNan(), np.add, dtype), Part(_IsNumber(), np.add, np.int64)
+    return Reduction(parts, lambda results, *_: tuple(results))
 
 
 def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
     """Say whether a function is Dask's for the second moment of real numbers, as `var` and `std` use it."""
-    return (
-        isinstance(function, partial)
-        and function.func is moment_chunk
-        and not function.args
-        and set(function.keywords) <= {"dtype", "implicit_complex_dtype"}
-        and not function.keywords.get("implicit_complex_dtype")
-    )
+    if not (isinstance(function, partial) and function.func is moment_chunk and not function.args):
+        return False
+    given = {name: value for name, value in function.keywords.items() if name not in _MOMENT_KEYWORDS}
+    return given in ({}, NANS) and not function.keywords.get("implicit_complex_dtype")
+
+
+_MOMENT_KEYWORDS = frozenset({"dtype", "implicit_complex_dtype"})
+
+
+def leaves_out_nan(function: Callable[..., Any]) -> bool:
+    """Say whether Dask's function for second moments is the one of `nanvar` and `nanstd`."""
+    return isinstance(function, partial) and "numel" in function.keywords

@@ -241,6 +241,8 @@ class _Builder:
         types = [self._chain.types[source] for source in sources]
         if bound.name == "astype":
             return _cast(types[0], bound.dtype), (types[0],)
+        if bound.name == "without_nan":
+            return _native.without_nan(bound.dtype.char), (types[0],)
         if bound.name == "where":
             return _native.select(bound.dtype.itemsize), (types[0], bound.dtype, bound.dtype)
         ufunc: Any = bound.call
@@ -357,7 +359,9 @@ def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
         return ufunc.reduce(np.full(1, complex(-0.0, -0.0) if dtype.kind == "c" else -0.0).astype(dtype))
     if ufunc in (np.logical_or, np.logical_and):
         return ufunc.identity
-    largest = ufunc is np.minimum
+    if ufunc in (np.fmin, np.fmax) and dtype.kind == "f":
+        return np.nan
+    largest = ufunc in (np.minimum, np.fmin)
     if dtype.kind == "b":
         return largest
     if dtype.kind in "iu":

@@ -17,7 +17,7 @@ from dask.array.linalg import _wrapped_qr
 from dask.array.reductions import mean_chunk, numel
 
 from dask_mars.expressions.draws import Draw
-from dask_mars.expressions.functions import is_second_moment
+from dask_mars.expressions.functions import NANS, is_second_moment, leaves_out_nan
 from dask_mars.expressions.triangular import triangular_factor
 from dask_mars.graph.chunks import Operand, Step
 
@@ -120,6 +120,7 @@ class MeanOfMoments:
     def __init__(self, function: Any) -> None:
         self._function = function
         self._dtype = function.keywords.get("dtype", "f8")
+        self._leaves_out_nan = leaves_out_nan(function)
 
     def __call__(
         self, values: Any, axis: Any, keepdims: Any, moments: Any, other_axis: Any, other_keepdims: Any
@@ -129,7 +130,10 @@ class MeanOfMoments:
         plain = drawn or type(values) is np.ndarray
         alike = plain and axis == other_axis and keepdims is True and other_keepdims is True
         if alike and type(moments) is dict and getattr(moments.get("total"), "dtype", None) == self._dtype:
-            count = numel(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
+            if self._leaves_out_nan:
+                count = moments["n"].astype(self._dtype)
+            else:
+                count = numel(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
             return {"n": count, "total": moments["total"]}
         return self._function(values.array() if drawn else values, axis=axis, keepdims=keepdims)
 
@@ -145,19 +149,24 @@ def with_means_of_moments(operand: Operand) -> Operand:
         return operand
     before = operand.input_count + operand.literal_count
     called = {number: operand.functions[operand.steps[number].function] for number in known}
-    moments: dict[int, int] = {}
+    moments: dict[tuple[int, bool], int] = {}
     for number in known:
         # What is literal is there whichever of the two comes first.
         if is_second_moment(called[number]) and max(operand.steps[number].slots[1:]) < before:
-            moments.setdefault(operand.steps[number].slots[0], number)
-    means = [n for n in known if _is_mean(called[n]) and operand.steps[n].slots[0] in moments]
+            moments.setdefault((operand.steps[number].slots[0], leaves_out_nan(called[number])), number)
+    means = {
+        number: moments[source]
+        for number in known
+        if _is_mean(called[number])
+        and (source := (operand.steps[number].slots[0], leaves_out_nan(called[number]))) in moments
+    }
     if not means:
         return operand
     functions, steps = list(operand.functions), list(operand.steps)
     order: list[int] = []
     for number, step in enumerate(operand.steps):
         if number in means:
-            moment = moments[step.slots[0]]
+            moment = means[number]
             functions.append(MeanOfMoments(called[number]))
             slots = (*step.slots, before + moment, *operand.steps[moment].slots[1:])
             steps[number] = Step(len(functions) - 1, slots, ())
@@ -180,7 +189,7 @@ def _is_mean(function: Callable[..., Any]) -> bool:
         isinstance(function, partial)
         and function.func is mean_chunk
         and not function.args
-        and not set(function.keywords) - {"dtype"}
+        and {name: value for name, value in function.keywords.items() if name != "dtype"} in ({}, NANS)
     )
 
 

@@ -35,14 +35,25 @@ class Call(NamedTuple):
 
 
 class Reducing(NamedTuple):
-    """A reduction whose parts are combined."""
+    """A pass of a reduction: what tiles give is combined."""
 
     slot: int
     source: int
-    reduction: Reduction
+    ufunc: np.ufunc
+    #: As given to the reduction, or None.
+    given_dtype: Any
     axes: tuple[int, ...]
     keepdims: bool
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Finishing(NamedTuple):
+    """A reduction whose result is made of what its passes gave."""
+
+    slot: int
+    parts: tuple[int, ...]
+    reduction: Reduction
     dtype: np.dtype[Any]
     keywords: dict[str, Any]
 
@@ -88,7 +99,11 @@ class EvaluationPlan:
     written, outputs : list of int
         Slots whose results are written as wholes, and those that are returned.
     reductions : list of Reducing
-        Reductions whose parts are combined.
+        The passes of reductions, whose slots come after those of the steps, as do those of what they prepare.
+    finishing : list of Finishing
+        The reductions that are made of them.
+    slot_count : int
+        Of all slots.
     compiled : CompiledTile or None
         The call, if it is numexpr's.
     failures : int
@@ -129,11 +144,14 @@ class EvaluationPlan:
             if isinstance(value, Draw) and self.shapes[slot] == self.shape
         ]
         self.transposed = self._layout(values)
-        self.reductions = self._prepare_reductions(program, reductions, values)
+        self.slot_count = self.count + len(program.steps)
+        self.reductions: list[Reducing] = []
+        self.finishing: list[Finishing] = []
+        self._prepare_reductions(program, reductions, values)
         self.flat = self._can_be_flat(values)
         tiled = self._tiled = [slot for slot in self.bound if self.shapes[slot] == self.shape]
         self.before = [slot for slot in self.bound if slot not in set(tiled)]
-        if not tiled and not self.draws:
+        if not tiled and not self.reductions:
             raise Unsupported
         self._roots = sorted(
             {slot for slot in self.outputs if slot in self.bound} & set(tiled)
@@ -156,13 +174,15 @@ class EvaluationPlan:
             self.shapes,
             {slot: (self.bound[slot], self.slots[slot]) for slot in tiled},
             self.written,
-            [Reduced(r.slot, r.source, r.reduction.ufunc, r.shape, r.dtype) for r in self.reductions],
+            [Reduced(r.slot, r.source, r.ufunc, r.shape, r.dtype) for r in self.reductions],
             values,
             self.draws,
         )
 
     def cut_into_tiles(self) -> None:
         """Plan the evaluation tile by tile, by NumPy's functions or numexpr."""
+        if not self._tiled and not self.draws:
+            raise Unsupported
         whole = (math.prod(self.shape),) if self.flat else self.oriented(self.shape)
         self.whole = whole
         tiled_types = [bound.dtype for bound in self.bound.values()]
@@ -204,9 +224,10 @@ class EvaluationPlan:
 
     def _prepare_reductions(
         self, program: Operand, reductions: list[tuple[int, Reduction]], values: tuple[Any, ...]
-    ) -> list[Reducing]:
-        prepared = []
+    ) -> None:
+        """Find the passes of the reductions, and add steps for what these reduce."""
         dimensions = len(self.shape)
+        prepared: dict[Any, int] = {}
         for number, what in reductions:
             step = program.steps[number]
             source = step.slots[0]
@@ -216,20 +237,41 @@ class EvaluationPlan:
             axis = keywords["axis"]
             axes = tuple(range(dimensions)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
             axes = tuple(sorted({operator.index(a) % dimensions for a in axes}))
-            dtype = what.ufunc.reduce(np.ones(1, self.types[source]), dtype=what.dtype).dtype
-            prepared.append(
-                Reducing(
-                    self.count + number,
-                    source,
-                    what,
-                    tuple(sorted(dimensions - 1 - a for a in axes)) if self.transposed else axes,
-                    bool(keywords.get("keepdims")),
-                    tuple([1 if a in axes else length for a, length in enumerate(self.shape)]),
-                    dtype,
-                    keywords,
+            parts = []
+            for part in what.parts:
+                reduced = source
+                if part.prepare is not None:
+                    key = part.prepare, source
+                    if key not in prepared:
+                        prepared[key] = self._add_step(part.prepare, source)
+                    reduced = prepared[key]
+                parts.append(self._new_slot())
+                dtype = part.ufunc.reduce(np.ones(1, self.types[reduced]), dtype=part.dtype).dtype
+                self.reductions.append(
+                    Reducing(
+                        parts[-1],
+                        reduced,
+                        part.ufunc,
+                        part.dtype,
+                        tuple(sorted(dimensions - 1 - a for a in axes)) if self.transposed else axes,
+                        bool(keywords.get("keepdims")),
+                        tuple([1 if a in axes else length for a, length in enumerate(self.shape)]),
+                        dtype,
+                    )
                 )
-            )
-        return prepared
+            self.finishing.append(Finishing(self.count + number, tuple(parts), what, self.types[source], keywords))
+
+    def _new_slot(self) -> int:
+        self.slot_count += 1
+        return self.slot_count - 1
+
+    def _add_step(self, what: Elementwise, source: int) -> int:
+        slot = self._new_slot()
+        bound = self.bound[slot] = what.bind([self.types[source]], [None])
+        self.slots[slot] = (source,) * len(bound.arguments)
+        self.types[slot] = bound.dtype
+        self.shapes[slot] = self.shapes[source]
+        return slot
 
     def _layout(self, values: tuple[Any, ...]) -> bool:
         """Say whether the arrays are in Fortran order, and make sure that they agree on it."""

@@ -20,12 +20,15 @@ class Kind(Enum):
     ELEMENTWISE = auto()
     #: Reduces its first argument; all others are parameters.
     REDUCTION = auto()
+    #: A reduction that NumPy makes several passes for: it may be a region by itself.
+    LONG_REDUCTION = auto()
     #: Makes elements that can be had one after the other, as a region wants them.
     SOURCE = auto()
     #: Anything else.
     OPAQUE = auto()
 
 
+_REDUCTIONS = frozenset({Kind.REDUCTION, Kind.LONG_REDUCTION})
 #: What has elements that a region may have tile by tile.
 _TILED = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
 
@@ -49,7 +52,7 @@ class Region(NamedTuple):
 
 
 def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
-    """Return the regions of an operand that have at least two steps, or one that reads a source.
+    """Return the regions of an operand that have at least two steps, or one that reads a source or is long.
 
     Parameters
     ----------
@@ -68,17 +71,20 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
         return step
 
     reductions: list[tuple[int, int]] = []
+    #: Those of what no region has, by its slot.
+    alone: dict[int, list[int]] = {}
     for number, step in enumerate(operand.steps):
         if kinds[number] is Kind.ELEMENTWISE:
             for slot in step.slots:
                 source = slot - before
                 if source >= 0 and kinds[source] in _TILED and levels[source] == levels[number]:
                     leader[find(source)] = find(number)
-        elif kinds[number] is Kind.REDUCTION and step.slots:
+        elif kinds[number] in _REDUCTIONS and step.slots and all(slot < before for slot in step.slots[1:]):
             source = step.slots[0] - before
-            parameters_given = all(slot < before for slot in step.slots[1:])
-            if source >= 0 and kinds[source] in _TILED and parameters_given:
+            if source >= 0 and kinds[source] in _TILED:
                 reductions.append((source, number))
+            elif kinds[number] is Kind.LONG_REDUCTION:
+                alone.setdefault(source, []).append(number)
     members: dict[int, list[int]] = {}
     for number, kind in enumerate(kinds):
         if kind in _TILED:
@@ -90,7 +96,7 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
         _region(operand, steps, before)
         for steps, group in zip(inner, members.values(), strict=True)
         if steps and len(group) > 1
-    ]
+    ] + [_region(operand, steps, before) for steps in alone.values()]
 
 
 def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:

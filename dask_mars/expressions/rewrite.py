@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.array.reductions import numel
+from dask.array.reductions import nannumel, numel
 
 from dask_mars.expressions import draws, functions, histograms, moments, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
@@ -51,7 +51,9 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
         regions = [
             region
             for region in regions
-            if len(region.steps) > 1 or any(slot - before in lazy for slot in region.inputs)
+            if len(region.steps) > 1
+            or kinds[region.steps[0]] is Kind.LONG_REDUCTION
+            or any(slot - before in lazy for slot in region.inputs)
         ]
         for number in sources:
             replaced[number] = draws.lazy_random_chunk if number in lazy else draws.random_chunk
@@ -117,7 +119,9 @@ def _kind(known: Any) -> Kind:
         return Kind.OPAQUE
     if known is Kind.SOURCE:
         return Kind.SOURCE
-    return Kind.REDUCTION if isinstance(known, functions.Reduction) else Kind.ELEMENTWISE
+    if isinstance(known, functions.Reduction):
+        return Kind.LONG_REDUCTION if known.is_long else Kind.REDUCTION
+    return Kind.ELEMENTWISE
 
 
 def _lazy_sources(operand: Operand, sources: set[int], regions: list[Region], tiled: Collection[int]) -> set[int]:
@@ -273,7 +277,8 @@ class Moments:
         self._function = function
         dtype = function.keywords.get("dtype", "f8")
         self._dtype = dtype
-        total = partial(np.sum, dtype=dtype)
+        self._totals = _nan_totals(dtype) if functions.leaves_out_nan(function) else None
+        total = partial(np.sum if self._totals is None else np.nansum, dtype=dtype)
         steps = (Step(0, (0, 1), ()), Step(1, (5, 2), ()), Step(2, (6, 3, 4), ("axis", "keepdims")))
         program = Operand("moment", (_subtract, _power, total), steps, 5, 0)
         known = [_known(f, step, True) for f, step in zip(program.functions, steps, strict=True)]
@@ -281,12 +286,15 @@ class Moments:
 
     def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
         """Return count, sum and sum of squared differences to the mean."""
-        if keepdims and values.size >= SMALL:
+        # Random numbers are numbers.
+        if keepdims and values.size >= SMALL and (self._totals is None or type(values) is draws.Draw):
             found = moments.by_columns(values, axis, self._dtype)
             if found is not None:
                 count = numel(values, axis=axis, keepdims=True).astype(np.int64)
                 return {"total": found[0], "n": count, "M": found[1][..., np.newaxis]}
         drawn = type(values) is draws.Draw
+        if self._totals is not None:
+            return self._of_numbers(values.array() if drawn else values, axis, keepdims)
         if drawn and not (values.size >= SMALL and keepdims and self._fits_one_pass(values, axis)):
             values, drawn = values.array(), False
         plain = drawn or (
@@ -302,6 +310,17 @@ class Moments:
         if drawn:
             values = values.array()
         total = np.sum(values, dtype=self._dtype, axis=axis, keepdims=keepdims)
+        return self._with_squares(values, total, count, axis, keepdims)
+
+    def _of_numbers(self, values: Any, axis: Any, keepdims: bool) -> Any:
+        """Return the moments of what is a number."""
+        assert self._totals is not None
+        if not (type(values) is np.ndarray and values.size >= SMALL and values.dtype.char in "fd" and keepdims):
+            return self._function(values, axis=axis, keepdims=keepdims)
+        total, count = self._totals(values, axis, keepdims)
+        return self._with_squares(values, total, count, axis, keepdims)
+
+    def _with_squares(self, values: Any, total: Any, count: Any, axis: Any, keepdims: bool) -> dict[str, Any]:
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
         squares = self._squares(values, mean, 2, axis, keepdims)
@@ -345,6 +364,18 @@ class Moments:
             # The plain way warns of what it meets, as NumPy does.
             return None
         return total, squares
+
+
+def _nan_totals(dtype: Any) -> RegionFunction:
+    """Return what computes the sum of what is a number, and how many there are."""
+    program = Operand(
+        "totals", (partial(_total_and_count, dtype=dtype),), (Step(0, (0, 1, 2), ("axis", "keepdims")),), 3, 0
+    )
+    return RegionFunction(program, [functions.total_and_count(dtype)], (0,), "auto")
+
+
+def _total_and_count(values: Any, dtype: Any, **keywords: Any) -> tuple[Any, Any]:
+    return np.nansum(values, dtype=dtype, **keywords), nannumel(values, **keywords).astype(np.int64)
 
 
 def _row_bytes(values: Any) -> int:

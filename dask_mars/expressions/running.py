@@ -21,7 +21,7 @@ def run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> Any:
 
 
 def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) -> list[Any]:
-    values: list[Any] = [*inputs, *[None] * (len(plan.bound) + len(plan.reductions))]
+    values: list[Any] = [*inputs, *[None] * (plan.slot_count - len(inputs))]
     for slot, value in enumerate(inputs):
         if type(value) is Draw and slot not in plan.draws:
             values[slot] = value.array()
@@ -43,8 +43,9 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) 
         done = _run_tiles(plan, values, errors)
     written, totals = done
     results.update(written)
-    for reducing in plan.reductions:
-        results[reducing.slot] = _finish(plan, reducing, totals[reducing.slot])
+    totals = {reducing.slot: _as_asked(plan, reducing, totals[reducing.slot]) for reducing in plan.reductions}
+    for slot, parts, reduction, dtype, keywords in plan.finishing:
+        results[slot] = reduction.finish([totals[part] for part in parts], plan.shape, dtype, keywords)
     return [results[slot] for slot in plan.outputs]
 
 
@@ -119,7 +120,7 @@ def _restore(plan: EvaluationPlan, array: Any) -> Any:
 
 
 def _reduce(plan: EvaluationPlan, reducing: Reducing, tile: Tile, values: Any, total: Any) -> None:
-    ufunc, dtype = reducing.reduction.ufunc, reducing.reduction.dtype
+    ufunc, dtype = reducing.ufunc, reducing.given_dtype
     axes = (0,) if plan.flat else reducing.axes
     at: Index = tuple([slice(None) if axis in axes else run for axis, run in enumerate(tile.where)])
     reduced = ufunc.reduce(values, axis=axes, dtype=dtype, keepdims=True)
@@ -129,13 +130,14 @@ def _reduce(plan: EvaluationPlan, reducing: Reducing, tile: Tile, values: Any, t
         ufunc(total[at], reduced, out=total[at])
 
 
-def _finish(plan: EvaluationPlan, reducing: Reducing, total: Any) -> Any:
+def _as_asked(plan: EvaluationPlan, reducing: Reducing, total: Any) -> Any:
+    """Leave out the axes that are not kept."""
     if not reducing.keepdims:
         axes = {axis for axis, length in enumerate(reducing.shape) if axis in _reduced_axes(plan, reducing)}
         total = total.reshape([length for axis, length in enumerate(reducing.shape) if axis not in axes])
         if total.ndim == 0:
             total = total[()]
-    return reducing.reduction.finish(total, plan.shape, plan.types[reducing.source], reducing.keywords)
+    return total
 
 
 def _reduced_axes(plan: EvaluationPlan, reducing: Reducing) -> set[int]:

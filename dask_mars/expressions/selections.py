@@ -7,7 +7,7 @@ interpreter's lock. A sum with zeros in place of what is not selected is the sam
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,9 +48,10 @@ class SelectedSum:
         assert known is not None
         assert choice is not None
         self._finish = known.finish
-        total = functions.Reduction(np.add, known.dtype, _as_it_is)
+        (part,) = known.parts
+        total = functions.Reduction((part,), _as_it_is)
         steps = (Step(0, (0, 1, 2), ()), Step(1, (5, 3, 4), _REDUCES))
-        program = Operand("selected sum", (_where, partial(np.sum, dtype=known.dtype)), steps, 5, 0)
+        program = Operand("selected sum", (_where, partial(np.sum, dtype=part.dtype)), steps, 5, 0)
         self._sum = RegionFunction(program, [choice, total], (1,), "auto")
 
     def __call__(self, values: Any, mask: Any, *rest: Any) -> Any:
@@ -63,7 +64,7 @@ class SelectedSum:
         # What is added leaves no trace, not even of a sum of negative zeros.
         zero = values.dtype.type(-0.0 if values.dtype.kind == "f" else 0)
         total = self._sum(mask.reshape(-1), values.reshape(-1), zero, 0, True)
-        return self._finish(total, (count,), values.dtype, {"axis": axis, "keepdims": keepdims})
+        return self._finish([total], (count,), values.dtype, {"axis": axis, "keepdims": keepdims})
 
     def _is_known(self, values: Any, mask: Any, given: dict[str, Any], axis: Any, keepdims: Any) -> bool:
         return (
@@ -126,8 +127,8 @@ def with_selected_sums(operand: Operand) -> Operand:
     )
 
 
-def _as_it_is(result: Any, *_: Any) -> Any:
-    return result
+def _as_it_is(results: Sequence[Any], *_: Any) -> Any:
+    return results[0]
 
 
 def _names_of(function: Any) -> tuple[str, ...] | None:
@@ -142,7 +143,7 @@ def _adds(function: Callable[..., Any], step: Step) -> bool:
     if step.keywords != _REDUCES or len(step.slots) != 3:
         return False
     known = functions.reduction(function, step.keywords)
-    return known is not None and known.ufunc is np.add
+    return known is not None and not known.is_long and known.parts[0].ufunc is np.add
 
 
 __all__ = ["SelectedSum", "with_selected_sums"]
