@@ -1040,7 +1040,13 @@ class Engine:
         """Have a thread of this process compute until a worker process takes its place."""
         self._control.clear(number)
         start = self._start_message(number)
-        serve = partial(worker_thread.serve, start=start, arenas=self.store.arenas, page=self._control)
+        serve = partial(
+            worker_thread.serve,
+            start=start,
+            arenas=self.store.arenas,
+            page=self._control,
+            lent_array=lambda graph, chunk: self._runs[graph].values[chunk],
+        )
         handle = self._workers[number] = ThreadHandle(number, serve)
         self._listen_to(handle)
         self._is_up = True

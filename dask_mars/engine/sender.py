@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dask_mars.engine.graph_run import GraphRun
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import StoreFull
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: Out-of-band buffers of literals larger than this go through shared memory.
 _LITERAL_BUFFER_BYTES = 1 << 14
+#: Types of the user's arrays that threads of the user's process read where they are.
+_LENT = frozenset({np.ndarray, np.memmap})
 
 
 class Unsent(NamedTuple):
@@ -84,6 +88,7 @@ class Sender:
         known = handle.known.setdefault(run.number, set())
         operands: dict[int, PackedOperand] = {}
         refs: dict[int, ObjectRef] = {}
+        lent: list[int] = []
         good = []
         for chunk in chunks:
             try:
@@ -92,7 +97,12 @@ class Sender:
                     operands[operand] = self._packed_operand(run, operand)
                     sent.add(operand)
                 for source in inputs[chunk]:
-                    if source not in known and (ref := self._ref(run, source)) is not None:
+                    if source in known:
+                        continue
+                    if not handle.is_process and self._may_be_lent(run, source):
+                        lent.append(source)
+                        known.add(source)
+                    elif (ref := self._ref(run, source)) is not None:
                         refs[source] = ref
                         known.add(source)
             except StoreFull as error:
@@ -115,7 +125,7 @@ class Sender:
             handle.send(Context(run.context, self.contexts[run.context]))
         paths = self._new_paths(handle, operands.values())
         packed = pack_numbers(good)
-        handle.send(Run(run.number, run.context, timed, packed, records, refs, restores, operands, paths))
+        handle.send(Run(run.number, run.context, timed, packed, records, refs, restores, lent, operands, paths))
         return unsent
 
     def _packed_operand(self, run: GraphRun, number: int) -> PackedOperand:
@@ -171,6 +181,17 @@ class Sender:
                 self._blocks.incref(block)
             run.literal_blocks += parts
         return payload, tuple(parts)
+
+    def _may_be_lent(self, run: GraphRun, chunk: int) -> bool:
+        """Say whether an array of the user's, which nobody has copied yet, can be read where it is."""
+        value: Any = run.values.get(chunk) if run.refs[chunk] is None else None
+        return (
+            type(value) in _LENT
+            and value.nbytes > self._store.inline_bytes
+            and not value.dtype.hasobject
+            # There whoever makes something of it would take it for its own.
+            and not self._store.is_in_arena(value)
+        )
 
     def _ref(self, run: GraphRun, chunk: int) -> ObjectRef | None:
         """Return where a value is; None if the worker itself is still to compute it.

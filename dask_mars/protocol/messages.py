@@ -72,8 +72,9 @@ class Run(NamedTuple):
     """Compute chunks.
 
     With them come the references of inputs, the operands and the paths of op ids that the worker does not know
-    yet. Those inputs that `restores` names are to be put back into the store when they are read from disk. `timed`
-    says whether somebody wants to know when each step of an operand began.
+    yet. Those inputs that `restores` names are to be put back into the store when they are read from disk; `lent`
+    are the user's arrays, which a thread of the user's process reads where they are. `timed` says whether somebody
+    wants to know when each step of an operand began.
     """
 
     graph: int
@@ -83,6 +84,7 @@ class Run(NamedTuple):
     records: PackedChunks
     refs: dict[int, ObjectRef]
     restores: list[int]
+    lent: list[int]
     operands: dict[int, PackedOperand]
     paths: dict[int, str]
 

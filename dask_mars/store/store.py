@@ -100,6 +100,8 @@ class Store:
         self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
         #: Whether what has no room in the own arena gets one for itself.
         self._is_overflowing = False
+        #: Where arrays of the user's lie that the operand has been lent: from which address to which.
+        self._borrowed: list[tuple[int, int]] = []
         #: Whether no block was released since `trim`. Arrays release theirs by themselves.
         self.is_trimmed = True
 
@@ -233,7 +235,7 @@ class Store:
 
     def _seal_array(self, array: np.ndarray[Any, Any], inputs: Iterable[Block], in_place: bool) -> ObjectRef:
         low, high = _byte_bounds(array)
-        writeable = array.flags.writeable or self._sharing(low, high) is not None
+        writeable = array.flags.writeable or self._sharing(low, high) is not None or self._is_borrowed(low, high)
         block = self._block_of(low, high, inputs)
         if block is not None:
             # Read-only here because it is shared; whoever gets a copy of it may write, unless items overlap.
@@ -252,11 +254,32 @@ class Store:
             position = int(array.__array_interface__["data"][0]) - low
             strides = array.strides
         else:
-            array = np.copy(array, order="K")
-            return self._seal_array(array, (), in_place)
+            return self._seal_strided(array)
         own = self._allocate(size)
         np.copyto(self.arenas[own[0]].view(own[1], size), source)
         return (ARRAY, (own,), _portable(array.dtype), array.shape, strides, position, writeable)
+
+    def _seal_strided(self, array: np.ndarray[Any, Any]) -> ObjectRef:
+        """Copy an array without what lies between its elements, its axes in the order in which they lie."""
+        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        own = self._allocate(array.nbytes)
+        memory = self.arenas[own[0]].view(own[1], array.nbytes)
+        target = np.ndarray([array.shape[axis] for axis in axes], array.dtype, buffer=memory)
+        target = target.transpose(np.argsort(axes))
+        np.copyto(target, array)
+        return (ARRAY, (own,), _portable(array.dtype), array.shape, target.strides, 0, True)
+
+    def borrow(self, array: np.ndarray[Any, Any]) -> None:
+        """Note that the operand reads an array of the user's, read-only just because it is lent."""
+        self._borrowed.append(_byte_bounds(array))
+
+    def _is_borrowed(self, low: int, high: int) -> bool:
+        return any(start <= low and high <= stop for start, stop in self._borrowed)
+
+    def is_in_arena(self, array: np.ndarray[Any, Any]) -> bool:
+        """Say whether any of an array's memory is an arena's."""
+        low, high = _byte_bounds(array)
+        return any(low < arena.address + arena.capacity_bytes and arena.address < high for arena in self.arenas)
 
     def _sharing(self, low: int, high: int) -> Arena | None:
         """Return the arena of memory that is read-only just because it is shared; None of any other."""
@@ -412,7 +435,7 @@ class Store:
         if high - low < array.nbytes:
             # It is broadcast.
             return array
-        if _is_users(array):
+        if _is_users(array) or self._is_borrowed(low, high):
             return array.copy(order="K")
         arena = self._sharing(low, high)
         if arena is None:
@@ -582,6 +605,7 @@ class Store:
 
     def begin(self) -> None:
         """Count by how much this process's memory grows from now on: an operand begins."""
+        self._borrowed.clear()
         if self._quota is not None:
             self._quota.begin()
 

@@ -78,16 +78,27 @@ _POLL_S = 0.0005
 _RETAINED_LOOK_S, _LOOKS_BEFORE_COLLECTION, _LONGEST_LOOK_S = 0.05, 5, 1.0
 
 
-class _Graph:
+class KnownGraph:
     """What a worker keeps of one graph."""
 
-    __slots__ = ("fast_operands", "needs_client", "needs_copies", "operands", "peaks", "restores", "values")
+    __slots__ = (
+        "borrowed",
+        "fast_operands",
+        "needs_client",
+        "needs_copies",
+        "operands",
+        "peaks",
+        "restores",
+        "values",
+    )
 
     def __init__(self) -> None:
         #: Operands by number; as they came until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
         self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
+        #: Those of them that are arrays of the user's, which could be written when they came.
+        self.borrowed: set[int] = set()
         #: Operands that took next to no time when they were last run here.
         self.fast_operands: set[int] = set()
         #: Most bytes of the arena that an operand was seen to take while it ran.
@@ -139,7 +150,7 @@ class WorkerProcess:
         self._reader = channel.FrameReader()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, KnownGraph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
         self._task_context: TaskContext | None = None
@@ -244,6 +255,7 @@ class WorkerProcess:
         if graph is not None:
             for chunk in message.chunks:
                 graph.values.pop(chunk, None)
+                graph.borrowed.discard(chunk)
                 graph.restores.discard(chunk)
             self._trimmed = False
 
@@ -274,17 +286,18 @@ class WorkerProcess:
             self._contexts.popitem()
 
     def _on_run(self, message: messages.Run) -> None:
-        number, context_number, timed, packed_chunks, records, refs, restores, operands, paths = message
+        number, context_number, timed, packed_chunks, records, refs, restores, lent, operands, paths = message
         if timed != self._timed:
             # All that a report tells of is timed, or nothing.
             self._outbox.close_batches()
             self._timed = timed
         graph = self._graphs.get(number)
         if graph is None:
-            graph = self._graphs[number] = _Graph()
+            graph = self._graphs[number] = KnownGraph()
         for chunk, ref in refs.items():
             graph.values.setdefault(chunk, (None, ref))
         graph.restores.update(restores)
+        self._borrow(number, graph, lent)
         # They are read when first used, and then in the context of their graph.
         graph.operands.update(operands)
         for function_id, path in paths.items():
@@ -301,6 +314,10 @@ class WorkerProcess:
         finally:
             self._note[:] = NO_SUBTASK
         self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
+
+    def _borrow(self, number: int, graph: KnownGraph, chunks: list[int]) -> None:
+        """Have arrays of the user's process, of which none but its threads are sent any."""
+        assert not chunks
 
     _handlers: ClassVar[dict[type, Callable[[WorkerProcess, Any], None]]] = {
         messages.Run: _on_run,
@@ -495,6 +512,8 @@ class WorkerProcess:
                     if not is_stored(ref) and not is_spilled(ref) and _is_source(value):
                         # Its last reference may close the file, and to open one takes longer than to read a chunk.
                         graph.values[source] = (value, None)
+            elif source in graph.borrowed:
+                store.borrow(value)
             values.append(value)
         return values
 
@@ -512,7 +531,7 @@ class WorkerProcess:
     def _seal(
         self,
         number: int,
-        graph: _Graph,
+        graph: KnownGraph,
         chunk: int,
         results: list[Any],
         owners: list[tuple[Block, Bytes]],
@@ -738,7 +757,7 @@ def _is_about_memory(error: BaseException | None) -> bool:
 
 
 #: Of functions that are rewritten even where they are all of an operand.
-_WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.routines"})
+_WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.array.routines"})
 
 
 def _is_elementwise(function: Any) -> bool:

@@ -5,10 +5,13 @@ It has an arena as a process has, which a process takes over once the thread has
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import dask
 import numpy as np
@@ -20,7 +23,7 @@ from dask_mars.protocol.messages import Start
 from dask_mars.store.arena import Arena
 from dask_mars.store.in_place_sealing import make_heap
 from dask_mars.store.store import Store
-from dask_mars.worker.loop import WorkerProcess, overflow_files
+from dask_mars.worker.loop import KnownGraph, WorkerProcess, overflow_files
 
 
 class IdleTime:
@@ -53,12 +56,25 @@ class WorkerThread(WorkerProcess):
 
     #: Told when it waits for work.
     idle_time: IdleTime
+    #: Returns the user's array that is a chunk of a graph.
+    lent_array: Callable[[int, int], Any]
 
     def _wait_for_messages(self) -> bool:
         self.idle_time.begin()
         goes_on = super()._wait_for_messages()
         self.idle_time.end()
         return goes_on
+
+    def _borrow(self, number: int, graph: KnownGraph, chunks: list[int]) -> None:
+        for chunk in chunks:
+            # If the computation has ended meanwhile, nobody waits for what needs it.
+            with contextlib.suppress(KeyError):
+                array = self.lent_array(number, chunk)
+                alias = array.view(np.ndarray)
+                alias.flags.writeable = False
+                graph.values[chunk] = (alias, None)
+                if array.flags.writeable:
+                    graph.borrowed.add(chunk)
 
     def finish(self) -> None:
         """Report what has been computed; nothing follows."""
@@ -89,6 +105,7 @@ def serve(
     start: Start,
     arenas: list[Arena],
     page: ControlPage,
+    lent_array: Callable[[int, int], Any],
 ) -> list[tuple[int, int]]:
     """Compute in this thread until the engine says EXIT or is gone.
 
@@ -104,6 +121,9 @@ def serve(
         The engine's.
     page : ControlPage
         In which workers note what they run.
+    lent_array : callable
+        Takes the numbers of a graph and a chunk and returns the chunk, an array of the user's; raises KeyError if
+        it is not there any more.
 
     Returns
     -------
@@ -118,6 +138,7 @@ def serve(
     overflow = partial(overflow_files, page)
     worker = WorkerThread(connection, store, page.part_of(start.number), start.idle_trim_s, overflow)
     worker.idle_time = idle_time
+    worker.lent_array = lent_array
     try:
         worker.serve()
         worker.finish()

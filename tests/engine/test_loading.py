@@ -22,7 +22,7 @@ from dask_mars.protocol.object_ref import ARRAY, SPILLED, ObjectRef, blocks_of, 
 from dask_mars.store.arena import Arena, create
 from dask_mars.store.spill_files import SpillFiles
 from dask_mars.store.store import Store
-from dask_mars.worker.loop import WorkerProcess, _Graph
+from dask_mars.worker.loop import KnownGraph, WorkerProcess
 
 MIB = 1 << 20
 CAPACITY_BYTES = 16 * MIB
@@ -141,7 +141,7 @@ def process(store) -> Iterator[WorkerProcess]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = WorkerProcess(theirs, store, memoryview(bytearray(64)), idle_trim_s=10)
-        process._graphs[1] = _Graph()
+        process._graphs[1] = KnownGraph()
         yield process
 
 

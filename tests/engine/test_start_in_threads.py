@@ -25,6 +25,7 @@ from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.startup import Startup
 from dask_mars.errors import EngineStopped
 from dask_mars.optimize import library_code
+from dask_mars.store.store import Store
 from dask_mars.worker import thread
 
 pytestmark = pytest.mark.timeout(60)
@@ -111,6 +112,114 @@ def test_processes_take_over_in_the_middle(
         assert float(x.std().compute(scheduler=runtime.get)) == pytest.approx(expected, rel=1e-12)
         assert time.monotonic() < deadline
     assert len(runtime.engine().worker_pids()) == 2
+
+
+# -- arrays of the user's ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect the sizes of the user's values that are copied into the store."""
+    sizes: list[int] = []
+
+    def seal(store: Store, value: Any, *args: Any, **keywords: Any) -> Any:
+        if keywords.get("freeze"):
+            sizes.append(getattr(value, "nbytes", 0))
+        return whole(store, value, *args, **keywords)
+
+    whole = Store.seal
+    monkeypatch.setattr(Store, "seal", seal)
+    return sizes
+
+
+def numbers(size: int = 900) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(2).random((size, size))
+
+
+@pytest.mark.parametrize("layout", ["plain", "strided", "transposed", "backwards", "mapped"])
+def test_threads_read_the_users_arrays_where_they_are(
+    runtime: Runtime, copied: list[int], layout: str, tmp_path: Any
+) -> None:
+    array = numbers()
+    if layout == "mapped":
+        np.save(tmp_path / "x.npy", array)
+        array = np.load(tmp_path / "x.npy", mmap_mode="r")
+    array = {"strided": array[::2, ::3], "transposed": array.T, "backwards": array[::-1]}.get(layout, array)
+    x = da.from_array(array, chunks=200)
+    for made in (x.sum(axis=0), x.std(), (x + 1).max(), x[::7].T, x.rechunk(90).cumsum(axis=1)):
+        ours = made.compute(scheduler=runtime.get)
+        np.testing.assert_allclose(ours, made.compute(scheduler="threads"), rtol=1e-12)
+        assert ours.flags.writeable or not ours.shape
+        assert not np.shares_memory(ours, array)
+    assert copied == []
+    assert runtime.engine().worker_pids() == []
+    # Others get copies.
+    doubled = x.map_blocks(lambda block: 2 * block)
+    np.testing.assert_array_equal(doubled.compute(scheduler=runtime.get), 2 * array)
+    assert sum(copied) == array.nbytes
+    np.testing.assert_array_equal(x.sum().compute(scheduler=runtime.get), x.sum().compute(scheduler="threads"))
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_what_threads_make_of_the_users_arrays_is_no_part_of_them(runtime: Runtime) -> None:
+    array = numbers()
+    before = array.copy()
+    frozen = numbers()
+    frozen.flags.writeable = False
+    for task, given, writeable in [(itself, array, True), (in_a_dict, array, True), (itself, frozen, False)]:
+        made = dask.delayed(task, pure=False)(dask.delayed(given)).compute(scheduler=runtime.get)
+        made = made["x"] if isinstance(made, dict) else made
+        np.testing.assert_array_equal(made, before)
+        assert made.flags.writeable is writeable
+        if writeable:
+            made[:] = 0
+        np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+@pytest.mark.parametrize("writable_inputs", [False, True])
+def test_a_task_that_writes_into_the_users_array_does_so(runtime: Runtime, writable_inputs: bool) -> None:
+    array = numbers()
+    with dask.config.set({"dask-mars.writable-inputs": writable_inputs}):
+        written = dask.delayed(np.put, pure=False)(dask.delayed(array), [5], 7.0)
+        assert written.compute(scheduler=runtime.get) is None
+    assert array[0, 5] == 7.0
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_processes_that_take_over_get_copies_of_the_users_arrays(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "_SMALL_S", 0)
+    monkeypatch.setattr(startup, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(startup, "_STARTS", 0)
+    array = numbers(3000)
+    x = da.from_array(array, chunks=100)
+    expected = x.std().compute(scheduler="threads")
+    deadline = time.monotonic() + 30
+    while threads() or not runtime.engine().worker_pids():
+        assert float(x.std().compute(scheduler=runtime.get)) == pytest.approx(expected, rel=1e-12)
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.usefixtures("tests_are_a_library")
+def test_an_array_that_is_a_result_may_be_given_back(runtime: Runtime) -> None:
+    made = (da.from_array(numbers(), chunks=300) + 1).persist(scheduler=runtime.get)
+    blocks = dask.compute(*made.to_delayed().ravel(), scheduler=runtime.get)
+    again = da.concatenate([da.from_array(block, chunks=-1) for block in blocks], axis=0)
+    for _ in range(3):
+        np.testing.assert_allclose(again.sum().compute(scheduler=runtime.get), np.sum(numbers() + 1))
+        same = dask.compute(*[dask.delayed(itself)(dask.delayed(b)) for b in blocks], scheduler=runtime.get)
+        for ours, block in zip(same, blocks, strict=True):
+            np.testing.assert_array_equal(ours, block)
+
+
+def itself(value: Any) -> Any:
+    return value
+
+
+def in_a_dict(value: Any) -> Any:
+    return {"x": value[:], "y": 1}
 
 
 def test_to_start_a_runtime_is_to_start_processes(runtime: Runtime) -> None:
