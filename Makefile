@@ -4,7 +4,7 @@ VENV ?= .venv
 
 STRESS = tests/heap_stress.c dask_mars/store/_heap.c
 STRESS_STREAMS = tests/streams_stress.c dask_mars/expressions/_streams.c
-BLOCKS_STRESS = tests/blocks_stress.c dask_mars/expressions/_blocks.c dask_mars/expressions/_loops.c
+BLOCKS_STRESS = tests/blocks_stress.c dask_mars/expressions/_blocks.c dask_mars/expressions/_loops.c dask_mars/expressions/_sums.c
 HISTOGRAM_STRESS = tests/histogram_stress.c dask_mars/expressions/_histogram.c
 STRESS_FLAGS = -std=c11 -g -O1 -Wall -Wextra -pthread
 INCLUDES = import numpy, sysconfig; print("-I" + numpy.get_include(), "-I" + sysconfig.get_paths()["include"])

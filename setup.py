@@ -55,11 +55,11 @@ setup(
             "dask_mars.expressions._native",
             [
                 f"dask_mars/expressions/{name}.c"
-                for name in ("_native", "_blocks", "_histogram", "_loops", "_moments")
+                for name in ("_native", "_blocks", "_histogram", "_loops", "_moments", "_sums")
             ],
             depends=[
                 f"dask_mars/expressions/{name}.h"
-                for name in ("_blocks", "_histogram", "_loops", "_moments", "_source", "_vectorised")
+                for name in ("_blocks", "_histogram", "_loops", "_moments", "_source", "_sums", "_vectorised")
             ],
             include_dirs=[numpy.get_include()],
             # Casts are vectorised from -O3 on, comparisons of real numbers if they need not trap.

@@ -166,7 +166,7 @@ static void make(uint64_t *state, struct whole *whole)
         make_array(state, program, &whole->given[program->array_count], 0, 1 + below(state, 1 << program->dimensions));
         make_array(state, program, &whole->given[program->array_count + 1], 0, (1 << program->dimensions) - 1);
         whole->steps[steps++] = (struct step){
-            &loops[0], 3, REDUCTION, {(int)program->array_count, source, (int)program->array_count + 1}};
+            &loops[0], 3, REDUCTION | (below(state, 2) ? SUM : 0), {(int)program->array_count, source, (int)program->array_count + 1}};
         program->array_count += 2;
     }
     program->step_count = steps;

@@ -733,7 +733,7 @@ class Engine:
         if self._runs and now >= self._memory_watch.next_s:
             self._look_at_memory(now)
         for handle in self._workers.values():
-            handle.flush_frees()
+            handle.flush_due_frees()
             self._write(handle)
         # After the messages: what an interrupted worker is to give back it reads before it goes on.
         self._cancellation.enforce(now)

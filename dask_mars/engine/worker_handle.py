@@ -14,6 +14,9 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
 from dask_mars.protocol.object_ref import Block
 
+#: References that a worker may hold of values that are gone.
+_MOST_FREES = 64
+
 
 def connected() -> tuple[socket.socket, socket.socket]:
     """Return the engine's end of a new connection, which does not wait, and the worker's."""
@@ -86,6 +89,15 @@ class WorkerHandle(ABC):
         """Queue a message after whatever it is to be told of freed values."""
         self.flush_frees()
         self._send(pickle.dumps(as_plain(message), protocol=5))
+
+    def flush_due_frees(self) -> None:
+        """Tell the worker which values and blocks are free, if it can do anything with that.
+
+        Blocks of its arena it uses again. Values are where they are, and it has but their references: who hears of
+        each of them at once has a message to read for each chunk.
+        """
+        if self.to_release or (self.to_free and sum(map(len, self.to_free.values())) >= _MOST_FREES):
+            self.flush_frees()
 
     def flush_frees(self) -> None:
         """Tell the worker which values and blocks are free."""

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_sums.h"
+
 /* Of an array, once axes are joined that can be walked as one. */
 #define MOST_AXES 8
 /* Runs that are shorter are gathered: each call of a loop costs about as much as 64 elements. */
@@ -403,6 +405,28 @@ static npy_intp reduce_across(struct bound_step *bound, struct cursor *source, n
     return runs * length;
 }
 
+/* Add up rows that are whole and have no gaps between them; return how many elements these are. */
+static npy_intp sum_rows(struct bound_step *bound, struct cursor *source, npy_intp count)
+{
+    struct cursor *total = &bound->arguments[0].cursor;
+    int outer = total->layout->axes - 2;
+    if (!(bound->step->flags & SUM) || total->stride || outer < 0 || source->stride != bound->item)
+        return 0;
+    npy_intp length = total->layout->lengths[outer + 1];
+    if (length > LONGEST_SUMMED_ROW || total->left != length)
+        return 0;
+    npy_intp rows = (source->left < count ? source->left : count) / length;
+    npy_intp along = total->layout->lengths[outer] - total->index[outer];
+    if (along < rows)
+        rows = along;
+    if (!rows)
+        return 0;
+    add_row_sums((const double *)source->pointer, rows, length, total->pointer, total->layout->strides[outer]);
+    carry(total, outer, rows);
+    move(source, rows * length);
+    return rows * length;
+}
+
 static int run_reduction(struct bound_step *bound, npy_intp count)
 {
     const struct step *step = bound->step;
@@ -413,6 +437,8 @@ static int run_reduction(struct bound_step *bound, npy_intp count)
         npy_intp part = reduce_across(bound, &source, count);
         if (part < 0)
             return -1;
+        if (!part)
+            part = sum_rows(bound, &source, count);
         if (part) {
             count -= part;
             continue;

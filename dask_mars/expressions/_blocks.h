@@ -21,9 +21,9 @@
 #define GRID 64
 
 /* What is said of a step: that the last bit of an element may depend on the elements beside it; that NumPy would take
- * its arguments through buffers, which begin at places of their own; and that it is a reduction, with the arguments
- * total, source, and what a total begins with. */
-enum { POSITIONAL = 1, CAST_BEFORE = 2, REDUCTION = 4 };
+ * its arguments through buffers, which begin at places of their own; that it is a reduction, with the arguments total,
+ * source, and what a total begins with; and that it adds up doubles. */
+enum { POSITIONAL = 1, CAST_BEFORE = 2, REDUCTION = 4, SUM = 8 };
 
 struct step {
     const struct loop *loop;

@@ -451,7 +451,7 @@ PyMODINIT_FUNC PyInit__native(void)
         const char *name;
         int value;
     } constants[] = {
-        {"POSITIONAL", POSITIONAL}, {"CAST_BEFORE", CAST_BEFORE}, {"REDUCTION", REDUCTION}, {"DIVIDE", FE_DIVBYZERO},
+        {"POSITIONAL", POSITIONAL}, {"CAST_BEFORE", CAST_BEFORE}, {"REDUCTION", REDUCTION}, {"SUM", SUM}, {"DIVIDE", FE_DIVBYZERO},
         {"OVER", FE_OVERFLOW},      {"UNDER", FE_UNDERFLOW},      {"INVALID", FE_INVALID},
     };
     int failed = !type || PyModule_AddObjectRef(module, "Program", type);

@@ -5,6 +5,7 @@ import numpy as np
 POSITIONAL: int
 CAST_BEFORE: int
 REDUCTION: int
+SUM: int
 DIVIDE: int
 OVER: int
 UNDER: int

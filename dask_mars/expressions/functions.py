@@ -307,11 +307,6 @@ class Reduction(NamedTuple):
     parts: tuple[Part, ...]
     finish: Callable[[Sequence[Any], tuple[int, ...], np.dtype[Any], dict[str, Any]], Any]
 
-    @property
-    def is_long(self) -> bool:
-        """Say whether NumPy makes several passes for it, and copies on the way."""
-        return any(part.prepare is not None or part.ufunc in (np.fmin, np.fmax) for part in self.parts)
-
 
 def _as_it_is(results: Sequence[Any], *_: Any) -> Any:
     return results[0]

@@ -234,7 +234,10 @@ class _Builder:
             raise Unsupported
         source = self._value(reduced.source, dtype)
         total = self._array(_Total(reduced, initial), dtype)
-        self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), _native.REDUCTION))
+        flags = _native.REDUCTION
+        if reduced.ufunc is np.add and dtype.char == "d":
+            flags |= _native.SUM
+        self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), flags))
 
     def _loop(self, bound: Bound, sources: tuple[int, ...]) -> tuple[Any, tuple[np.dtype[Any], ...]]:
         """Return a step's inner loop, and what it wants its arguments to be."""

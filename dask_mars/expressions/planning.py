@@ -20,6 +20,8 @@ from dask_mars.graph.chunks import Operand
 
 #: Bytes of a tile: with three of them, what an operation reads and writes stays in a second-level cache.
 TILE_BYTES = 1 << 18
+#: Rows of up to so many numbers are added up faster by themselves.
+_SHORT_ROW = 1 << 9
 #: Characters of the dtypes that regions know.
 DTYPES = frozenset("?bhilqBHILQefdgFDG")
 
@@ -151,7 +153,7 @@ class EvaluationPlan:
         self.flat = self._can_be_flat(values)
         tiled = self._tiled = [slot for slot in self.bound if self.shapes[slot] == self.shape]
         self.before = [slot for slot in self.bound if slot not in set(tiled)]
-        if not tiled and not self.reductions:
+        if not tiled and not self._pays():
             raise Unsupported
         self._roots = sorted(
             {slot for slot in self.outputs if slot in self.bound} & set(tiled)
@@ -260,6 +262,19 @@ class EvaluationPlan:
                     )
                 )
             self.finishing.append(Finishing(self.count + number, tuple(parts), what, self.types[source], keywords))
+
+    def _pays(self) -> bool:
+        """Say whether reductions alone take longer by NumPy, which reads its array for each of them."""
+        if self.draws or len(self.reductions) > 1:
+            return True
+        (reducing,) = self.reductions
+        return reducing.ufunc is np.add and reducing.dtype.char == "d" and self._has_short_rows(reducing)
+
+    def _has_short_rows(self, reducing: Reducing) -> bool:
+        """Say whether rows are reduced of which NumPy's loop takes longer to begin one than to go through it."""
+        rows = self.oriented(self.shape)
+        kept = [axis for axis in range(len(rows)) if axis not in reducing.axes]
+        return bool(kept) and 1 < math.prod(rows[kept[-1] + 1 :]) <= _SHORT_ROW
 
     def _new_slot(self) -> int:
         self.slot_count += 1

@@ -20,15 +20,12 @@ class Kind(Enum):
     ELEMENTWISE = auto()
     #: Reduces its first argument; all others are parameters.
     REDUCTION = auto()
-    #: A reduction that NumPy makes several passes for: it may be a region by itself.
-    LONG_REDUCTION = auto()
     #: Makes elements that can be had one after the other, as a region wants them.
     SOURCE = auto()
     #: Anything else.
     OPAQUE = auto()
 
 
-_REDUCTIONS = frozenset({Kind.REDUCTION, Kind.LONG_REDUCTION})
 #: What has elements that a region may have tile by tile.
 _TILED = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
 
@@ -52,7 +49,7 @@ class Region(NamedTuple):
 
 
 def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
-    """Return the regions of an operand that have at least two steps, or one that reads a source or is long.
+    """Return the regions of an operand: of at least two steps, of one that reads a source, or of reductions alone.
 
     Parameters
     ----------
@@ -79,11 +76,11 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
                 source = slot - before
                 if source >= 0 and kinds[source] in _TILED and levels[source] == levels[number]:
                     leader[find(source)] = find(number)
-        elif kinds[number] in _REDUCTIONS and step.slots and all(slot < before for slot in step.slots[1:]):
+        elif kinds[number] is Kind.REDUCTION and step.slots and all(slot < before for slot in step.slots[1:]):
             source = step.slots[0] - before
             if source >= 0 and kinds[source] in _TILED:
                 reductions.append((source, number))
-            elif kinds[number] is Kind.LONG_REDUCTION:
+            else:
                 alone.setdefault(source, []).append(number)
     members: dict[int, list[int]] = {}
     for number, kind in enumerate(kinds):

@@ -52,7 +52,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
             region
             for region in regions
             if len(region.steps) > 1
-            or kinds[region.steps[0]] is Kind.LONG_REDUCTION
+            or kinds[region.steps[0]] is Kind.REDUCTION
             or any(slot - before in lazy for slot in region.inputs)
         ]
         for number in sources:
@@ -120,7 +120,7 @@ def _kind(known: Any) -> Kind:
     if known is Kind.SOURCE:
         return Kind.SOURCE
     if isinstance(known, functions.Reduction):
-        return Kind.LONG_REDUCTION if known.is_long else Kind.REDUCTION
+        return Kind.REDUCTION
     return Kind.ELEMENTWISE
 
 

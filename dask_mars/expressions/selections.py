@@ -143,7 +143,7 @@ def _adds(function: Callable[..., Any], step: Step) -> bool:
     if step.keywords != _REDUCES or len(step.slots) != 3:
         return False
     known = functions.reduction(function, step.keywords)
-    return known is not None and not known.is_long and known.parts[0].ufunc is np.add
+    return known is not None and [(part.prepare, part.ufunc) for part in known.parts] == [(None, np.add)]
 
 
 __all__ = ["SelectedSum", "with_selected_sums"]

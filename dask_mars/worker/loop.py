@@ -69,10 +69,6 @@ from dask_mars.worker.running_sums import running_sums
 from dask_mars.worker.substitutes import with_substitutes
 from dask_mars.worker.zarr_reads import direct_reads
 
-#: How long results may wait for company before they are sent.
-_FLUSH_S = 0.001
-#: How often the socket is looked at while there is work.
-_POLL_S = 0.0005
 #: How often an idle worker looks whether inputs of tasks that have ended are still in use, before it collects
 #: garbage. After that it looks less and less often.
 _RETAINED_LOOK_S, _LOOKS_BEFORE_COLLECTION, _LONGEST_LOOK_S = 0.05, 5, 1.0
@@ -179,6 +175,10 @@ class WorkerProcess:
         #: Where tasks print; what has no end of line yet is sent when its task ends.
         self.streams: tuple[Output, ...] = ()
 
+    #: How long results may wait for company before they are sent, in seconds. While there is work the socket is
+    #: looked at twice as often.
+    flush_s: ClassVar[float] = 0.001
+
     # -- the loop ---------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
@@ -189,7 +189,7 @@ class WorkerProcess:
         while True:
             if self._queue:
                 now = clock()
-                if now - self._last_look > _POLL_S:
+                if now - self._last_look > self.flush_s / 2:
                     self._last_look = now
                     if not self._receive(wait=False):
                         return
@@ -202,7 +202,7 @@ class WorkerProcess:
                 self._run(number, context, chunk, operand, inputs, literals)
                 self._note[:] = NO_SUBTASK
                 now = clock()
-                if now - outbox.flushed_s > _FLUSH_S:
+                if now - outbox.flushed_s > self.flush_s:
                     outbox.flush(now)
             else:
                 outbox.flush(clock())
@@ -402,7 +402,7 @@ class WorkerProcess:
         computed_s = time.perf_counter() if self._timed else 0.0
         peak_bytes = self._store.peak_bytes
         sealed = self._seal(number, graph, chunk, results, owners, start)
-        if time.perf_counter() - start < _FLUSH_S:
+        if time.perf_counter() - start < self.flush_s:
             graph.fast_operands.add(operand_number)
         else:
             graph.fast_operands.discard(operand_number)

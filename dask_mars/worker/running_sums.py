@@ -45,16 +45,18 @@ def _running(
     out: Any = None,
 ) -> Any:
     """Do what NumPy's function does."""
-    if out is None and type(a) is np.ndarray and type(axis) is int and _has_long_rows(a, axis):
+    is_plain = out is None and type(a) is np.ndarray and a.dtype.kind in "biufc" and type(axis) is int
+    if is_plain and _has_long_rows(a, axis):
         values = a
         if nan_as is not None and a.dtype.kind in "fc":
             values = np.where(np.isnan(a), a.dtype.type(nan_as), a)
         rows = np.moveaxis(values, axis, 0)
-        first = function(rows[:1], axis=0, dtype=dtype)
-        if first.dtype.kind in "iufc" and np.result_type(first.dtype, a.dtype) == first.dtype:
-            result = np.empty_like(values, dtype=first.dtype)
+        # Of a number that can be cast to anything, without a warning.
+        found = function(np.ones(1, a.dtype), axis=0, dtype=dtype).dtype
+        if found.kind in "iufc" and np.result_type(found, a.dtype) == found:
+            result = np.empty_like(values, dtype=found)
             sums = np.moveaxis(result, axis, 0)
-            sums[:1] = first
+            sums[:1] = function(rows[:1], axis=0, dtype=dtype)
             try:
                 with np.errstate(all="raise", under="ignore"):
                     for number in range(1, len(rows)):

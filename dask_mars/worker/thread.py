@@ -54,6 +54,9 @@ class WorkerThread(WorkerProcess):
     What surrounds its tasks (directory, environment, settings) is the user's own, and stays as it is.
     """
 
+    #: Whoever sends or receives lets the interpreter's lock go, and waits for the engine or another worker to get
+    #: it back. What waits for a result is in the same queues, as a rule.
+    flush_s = 0.004
     #: Told when it waits for work.
     idle_time: IdleTime
     #: Returns the user's array that is a chunk of a graph.

@@ -705,7 +705,7 @@ SANITIZERS = {
 @pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
 @pytest.mark.parametrize(
     ("stress", "parts"),
-    [("blocks", ("_blocks", "_loops")), ("histogram", ("_histogram",)), ("moments", ("_moments",))],
+    [("blocks", ("_blocks", "_loops", "_sums")), ("histogram", ("_histogram",)), ("moments", ("_moments",))],
 )
 def test_stress_under_a_sanitizer(tmp_path: Path, flags: list[str], stress: str, parts: tuple[str, ...]) -> None:
     compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
