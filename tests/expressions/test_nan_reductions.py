@@ -156,6 +156,49 @@ def test_a_chain_ends_in_them() -> None:
             ]
 
 
+@pytest.mark.parametrize("evaluator", ["tiled", "numexpr", "plain"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_other_evaluators_give_the_same(evaluator: str, name: str) -> None:
+    for dtype in ("f8", "i4"):
+        values = values_of("some", dtype, (300, 400))
+        steps = (Step(0, (0, 0), ()), Step(1, (3, 1, 2), AXES))
+        for operand in (Operand("test", (np.multiply, FUNCTIONS[name]), steps, 3, 0), program(FUNCTIONS[name])):
+            for axis in (None, 1, (0, 1)):
+                ours = with_expressions(operand, evaluator).run([values, axis, True], ())
+                assert_alike(ours, operand.run([values, axis, True], ()), 1e-4)
+
+
+@native_only
+def test_rows_that_are_short_are_added_up_natively() -> None:
+    rng = np.random.default_rng(0)
+    total = partial(np.sum, dtype="f8")
+    for shape, axis, native_too in [
+        ((3000, 100), 1, True),
+        ((7, 50, 30), 2, True),
+        ((7, 5, 9, 30), (2, 3), True),
+        ((300, 1000), 1, False),
+        ((300, 100), 0, False),
+        ((300, 100), None, False),
+        ((5000, 1), 1, False),
+    ]:
+        values = rng.standard_normal(shape)
+        for laid in (values, values[::2], np.asfortranarray(values), values[..., ::-1]):
+            rewritten = check_sum(total, laid, axis)
+            (region,) = rewritten.functions
+            assert isinstance(region, RegionFunction)
+            if laid is values:
+                assert any(plan is not None for plan in region._plans.values()) is native_too
+
+
+def check_sum(total: Any, values: Any, axis: Any) -> Operand:
+    operand = Operand("test", (total,), (Step(0, (0, 1, 2), AXES),), 3, 0)
+    rewritten = with_expressions(operand)
+    for keepdims in (True, False):
+        inputs = [values, axis, keepdims]
+        assert_alike(rewritten.run(list(inputs), ()), operand.run(list(inputs), ()), 1e-12)
+    return rewritten
+
+
 def test_objects_are_left_to_dask() -> None:
     masked = np.ma.masked_greater(np.arange(60.0).reshape(6, 10), 50)
     for values in (masked, np.arange(9).astype(object), [1.0, np.nan]):
