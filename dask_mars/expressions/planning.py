@@ -155,6 +155,8 @@ class EvaluationPlan:
         self.before = [slot for slot in self.bound if slot not in set(tiled)]
         if not tiled and not self._pays():
             raise Unsupported
+        if not any(slot < self.count + len(program.steps) for slot in tiled) and self._rounds_otherwise():
+            raise Unsupported
         self._roots = sorted(
             {slot for slot in self.outputs if slot in self.bound} & set(tiled)
             | {r.source for r in self.reductions}
@@ -269,6 +271,19 @@ class EvaluationPlan:
             return True
         (reducing,) = self.reductions
         return reducing.ufunc is np.add and reducing.dtype.char == "d" and self._has_short_rows(reducing)
+
+    def _rounds_otherwise(self) -> bool:
+        """Say whether sums in single precision are added up in another order than by NumPy.
+
+        They are as good, but where they are about zero few of their digits are the same. So what is nothing but
+        such a sum is left to NumPy. Along axes side by side the order is NumPy's, or blocks are added up pairwise.
+        """
+        return any(
+            reducing.ufunc is np.add
+            and reducing.dtype.char in "fF"
+            and any(after - before > 1 for before, after in itertools.pairwise(reducing.axes))
+            for reducing in self.reductions
+        )
 
     def _has_short_rows(self, reducing: Reducing) -> bool:
         """Say whether rows are reduced of which NumPy's loop takes longer to begin one than to go through it."""
