@@ -1211,6 +1211,7 @@ class Engine:
         threads = [handle for handle in self._workers.values() if isinstance(handle, ThreadHandle)]
         if threads:
             startup.note_lost(startup.lost_time.look(threads, now_s))
+            startup.note_lent(self._registry.sender.lent_bytes)
             if (count := startup.wanted_processes(runs, self._registry.is_short, now_s)) or startup.loading:
                 joins = self._registry.is_short or startup.is_worth_joining(runs, now_s)
                 self._replace_threads(count, joins)

@@ -64,6 +64,8 @@ class Sender:
         #: What tasks find around them, by number.
         self.contexts: dict[int, bytes] = {}
         self._newest_context = -1
+        #: How much of the user's arrays threads have read where they are.
+        self.lent_bytes = 0
 
     def add_context(self, number: int, payload: bytes) -> None:
         """Note what tasks find around them under a number."""
@@ -102,6 +104,7 @@ class Sender:
                     if not handle.is_process and self._may_be_lent(run, source):
                         lent.append(source)
                         known.add(source)
+                        self.lent_bytes += run.values[source].nbytes
                     elif (ref := self._ref(run, source)) is not None:
                         refs[source] = ref
                         known.add(source)

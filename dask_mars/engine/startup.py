@@ -14,6 +14,8 @@ from dask_mars.engine.processes import ProcessHandle
 #: started: beside it that takes little. The second counts only where it is seen what threads lose without them,
 #: and that it is less than this share of their time.
 _PATIENCE_S, _STARTS, _LOST_SHARE = 4.0, 10, 0.2
+#: How fast the engine copies the user's arrays for processes, in bytes a second; threads read them where they are.
+_COPIED_BYTES_PER_S = 3e9
 #: After so many if chunks take less than this on average, so that threads do little but wait for the interpreter's
 #: lock. Of longer ones it is seen what they lose.
 _LOCKED_PATIENCE_S, _SMALL_S = 0.5, 0.0005
@@ -77,6 +79,8 @@ class Startup:
         #: What threads have lost to each other, all of them together, until now and until there was work. Not
         #: forgotten when workers end for want of work: who computes what holds the lock does so again.
         self._lost_s = self._lost_before_s = 0.0
+        #: What has not been copied of the user's arrays because threads read them, and what that would have taken.
+        self._lent_bytes, self._saved_s = 0, 0.0
         #: Since when there is work, None if there is none, and how many chunks had been computed then.
         self._since_s: float | None = None
         self._finished_before = 0
@@ -110,6 +114,11 @@ class Startup:
         self._lost_s += lost.lock_s
         self._busy_s -= lost.others_s
 
+    def note_lent(self, lent_bytes: int) -> None:
+        """Take note of how many bytes of the user's arrays threads have read where they are, ever."""
+        self._saved_s += (lent_bytes - self._lent_bytes) / _COPIED_BYTES_PER_S
+        self._lent_bytes = lent_bytes
+
     def wanted_processes(self, runs: Collection[GraphRun], is_short: bool, now_s: float) -> int:
         """Return how many of the workers are to be processes.
 
@@ -135,7 +144,7 @@ class Startup:
         """Say whether threads have lost what it takes to start processes for all of them but one."""
         if not self._counts_lost_time or not self._lost_s:
             return False
-        cost_s = _start_s() * (self._num_workers - 1)
+        cost_s = _start_s() * (self._num_workers - 1) + self._saved_s
         # Near the end of a computation they come too late for it, and for the next one early enough when it
         # begins, if there is a next one.
         return self._lost_s >= cost_s and (self._lost_before_s >= cost_s or self._is_much_left(runs, now_s))
@@ -160,7 +169,7 @@ class Startup:
         return left * each_s >= max(_start_s(), _LEFT_S)
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
-        """Return when there has been enough work for processes, None while there is none."""
+        """Return when there has been enough work for processes, None if there is none, or none for them."""
         if self._since_s is None:
             return None
         busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
@@ -169,6 +178,9 @@ class Startup:
         if not are_small and self._counts_lost_time and self.lost_time.can_tell:
             # Libraries' own threads hold the lock besides, also from one thread that is alone.
             loses_much = busy_s > 0 and self._lost_s >= _LOST_SHARE * busy_s * self._num_workers
+            if not loses_much and self._saved_s > self._lost_s:
+                # Processes would have taken longer for copies than threads have waited for each other.
+                return None
             patience_s = patience_s if loses_much else max(patience_s, _STARTS * _start_s())
         if busy_s >= patience_s and not self._is_much_left(runs, now_s):
             # What is computed now ends before they are of use.
@@ -178,6 +190,7 @@ class Startup:
     def restart(self) -> None:
         """Begin anew: the workers have ended for want of work."""
         self._busy_s, self._finished, self._finished_before = 0.0, 0, 0
+        self._saved_s = 0.0
 
 
 def _start_s() -> float:

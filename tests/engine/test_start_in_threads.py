@@ -193,6 +193,7 @@ def test_processes_that_take_over_get_copies_of_the_users_arrays(
     monkeypatch.setattr(startup, "_SMALL_S", 0)
     monkeypatch.setattr(startup, "_PATIENCE_S", 0.05)
     monkeypatch.setattr(startup, "_STARTS", 0)
+    monkeypatch.setattr(startup, "_COPIED_BYTES_PER_S", float("inf"))
     array = numbers(3000)
     x = da.from_array(array, chunks=100)
     expected = x.std().compute(scheduler="threads")
