@@ -16,6 +16,7 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
+from dask.highlevelgraph import HighLevelGraph
 from dask.utils import Dispatch, methodcaller
 
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
@@ -183,6 +184,9 @@ class _Look:
             self.modules.add("pandas")
             return self._is_plain_frame(value, depth)
         if isinstance(value, _DATA) and kind.__module__.startswith("numpy."):
+            return True
+        if kind is HighLevelGraph:
+            # Xarray puts results together by a method of what is not computed yet. Tasks call nothing in there.
             return True
         if callable(value):
             return self.is_known(value, depth - 1)

@@ -72,6 +72,15 @@ def test_library_code_is_computed_without_processes(runtime: Runtime) -> None:
     assert eventually(lambda: not threads())
 
 
+def test_objects_of_xarray_are_put_together_by_threads(runtime: Runtime) -> None:
+    xarray = pytest.importorskip("xarray")
+    data = xarray.DataArray(np.random.default_rng(1).random((60, 8, 9)), dims=("time", "y", "x")).chunk(time=7)
+    means = data.rolling(time=3).mean()
+    (ours,) = dask.compute(means, scheduler=runtime.get)
+    xarray.testing.assert_allclose(ours, means.compute(scheduler="threads"))
+    assert runtime.engine().worker_pids() == []
+
+
 def test_code_of_the_users_runs_in_processes_alone(runtime: Runtime) -> None:
     assert random_means().compute(scheduler=runtime.get).shape == (400,)
     for _ in range(3):
