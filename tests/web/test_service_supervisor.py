@@ -108,4 +108,4 @@ def test_what_is_cancelled_in_the_queue_leaves_it(store, supervisor, monkeypatch
         assert state(store, number) == "queued"
     assert store.end == end
     assert eventually(lambda: state(store, number) == "cancelled", 20)
-    assert supervisor.waiting() == 0
+    assert eventually(lambda: supervisor.waiting() == 0, 20)
