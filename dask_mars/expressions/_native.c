@@ -451,8 +451,8 @@ PyMODINIT_FUNC PyInit__native(void)
         const char *name;
         int value;
     } constants[] = {
-        {"POSITIONAL", POSITIONAL}, {"CAST_BEFORE", CAST_BEFORE}, {"REDUCTION", REDUCTION}, {"SUM", SUM}, {"DIVIDE", FE_DIVBYZERO},
-        {"OVER", FE_OVERFLOW},      {"UNDER", FE_UNDERFLOW},      {"INVALID", FE_INVALID},
+        {"POSITIONAL", POSITIONAL}, {"CAST_BEFORE", CAST_BEFORE}, {"REDUCTION", REDUCTION}, {"SUM", SUM},
+        {"DIVIDE", FE_DIVBYZERO},   {"OVER", FE_OVERFLOW},        {"UNDER", FE_UNDERFLOW},  {"INVALID", FE_INVALID},
     };
     int failed = !type || PyModule_AddObjectRef(module, "Program", type);
     for (size_t number = 0; !failed && number < sizeof constants / sizeof *constants; number++)

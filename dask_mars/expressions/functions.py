@@ -7,7 +7,7 @@ how it is called with an array for the result.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -384,11 +384,23 @@ def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
     """Say whether a function is Dask's for the second moment of real numbers, as `var` and `std` use it."""
     if not (isinstance(function, partial) and function.func is moment_chunk and not function.args):
         return False
-    given = {name: value for name, value in function.keywords.items() if name not in _MOMENT_KEYWORDS}
-    return given in ({}, NANS) and not function.keywords.get("implicit_complex_dtype")
+    is_known = _counts_as_known(function, {"dtype", "implicit_complex_dtype"})
+    return is_known and not function.keywords.get("implicit_complex_dtype")
 
 
-_MOMENT_KEYWORDS = frozenset({"dtype", "implicit_complex_dtype"})
+def is_mean(function: Callable[..., Any]) -> bool:
+    """Say whether a function is Dask's for the parts of a mean, with NaN or without."""
+    return (
+        isinstance(function, partial)
+        and function.func is mean_chunk
+        and not function.args
+        and _counts_as_known(function, {"dtype"})
+    )
+
+
+def _counts_as_known(function: partial[Any], others: Set[str]) -> bool:
+    """Say whether Dask's function adds and counts all elements, or all that are numbers."""
+    return {name: value for name, value in function.keywords.items() if name not in others} in ({}, NANS)
 
 
 def leaves_out_nan(function: Callable[..., Any]) -> bool:

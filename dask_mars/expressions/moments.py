@@ -58,11 +58,11 @@ def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
 def _sums(values: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Return both of columns, or of all numbers if there are none."""
     drawn = type(values) is draws.Draw
+    if columns is not None and (columns < _LEAST_WIDTH or (drawn and columns * _FLOAT64.itemsize > TILE_BYTES)):
+        return None
     numbers = values.source() if drawn else values.reshape(-1)
     if columns is None:
         return _of_all(numbers, values.size)
-    if columns < _LEAST_WIDTH or (drawn and columns * _FLOAT64.itemsize > TILE_BYTES):
-        return None
     found = _of_columns(numbers, values.size // columns, columns)
     return found.totals + found.pivots * found.rows, found.squares
 

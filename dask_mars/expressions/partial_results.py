@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from dask.array.linalg import _wrapped_qr
-from dask.array.reductions import mean_chunk, numel
+from dask.array.reductions import numel
 
 from dask_mars.expressions.draws import Draw
-from dask_mars.expressions.functions import NANS, is_second_moment, leaves_out_nan
+from dask_mars.expressions.functions import is_mean, is_second_moment, leaves_out_nan
 from dask_mars.expressions.triangular import triangular_factor
 from dask_mars.graph.chunks import Operand, Step
 
@@ -157,7 +156,7 @@ def with_means_of_moments(operand: Operand) -> Operand:
     means = {
         number: moments[source]
         for number in known
-        if _is_mean(called[number])
+        if is_mean(called[number])
         and (source := (operand.steps[number].slots[0], leaves_out_nan(called[number]))) in moments
     }
     if not means:
@@ -181,15 +180,6 @@ def with_means_of_moments(operand: Operand) -> Operand:
     ]
     return Operand(
         operand.name, tuple(functions), tuple(steps), operand.input_count, operand.literal_count, operand.in_client
-    )
-
-
-def _is_mean(function: Callable[..., Any]) -> bool:
-    return (
-        isinstance(function, partial)
-        and function.func is mean_chunk
-        and not function.args
-        and {name: value for name, value in function.keywords.items() if name != "dtype"} in ({}, NANS)
     )
 
 

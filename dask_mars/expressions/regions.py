@@ -68,7 +68,7 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
         return step
 
     reductions: list[tuple[int, int]] = []
-    #: Those of what no region has, by its slot.
+    # Those of what no region has, by its slot.
     alone: dict[int, list[int]] = {}
     for number, step in enumerate(operand.steps):
         if kinds[number] is Kind.ELEMENTWISE:
