@@ -9,9 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dask.base import named_schedulers
-
 from dask_mars import config, errors
+from dask_mars.dask_api.core import named_schedulers
 
 if not hasattr(os, "fork"):
     raise errors.UnsupportedPlatform(sys.platform)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import dask
 
+from dask_mars.dask_api.core import get_sync
+
 
 class Options(NamedTuple):
     """How a computation is to be done.
@@ -99,7 +101,7 @@ class InlineBackend:
     def compute(self, dsk: Any, keys: Any, options: Options, persist: bool = False) -> Any:
         """Compute keys of a Dask graph; see `Backend`."""
         known = {name: found for name in ("callbacks", "cache") if (found := getattr(options, name)) is not None}
-        return dask.local.get_sync(dsk, keys, **known)
+        return get_sync(dsk, keys, **known)
 
 
 def persist_with(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
 from typing import Any
+
+from dask_mars.version import __version__
 
 
 class MarsError(Exception):
@@ -21,6 +24,61 @@ class MarsError(Exception):
 
     def _message(self) -> str:
         return ", ".join(map(str, self.args))
+
+
+#: The newest release of Dask that the whole test suite has run with.
+TESTED_DASK = "2026.8.0"
+
+
+class UnknownDask(MarsError, ImportError):
+    """The installed Dask lacks a name without which dask_mars cannot work.
+
+    Attributes
+    ----------
+    dask_version : str
+        The version that is installed.
+    reason : str
+        What could not be imported.
+    """
+
+    def __init__(self, dask_version: str, reason: str) -> None:
+        super().__init__(dask_version, reason)
+        self.dask_version = dask_version
+        self.reason = reason
+
+    def _message(self) -> str:
+        return (
+            f"dask_mars {__version__} cannot work with Dask {self.dask_version}: {self.reason}. It is tested "
+            f"with Dask {TESTED_DASK}; install that, or a newer dask_mars"
+        )
+
+
+class DaskDiffers(UserWarning):
+    """Dask lacks a private name, or does not behave as dask_mars expects; computations may be slower.
+
+    Attributes
+    ----------
+    dask_version : str
+        The version that is installed.
+    missing : tuple of str
+        Names that it lacks.
+    error : BaseException or None
+        Raised while an expression of Dask's was read.
+    """
+
+    def __init__(self, dask_version: str, missing: Iterable[str] = (), error: BaseException | None = None) -> None:
+        self.dask_version, self.missing, self.error = dask_version, tuple(missing), error
+        super().__init__(dask_version, self.missing, error)
+
+    def __str__(self) -> str:
+        reasons = [f"it has no {', '.join(self.missing)}"] if self.missing else []
+        if self.error is not None:
+            reasons.append(f"reading an expression raised {type(self.error).__name__}: {self.error}")
+        return (
+            f"dask_mars {__version__} is tested with Dask {TESTED_DASK}, and this is Dask "
+            f"{self.dask_version}: {'; '.join(reasons)}. Results are right, but computations may be slower. "
+            "A newer dask_mars may know this Dask"
+        )
 
 
 class StateError(MarsError):

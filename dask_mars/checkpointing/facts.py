@@ -7,25 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from dask.array.core import finalize
 
 from dask_mars.checkpointing.elsewhere import Source, zarr_source
 from dask_mars.checkpointing.stores import StoredRegion, regions, store_calls
+from dask_mars.dask_api.arrays import finalize
+from dask_mars.dask_api.paths import WRITERS
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram
 from dask_mars.optimize.effects import appends, makes_files
 from dask_mars.worker.shuffle import map_bag, map_frame
-
-#: Functions of Dask's that write files of which it cannot be said later whether they are still what was written.
-_WRITERS = frozenset(
-    {
-        "dask.bag.core._to_textfiles_chunk",
-        "dask.bag.avro._write_avro_part",
-        "dask.dataframe.dask_expr.io.parquet.ToParquetFunctionWrapper",
-        "dask.dataframe.io.csv._write_csv",
-        "dask.dataframe.io.json.write_json_partition",
-        "dask.dataframe.io.orc.core.to_orc",
-    }
-)
 
 
 class Facts(NamedTuple):
@@ -169,7 +158,7 @@ def _writes(function: object) -> bool:
     if function is np.save or function is np.savez:
         return True
     named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}" in _WRITERS
+    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}" in WRITERS
 
 
 def _spread(graph: ChunkGraph, taints: set[int]) -> None:

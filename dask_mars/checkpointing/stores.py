@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dask.array.core import load_store_chunk
-from dask.array.optimization import fuse_slice
-
 from dask_mars.checkpointing.journal import FileProof
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import fuse_slice, load_store_chunk
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 
 #: Of how many files is looked at most for one chunk.
@@ -135,6 +134,9 @@ def regions(graph: ChunkGraph, chunk: int, calls: Sequence[_StoreCall]) -> Itera
     for call in calls:
         target, index, region = [_found(graph, chunk, part) for part in call]
         if target is _UNKNOWN or index is _UNKNOWN or region is _UNKNOWN:
+            yield None
+            continue
+        if region and index and is_gone(fuse_slice):
             yield None
             continue
         if region:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dask.array.core import finalize
 
+from dask_mars.dask_api.arrays import finalize
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.programs import make_list
 from dask_mars.protocol.object_ref import ObjectRef, array_type, is_pickled, is_spilled

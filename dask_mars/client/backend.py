@@ -8,8 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask
-from dask.callbacks import local_callbacks
-from dask.local import nested_get
 
 from dask_mars import config, gc_control
 from dask_mars.backend import Options
@@ -17,6 +15,7 @@ from dask_mars.client.callbacks import CallbackObserver, CountingObserver, as_ta
 from dask_mars.client.computation import Computation
 from dask_mars.client.records import Record, Records
 from dask_mars.client.tracking import EngineSource
+from dask_mars.dask_api.core import local_callbacks, nested_get
 from dask_mars.engine.graph_run import GraphRun, Saver
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import SavedChunkLost

@@ -6,9 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from dask.callbacks import unpack_callbacks
-from dask.local import start_state_from_dask
-
+from dask_mars.dask_api.core import convert_legacy_graph, start_state_from_dask, unpack_callbacks
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.expression import alias_targets
 from dask_mars.store.persisted import as_data
@@ -296,8 +294,6 @@ def _looks_at_values(posttask: Any) -> bool:
 
 def as_tasks(dsk: Mapping[Key, Any]) -> dict[Key, Any]:
     """Return a graph of Dask's task objects that callbacks may change."""
-    from dask._task_spec import convert_legacy_graph
-
     return {key: as_data(key, node) for key, node in convert_legacy_graph(dsk).items()}
 
 

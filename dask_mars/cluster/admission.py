@@ -14,8 +14,8 @@ from typing import Any
 import dask
 from dask.utils import parse_timedelta
 from distributed import Client, Future, Lock, Worker
-from distributed.utils import sync
 
+from dask_mars.cluster.distributed_api import sync
 from dask_mars.cluster.marks import IDENTITY
 from dask_mars.errors import BegunBefore, FilesLost, LockLost
 

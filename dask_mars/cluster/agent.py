@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed import Reschedule, Status, Worker, WorkerPlugin
-from distributed.worker import thread_state
-from distributed.worker_state_machine import GatherDepSuccessEvent
 from tornado.ioloop import PeriodicCallback
 
 from dask_mars import config
 from dask_mars.client.computation import run_graph
 from dask_mars.cluster.admission import NoLongerWanted
+from dask_mars.cluster.distributed_api import GatherDepSuccessEvent, thread_state
 from dask_mars.cluster.marks import IDENTITY, LEAVE_S, MARK
 from dask_mars.cluster.metrics import measure
 from dask_mars.cluster.progress import ProgressSender, SubtaskObserver

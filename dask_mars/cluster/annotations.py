@@ -6,14 +6,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dask._task_spec import Task
-
 from dask_mars import config
 from dask_mars.cluster.computation import ClusterComputation
 from dask_mars.cluster.marks import MARK
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.planning import allowed_by
 from dask_mars.cluster.scheduler_plugin import SubtaskAnnotation
+from dask_mars.dask_api.core import Task
 from dask_mars.graph.chunks import Restriction
 from dask_mars.scheduler.bookkeeping import Graph
 from dask_mars.scheduler.events import GraphPlan

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distributed import Client, Future, get_worker
-from distributed.client import FutureCancelledError
 
 from dask_mars import config
 from dask_mars.backend import Options
 from dask_mars.client.backend import GraphBackend, ToComputeAnew
 from dask_mars.client.callbacks import CallbackObserver, Observer, TellOnce
 from dask_mars.client.records import Record, Records
+from dask_mars.cluster.distributed_api import FutureCancelledError
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE
 from dask_mars.cluster.planning import AgentInfo
 from dask_mars.cluster.reconnection import (

@@ -15,11 +15,10 @@ from typing import Any
 import click
 import dask
 from dask.system import CPU_COUNT
-from distributed.comm import get_address_host_port
-from distributed.preloading import validate_preload_argv
 
 from dask_mars import config
 from dask_mars.cluster.agent_process import start_agent
+from dask_mars.cluster.distributed_api import get_address_host_port, validate_preload_argv
 from dask_mars.cluster.serving import serve
 from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__

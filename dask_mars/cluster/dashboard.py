@@ -13,8 +13,7 @@ from time import time
 from typing import Any, TypedDict
 
 from dask.utils import key_split
-from distributed import Scheduler
-from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed import Scheduler, SchedulerPlugin
 
 from dask_mars.cluster.marks import CANCELLED_ON_PAGE, MARK
 from dask_mars.cluster.metrics import SUBTASKS

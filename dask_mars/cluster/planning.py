@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distributed import Client, Future
-from distributed.comm import get_address_host
-from distributed.core import Status
 
 from dask_mars import config
 from dask_mars.cluster.admission import workers_of
+from dask_mars.cluster.distributed_api import Status, get_address_host
 from dask_mars.cluster.map_outputs import Selections
 from dask_mars.cluster.marks import IDENTITY, MARK
 from dask_mars.cluster.partition.hosts import Hosts, place_on_hosts

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client, Future
-from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
 
 from dask_mars import config, units
 from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts, Record, Source
+from dask_mars.cluster.distributed_api import ClosedClientError, FutureCancelledError, FuturesCancelledError
 from dask_mars.cluster.planning import AgentInfo, agents_among, find_agents
 from dask_mars.errors import FuturesLost, SchedulerLost
 

@@ -17,11 +17,9 @@ from typing import Any
 
 import dask
 from distributed import Nanny, Security, Status
-from distributed._signals import wait_for_signals
-from distributed.comm import connect
-from distributed.core import coerce_to_address
 
 from dask_mars.cluster.agent_process import start_agent
+from dask_mars.cluster.distributed_api import coerce_to_address, connect, wait_for_signals
 from dask_mars.cluster.marks import LEAVE_S
 
 logger = logging.getLogger("distributed.dask_mars")

@@ -10,9 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask._task_spec import Task
-from distributed.shuffle._core import P2PBarrierTask, ShuffleId, barrier_key
-
+from dask_mars.cluster.distributed_api import P2PBarrierTask, ShuffleId, barrier_key
+from dask_mars.dask_api.core import Task
 from dask_mars.graph.chunks import ChunkGraph
 
 

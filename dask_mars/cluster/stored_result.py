@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask.sizeof import sizeof
-from distributed.protocol.serialize import Serialized, serialize
 
+from dask_mars.cluster.distributed_api import Serialized, serialize
 from dask_mars.protocol.deferred import resolved
 from dask_mars.protocol.object_ref import ObjectRef, is_pickled, is_spilled, is_writeable_array
 from dask_mars.store.persisted import PersistedChunk, value_of

@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dask
-from dask._task_spec import Task, TaskRef
 from distributed import Client, Future
 
 from dask_mars import config
@@ -37,6 +36,7 @@ from dask_mars.cluster.requirements import Requirements
 from dask_mars.cluster.shuffles import barrier_task, find_shuffles
 from dask_mars.cluster.source import ClusterSource
 from dask_mars.cluster.subtask_spec import Constraints, Packer, Unsendable, task_of_large
+from dask_mars.dask_api.core import Task, TaskRef
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.labels import label_of

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dask._task_spec import Task
 from dask.sizeof import sizeof
 from distributed import Worker, get_worker
 
 from dask_mars.cluster.admission import claim_once, hold_locks
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.stored_result import item_of, plain
+from dask_mars.dask_api.core import Task
 from dask_mars.errors import FilesLost
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
 from dask_mars.protocol.pickling import dumps, loads

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import dask.array.random
 import numpy as np
+
+from dask_mars.dask_api.arrays import _apply_random_func
 
 if TYPE_CHECKING:
     from dask_mars.expressions import _pcg64
 
 #: Dask's function for a chunk of a `Generator`'s numbers; another version may have another.
-DASK_FUNCTION: Callable[..., Any] | None = getattr(dask.array.random, "_apply_random_func", None)
+DASK_FUNCTION: Callable[..., Any] = _apply_random_func
 #: Below so many numbers NumPy is as fast.
 _FEWEST = 1 << 9
 
@@ -166,14 +167,12 @@ def _distribution(
 def random_chunk(*arguments: Any) -> Any:
     """Return the array that Dask's function returns."""
     drawn = draw(*arguments)
-    assert DASK_FUNCTION is not None
     return DASK_FUNCTION(*arguments) if drawn is None else drawn.array()
 
 
 def lazy_random_chunk(*arguments: Any) -> Any:
     """Return the array that Dask's function returns, or a `Draw` of it."""
     drawn = draw(*arguments)
-    assert DASK_FUNCTION is not None
     return DASK_FUNCTION(*arguments) if drawn is None else drawn
 
 

@@ -12,9 +12,17 @@ from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
-from dask.array import chunk as dask_chunk
-from dask.array import reductions as dask_reductions
-from dask.array.reductions import chunk_max, chunk_min, mean_chunk, moment_chunk, numel
+
+from dask_mars.dask_api.arrays import (
+    astype,
+    chunk_max,
+    chunk_min,
+    mean_chunk,
+    moment_chunk,
+    nannumel,
+    numel,
+    reductions,
+)
 
 #: What is known of an argument before its value is: its dtype, or the type of a Python number.
 ArgumentType = Any
@@ -222,7 +230,7 @@ _KNOWN: dict[Any, tuple[Elementwise, tuple[tuple[str, ...], ...]]] = {
     pow: (_Power(), ((),)),
     np.where: (_Where(), ((),)),
     np.clip: (_Clip(), ((),)),
-    dask_chunk.astype: (_Astype(), (("astype_dtype",),)),
+    astype: (_Astype(), (("astype_dtype",),)),
 }
 
 
@@ -342,10 +350,10 @@ _REDUCTIONS: dict[Any, tuple[Elementwise | None, np.ufunc, bool]] = {
 }
 for _name, _ufunc in (("_nanmin_skip", np.fmin), ("_nanmax_skip", np.fmax)):
     # They are private: another version may have others.
-    if hasattr(dask_reductions, _name):
-        _REDUCTIONS[getattr(dask_reductions, _name)] = (None, _ufunc, False)
+    if hasattr(reductions, _name):
+        _REDUCTIONS[getattr(reductions, _name)] = (None, _ufunc, False)
 #: What Dask gives its functions for means and moments that leave out what is no number.
-NANS = {"sum": np.nansum, "numel": dask_reductions.nannumel}
+NANS = {"sum": np.nansum, "numel": nannumel}
 
 
 def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduction | None:

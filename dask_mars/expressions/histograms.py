@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import dask.array.routines
 import numpy as np
 
+from dask_mars.dask_api.arrays import _block_hist
 from dask_mars.expressions import draws, native
 
 #: Dask's function for the histogram of a chunk; another version may have another.
-DASK_FUNCTION: Callable[..., Any] | None = getattr(dask.array.routines, "_block_hist", None)
+DASK_FUNCTION: Callable[..., Any] = _block_hist
 #: Below so many numbers NumPy is as fast.
 _FEWEST = 1 << 10
 #: How many numbers are converted at a time.
@@ -34,7 +34,6 @@ def block_histogram(values: Any, bins_range: Any) -> Any:
     bins_range : sequence
         The number of bins, or their edges, and their range.
     """
-    assert DASK_FUNCTION is not None
     drawn = type(values) is draws.Draw
     edges = _edges(bins_range) if _is_countable(values) else None
     if edges is None or native.histogram is None:

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from dask.array.linalg import _wrapped_qr
-from dask.array.reductions import numel
 
+from dask_mars.dask_api.arrays import _wrapped_qr, numel
 from dask_mars.expressions.draws import Draw
 from dask_mars.expressions.functions import is_mean, is_second_moment, leaves_out_nan
 from dask_mars.expressions.triangular import triangular_factor

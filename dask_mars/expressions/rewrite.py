@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.array.reductions import nannumel, numel
 
+from dask_mars.dask_api.arrays import nannumel, numel
 from dask_mars.expressions import draws, functions, histograms, moments, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.expressions.partial_results import MeanOfMoments, with_means_of_moments, without_unread

@@ -12,16 +12,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.array import chunk
-from dask.array.core import _enforce_dtype
 
+from dask_mars.dask_api.arrays import _enforce_dtype, getitem
 from dask_mars.expressions import functions, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
 from dask_mars.graph.chunks import Operand, Step
 
 _where: Callable[..., Any] = np.where
 #: Names of what Dask gives its function besides array and mask, and of what a reduction is given.
-_ITEMS = (operator.getitem, chunk.getitem)
+_ITEMS = (operator.getitem, getitem)
 _SELECTS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys(_ITEMS, ()),
     _enforce_dtype: ("enforce_dtype", "enforce_dtype_function"),

@@ -11,11 +11,15 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-from dask._task_spec import GraphNode, Task, TaskRef, parse_input
-from dask.array.core import concatenate_axes
-from dask.blockwise import Blockwise, _get_coord_mapping, blockwise_token
-from dask.layers import ArrayChunkShapeDep
-
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import (
+    ArrayChunkShapeDep,
+    Blockwise,
+    _get_coord_mapping,
+    blockwise_token,
+    concatenate_axes,
+)
+from dask_mars.dask_api.core import GraphNode, Task, TaskRef, parse_input
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
@@ -50,6 +54,8 @@ class BlockwiseRecords:
         #: Number of blocks along each dimension of the output.
         self.numblocks: tuple[int, ...] = tuple(dims[index] for index in layer.output_indices)
         concatenate = concatenate_axes if layer.concatenate is True else layer.concatenate
+        if is_gone(concatenate):
+            raise NotSymbolic("Dask has no concatenate_axes")
         coordinate_maps, concatenated_axes, self._dummies = _get_coord_mapping(
             dims, layer.output_indices, layer.numblocks, layer.indices, concatenate
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from dask._task_spec import Alias, DataNode, Task, TaskRef
-from dask.array.core import load_chunk, load_store_chunk
 from dask.utils import SerializableLock
 
+from dask_mars.dask_api.arrays import load_chunk, load_store_chunk
+from dask_mars.dask_api.core import Alias, DataNode, Task, TaskRef
 from dask_mars.graph.chunks import Subprogram
 
 #: Name of the task by which Dask assembles a collection's result from its chunks.

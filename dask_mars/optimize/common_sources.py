@@ -20,8 +20,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import cache
 from typing import Any
 
-from dask.array import chunk as dask_chunk
-
+from dask_mars.dask_api.arrays import getitem
 from dask_mars.expressions.functions import elementwise
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.compose import LONGEST, fixed_chunks
@@ -31,7 +30,7 @@ from dask_mars.optimize.siblings import FEWEST_BYTES, SMALL_SHARE, Group, is_red
 
 #: Most chunks that a group is made of.
 _MOST_SOURCES = 4
-_ITEMS = frozenset({operator.getitem, dask_chunk.getitem})
+_ITEMS = frozenset({operator.getitem, getitem})
 
 #: Returns the declared bytes of a chunk.
 SizeOf = Callable[[int], "int | None"]

@@ -13,22 +13,22 @@ from types import MethodType
 from typing import Any
 
 import numpy as np
-from dask._expr import ProhibitReuse
-from dask._task_spec import (
+
+from dask_mars.dask_api.core import (
     Alias,
     DataNode,
     Dict,
     GraphNode,
     List,
+    ProhibitReuse,
     Set,
     Task,
     TaskRef,
     Tuple,
     _execute_subgraph,
-    _is_dask_future,
     convert_legacy_task,
+    is_dask_future,
 )
-
 from dask_mars.graph.chunks import Constant, Key, Operand, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.optimize.client_only import (
@@ -410,7 +410,7 @@ class Compiler:
             return None if None in codes else program.step(make_list, tuple(codes))  # type: ignore[arg-type]
         if kind in _PLAIN:
             return program.literal(argument)
-        if isinstance(argument, _READ_BY_DASK) or _is_dask_future(argument):
+        if isinstance(argument, _READ_BY_DASK) or is_dask_future(argument):
             return None
         return self._emit_literal(program, argument)
 

@@ -11,8 +11,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NoReturn
 
-from dask._task_spec import Alias, DataNode, TaskRef
-
+from dask_mars.dask_api.core import Alias, DataNode, TaskRef
 from dask_mars.errors import refuse_unhashable
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.optimize.compiler import Compiler

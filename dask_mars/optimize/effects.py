@@ -16,22 +16,11 @@ from typing import Any
 
 from dask.utils import SerializableLock
 
+from dask_mars.dask_api.paths import APPENDING, APPENDING_BEHIND, BEHIND, MAKER_OF_FILES
 from dask_mars.graph.chunks import Constant, Operand, Subprogram
 
-#: Functions of Dask's that append: to the files of a shuffle, to a table of a database.
-_APPENDING = frozenset(
-    {
-        "dask.bag.core.partition",
-        "dask.dataframe.dask_expr._shuffle.DiskShuffle._shuffle_group",
-        "dask.dataframe.io.hdf._pd_to_hdf",
-        "dask.dataframe.io.sql._to_sql_chunk",
-    }
-)
-#: This appends if it is told to go on where another task has ended; else it begins its file anew.
-_APPENDING_BEHIND = "dask.dataframe.io.csv._write_csv"
-_BEHIND = "depend_on"
-#: What makes the directory of a shuffle's files.
-_MAKERS_OF_FILES = ("partd.", "dask.dataframe.shuffle.maybe_buffered_partd")
+#: Make the directory of a shuffle's files.
+_MAKERS_OF_FILES = ("partd.", MAKER_OF_FILES)
 #: Those that functions refer to are not looked into: registers of a module would lead to everything.
 _CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 #: Literals of these types are nothing else.
@@ -49,7 +38,7 @@ def appends(operand: Operand) -> bool:
                 operands.append(function.operand)
                 continue
             path = _path(function)
-            if path in _APPENDING or (path == _APPENDING_BEHIND and _BEHIND in step.keywords):
+            if path in APPENDING or (path == APPENDING_BEHIND and BEHIND in step.keywords):
                 return True
     return False
 

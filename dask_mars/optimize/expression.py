@@ -10,15 +10,27 @@ from typing import Any, NamedTuple
 
 import dask
 import numpy as np
-from dask._expr import Expr, HLGExpr, HLGFinalizeCompute, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence
-from dask._task_spec import Alias, DataNode, Task
-from dask.array.optimization import optimize as optimize_arrays
-from dask.array.wrap import _broadcast_trick_inner
-from dask.blockwise import Blockwise, optimize_blockwise
-from dask.delayed import optimize as optimize_delayed
 from dask.highlevelgraph import HighLevelGraph, Layer
-from dask.layers import ArrayOverlapLayer
 
+from dask_mars.dask_api.arrays import (
+    ArrayOverlapLayer,
+    Blockwise,
+    broadcast_trick,
+    optimize_arrays,
+    optimize_blockwise,
+)
+from dask_mars.dask_api.core import (
+    Alias,
+    DataNode,
+    Expr,
+    HLGExpr,
+    HLGFinalizeCompute,
+    Task,
+    _AnnotationsTombstone,
+    _ExprSequence,
+    _HLGExprSequence,
+    optimize_delayed,
+)
 from dask_mars.graph.chunks import ChunkGraph, Declared, Key, Restriction
 from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.frames import fused, lazy_expression
@@ -353,7 +365,7 @@ def _is_broadcast(layer: Layer) -> bool:
         # It has been given its arguments in several steps.
         while hasattr(function, "func"):
             function = function.func
-        return function is _broadcast_trick_inner.func
+        return function is broadcast_trick
     if not layer.is_materialized() or not layer:
         return False
     task = next(iter(layer.values()))

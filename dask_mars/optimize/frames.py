@@ -12,9 +12,8 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import dask
-from dask._expr import Expr
-from dask._task_spec import Task, _execute_subgraph
 
+from dask_mars.dask_api.core import Expr, Task, _execute_subgraph
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
 
@@ -30,7 +29,7 @@ def fused(root: Expr) -> Expr:
     """
     if not _dataframes_exist() or dask.config.get("optimization.fuse.active", None) is False:
         return root
-    from dask.dataframe.dask_expr._expr import optimize_blockwise_fusion
+    from dask_mars.dask_api.frames import optimize_blockwise_fusion
 
     return optimize_blockwise_fusion(root)
 
@@ -64,15 +63,14 @@ def lazy_expression(expression: Expr) -> tuple[LazyLayer, list[Expr]] | None:
 
 
 def _is_fused(expression: Expr) -> bool:
-    from dask.dataframe.dask_expr._expr import Fused
+    from dask_mars.dask_api.frames import Fused
 
     return type(expression) is Fused
 
 
 def _is_uniform(expression: Expr) -> bool:
     """Say whether the tasks of all partitions are known to differ in nothing but the partitions that they read."""
-    from dask.dataframe.dask_expr import _expr as frames
-    from dask.dataframe.dask_expr._merge import BlockwiseMerge
+    from dask_mars.dask_api import frames
 
     kind = type(expression)
     if not issubclass(kind, frames.Blockwise):
@@ -89,7 +87,7 @@ def _is_uniform(expression: Expr) -> bool:
         frames.BlockwiseTail,
         frames.BlockwiseTailIndex,
         frames.Index,
-        BlockwiseMerge,
+        frames.BlockwiseMerge,
     )
     return any(kind._task is known._task for known in alike)
 

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dask._task_spec import Alias, GraphNode
-
+from dask_mars.dask_api.core import Alias, GraphNode
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.programs import Program
 

@@ -13,12 +13,11 @@ import operator
 from functools import partial
 from typing import Any
 
-from dask._task_spec import Alias
-from dask.array.core import concatenate_shaped
-from dask.layers import ArrayOverlapLayer
-
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import ArrayOverlapLayer, concatenate_shaped
+from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
-from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
+from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
 from dask_mars.optimize.parts import PartOperands, Residents
 
 # Where what is cut will stand.
@@ -138,6 +137,8 @@ class OverlapRecords:
         if operand is None:
             program = self._compiler.new_program()
             parts = self._compiler.emit_list(program, [program.input(part) for part in range(part_count)])
+            if is_gone(concatenate_shaped):
+                raise NotSymbolic("Dask has no concatenate_shaped")
             program.step(concatenate_shaped, (parts, program.literal(None)))
             operand = self._operands[part_count] = self._compiler.operand_of(self._name, program)
         return operand

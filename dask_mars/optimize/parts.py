@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 
-from dask.array.core import concatenate_shaped
-
-from dask_mars.optimize.layers import TaskCompiler
+from dask_mars.dask_api import is_gone
+from dask_mars.dask_api.arrays import concatenate_shaped
+from dask_mars.optimize.layers import NotSymbolic, TaskCompiler
 
 #: Of what a store keeps in memory, the part that may stay there for those that read parts of it in place.
 RESIDENT_SHARE = 4
@@ -69,6 +69,8 @@ class PartOperands:
                 for code, is_all in zip(inputs, pattern, strict=True)
             ]
             if len(parts) > 1:
+                if is_gone(concatenate_shaped):
+                    raise NotSymbolic("Dask has no concatenate_shaped")
                 blocks = self._compiler.emit_list(program, parts)
                 program.step(concatenate_shaped, (blocks, program.literal(None)))
             operand = self._operands[pattern] = self._compiler.operand_of(self._name, program)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import dask
 
 from dask_mars import gc_control
+from dask_mars.dask_api import warn_of_differences
 from dask_mars.errors import Cancelled
 from dask_mars.graph.chunks import ChunkGraph, Key
 from dask_mars.optimize.common_sources import join_common_sources
@@ -125,11 +126,19 @@ def prepare(
         if cache or transform_tasks is not None:
             prepare_options = prepare_options._replace(keep_file_shuffles=True)
             return _graph_of_tasks(dsk, list(wanted), prepare_options, cache, transform_tasks)
-        return _prepare(dsk, list(wanted), composed, prepare_options)
+        graph = _prepare(dsk, list(wanted), composed, prepare_options)
+    warn_of_differences()
+    return graph
 
 
 def _prepare(dsk: Any, wanted: list[Key], composed: bool, prepare_options: PrepareOptions) -> ChunkGraph:
-    symbolic = symbolic_graph(dsk, composed, prepare_options.resident_bytes)
+    try:
+        symbolic = symbolic_graph(dsk, composed, prepare_options.resident_bytes)
+    except (AttributeError, ImportError, TypeError) as error:
+        # Another release of Dask may have other expressions; its own graph of them is right.
+        graph = _graph_of_tasks(dsk, wanted, prepare_options)
+        warn_of_differences(error)
+        return graph
     if symbolic is None:
         return _graph_of_tasks(dsk, wanted, prepare_options)
     try:

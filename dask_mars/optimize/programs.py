@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask._task_spec import GraphNode
 from dask.utils import funcname
 
+from dask_mars.dask_api.core import GraphNode
 from dask_mars.graph.chunks import Constant, Key, Operand, Step, Subprogram
 
 

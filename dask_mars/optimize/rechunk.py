@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask._task_spec import Alias
 from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
+from dask_mars.dask_api.core import Alias
 from dask_mars.graph.chunks import Key
 from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
 from dask_mars.optimize.parts import PartOperands, Residents

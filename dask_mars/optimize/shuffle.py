@@ -113,14 +113,15 @@ class Shuffles:
 def _kinds() -> list[_Kind]:
     """Return the kinds of shuffles that there can be: what has not been imported has made none."""
     found = []
-    frames: Any = sys.modules.get("dask.dataframe.dask_expr._shuffle")
-    if frames is not None:
+    if "dask.dataframe.dask_expr" in sys.modules:
+        from dask_mars.dask_api import frames
+
         append = frames.DiskShuffle._shuffle_group
         found.append(_Kind(append, frames.barrier, frames.collect, map_frame, reduce_frame, 3, 0, 3))
-    bags: Any = sys.modules.get("dask.bag.core")
-    if bags is not None:
-        barrier = bags.chunk.barrier
-        found.append(_Kind(bags.partition, barrier, bags.collect, map_bag, reduce_bag, 3, 2, 3))
+    if "dask.bag.core" in sys.modules:
+        from dask_mars.dask_api import bags
+
+        found.append(_Kind(bags.partition, bags.barrier, bags.collect, map_bag, reduce_bag, 3, 2, 3))
     return found
 
 

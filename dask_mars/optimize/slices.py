@@ -13,10 +13,9 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from dask.array.chunk import getitem
-from dask.array.core import getter, getter_inline, getter_nofancy
-from dask.array.optimization import fuse_slice
 
+from dask_mars.dask_api import NameGone
+from dask_mars.dask_api.arrays import fuse_slice, getitem, getter, getter_inline, getter_nofancy
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.optimize.compose import Slicer, join
 
@@ -151,7 +150,7 @@ def _slice_literals(
             return None
     try:
         fused = fuse_slice(outer, inner)
-    except (NotImplementedError, IndexError, TypeError):
+    except (NameGone, NotImplementedError, IndexError, TypeError):
         # Not everything that may stand in an index is known to it.
         return None
     return (*read[:read_index], fused, *read[read_index + 1 :], *sliced)

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.array.routines import _chunk_sum, _matmul
 
+from dask_mars.dask_api.arrays import _chunk_sum, _matmul
 from dask_mars.graph.chunks import ChunkGraph, Operand
 from dask_mars.optimize.compose import applied, fixed_chunks
 from dask_mars.optimize.order import renumbered

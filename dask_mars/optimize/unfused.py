@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
-from dask._expr import Expr
 
+from dask_mars.dask_api.core import Expr
 from dask_mars.graph.chunks import Key
 
 _SETTINGS = {"optimization.fuse.active": False, "optimization.annotations.fuse": False}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
-from dask._task_spec import DataNode, GraphNode, TaskRef, _is_dask_future
 
+from dask_mars.dask_api.core import DataNode, GraphNode, TaskRef, is_dask_future
 from dask_mars.errors import PersistedLost
 from dask_mars.protocol.deferred import resolved
 from dask_mars.protocol.object_ref import ObjectRef, array_type, is_spilled
@@ -283,7 +283,7 @@ def as_node(key: Hashable, value: Any) -> Any:
         return value
     if type(value) is PersistedChunk:
         return PersistedNode(key, value)
-    return _Value(key, value) if isinstance(value, _READ_BY_DASK) or _is_dask_future(value) else value
+    return _Value(key, value) if isinstance(value, _READ_BY_DASK) or is_dask_future(value) else value
 
 
 def as_data(key: Hashable, node: Any) -> Any:

@@ -94,8 +94,9 @@ def map_bag(
     size : int
         So many items are grouped at a time.
     """
-    from dask.bag.core import groupby, partition_all
     from dask.tokenize import tokenize
+
+    from dask_mars.dask_api.bags import groupby, partition_all
 
     found: defaultdict[int, list[Any]] = defaultdict(list)
     for block in partition_all(size, sequence):
@@ -117,7 +118,7 @@ def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput)
     *outputs : MapOutput
         Of all maps.
     """
-    from dask.bag.core import groupby
+    from dask_mars.dask_api.bags import groupby
 
     items = [item for output in outputs for part in output.part(reducer) for item in part]
     return list(groupby(grouper, items).items())

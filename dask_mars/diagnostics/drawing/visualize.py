@@ -6,10 +6,10 @@ import os
 from typing import Any, Literal
 
 import dask
-from dask.base import collections_to_expr, unpack_collections
 from dask.dot import graphviz_to_file
 
 from dask_mars import config, units
+from dask_mars.dask_api.core import collections_to_expr, unpack_collections
 from dask_mars.diagnostics.drawing.engines import choose_engine
 from dask_mars.diagnostics.drawing.fitting import fitted
 from dask_mars.diagnostics.drawing.picture import make_layers_picture, make_picture

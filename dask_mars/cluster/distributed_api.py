@@ -1,0 +1,31 @@
+"""Every name of distributed's that its top level does not have, each with what happens when a release drops it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import distributed
+
+from dask_mars.dask_api import optional
+from dask_mars.errors import UnknownDask
+
+try:
+    from distributed._signals import wait_for_signals
+    from distributed.client import ClosedClientError, FutureCancelledError, FuturesCancelledError
+    from distributed.comm import connect, get_address_host, get_address_host_port
+    from distributed.core import Status, coerce_to_address
+    from distributed.preloading import validate_preload_argv
+    from distributed.protocol.serialize import Serialized, serialize
+    from distributed.utils import sync
+    from distributed.worker import thread_state
+    from distributed.worker_state_machine import GatherDepSuccessEvent
+except ImportError as _error:
+    raise UnknownDask(distributed.__version__, str(_error)) from None
+
+if TYPE_CHECKING:
+    from distributed.shuffle._core import P2PBarrierTask, ShuffleId, barrier_key
+else:
+    # Compared by class: the barriers of shuffles between workers, which stay tasks of Dask's.
+    P2PBarrierTask, ShuffleId, barrier_key = optional(
+        "distributed.shuffle._core", "P2PBarrierTask", "ShuffleId", "barrier_key"
+    )

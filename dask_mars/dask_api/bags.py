@@ -1,0 +1,17 @@
+"""Names of Dask's bags; to be imported once `dask.bag` is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dask_mars.dask_api import optional
+
+if TYPE_CHECKING:
+    from dask.bag.chunk import barrier
+    from dask.bag.core import collect, groupby, partition, partition_all
+else:
+    # The steps of a shuffle through files, which the store replaces.
+    barrier = optional("dask.bag.chunk", "barrier")
+    collect, groupby, partition, partition_all = optional(
+        "dask.bag.core", "collect", "groupby", "partition", "partition_all"
+    )

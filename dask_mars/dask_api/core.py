@@ -1,0 +1,67 @@
+"""Names of Dask's tasks, expressions and getters: they are loaded with Dask itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dask
+
+from dask_mars.dask_api import optional
+from dask_mars.errors import UnknownDask
+
+try:
+    from dask._task_spec import (
+        Alias,
+        DataNode,
+        Dict,
+        GraphNode,
+        List,
+        Set,
+        Task,
+        TaskRef,
+        Tuple,
+        convert_legacy_graph,
+        convert_legacy_task,
+        parse_input,
+    )
+    from dask.base import named_schedulers
+    from dask.callbacks import local_callbacks, unpack_callbacks
+    from dask.local import get_sync, nested_get, start_state_from_dask
+except ImportError as _error:
+    raise UnknownDask(dask.__version__, str(_error)) from None
+
+if TYPE_CHECKING:
+    from dask._expr import (
+        Expr,
+        HLGExpr,
+        HLGFinalizeCompute,
+        ProhibitReuse,
+        _AnnotationsTombstone,
+        _ExprSequence,
+        _HLGExprSequence,
+    )
+    from dask._task_spec import _execute_subgraph
+    from dask.base import collections_to_expr, unpack_collections
+    from dask.delayed import optimize as optimize_delayed
+else:
+    # For speed: expressions are read layer by layer; without these names they become plain tasks.
+    Expr, HLGExpr, HLGFinalizeCompute, _AnnotationsTombstone, _ExprSequence, _HLGExprSequence = optional(
+        "dask._expr",
+        "Expr",
+        "HLGExpr",
+        "HLGFinalizeCompute",
+        "_AnnotationsTombstone",
+        "_ExprSequence",
+        "_HLGExprSequence",
+    )
+    # Compared by identity: what Dask wraps around tasks.
+    ProhibitReuse = optional("dask._expr", "ProhibitReuse")
+    _execute_subgraph = optional("dask._task_spec", "_execute_subgraph")
+    optimize_delayed = optional("dask.delayed", "optimize")
+    # Pictures and plans of collections alone need these.
+    collections_to_expr, unpack_collections = optional("dask.base", "collections_to_expr", "unpack_collections")
+
+
+def is_dask_future(value: Any) -> bool:
+    """Return whether a value in a graph stands for a result elsewhere, as `_is_dask_future` of newer Dask does."""
+    return isinstance(value, TaskRef) or bool(getattr(value, "__dask_future__", False))

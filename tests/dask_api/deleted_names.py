@@ -1,0 +1,116 @@
+"""Deletes names of Dask's, each in a forked process, and computes a program there: `deleted_names.py NAME...`.
+
+Prints a line of JSON for each: the name, the error or None, the number of warnings, and whether results differ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.bag as db
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+
+MODULES = ("core", "arrays", "frames", "bags")
+
+
+def program(scheduler: Any) -> list[Any]:
+    """Compute something of each front and pass."""
+    x = da.random.default_rng(0).random((60, 40), chunks=(20, 20))
+    held = da.from_array(np.arange(2400.0).reshape(60, 40), chunks=(20, 20))
+    target = np.zeros((60, 40))
+    frame = pd.DataFrame({"a": np.arange(60) % 7, "b": np.arange(60.0)})
+    frames = dd.from_pandas(frame, npartitions=3)
+    histogram, _ = da.histogram(x, bins=8, range=(0, 1))
+    thin = da.random.default_rng(1).random((80, 4), chunks=(20, 4))
+    with dask.config.set(scheduler=scheduler):
+        da.store(held + 1, target, lock=True)
+        array_results = dask.compute(
+            x.sum(),
+            x.std(axis=0),
+            da.nanmean(x),
+            (x @ x.T).sum(),
+            held[5:40:3, ::2].rechunk((7, 9)),
+            held.map_overlap(lambda block: block + 1, depth=1),
+            np.sqrt(held).astype("f4").max(axis=1),
+            da.ones((60, 40), chunks=20) + held.min(),
+            da.linalg.svd(thin)[1],
+            histogram,
+        )
+        others = dask.compute(
+            frames.assign(c=frames.b + 1).groupby("a").c.mean(),
+            frames.merge(frames, on="a").b_x.sum(),
+            frames.shuffle("a").b.count(),
+            db.from_sequence(range(20), npartitions=4).groupby(lambda n: n % 3).map(lambda group: len(group[1])),
+            dask.delayed(sum)([dask.delayed(abs)(-2), 3]),
+        )
+    return [*array_results, *[np.sort(np.asarray(value).ravel()) for value in others], target]
+
+
+def deleted(path: str) -> tuple[Any, str, Any]:
+    """Delete a name; return what puts it back."""
+    parts = path.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        try:
+            owner = importlib.import_module(".".join(parts[:count]))
+        except ImportError:
+            continue
+        value = getattr(owner, parts[count])
+        delattr(owner, parts[count])
+        return owner, parts[count], value
+    raise LookupError(path)
+
+
+def outcome(path: str, expected: list[Any]) -> dict[str, Any]:
+    """Import dask_mars without a name, and compute with the name put back, as another release has another."""
+    put_back = deleted(path)
+    found: dict[str, Any] = {"name": path, "error": None, "warnings": 0, "differs": False}
+    try:
+        import dask_mars
+
+        for module in MODULES:
+            importlib.import_module(f"dask_mars.dask_api.{module}")
+    except ImportError as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+        return found
+    finally:
+        setattr(*put_back)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours = program(dask_mars.get)
+    found["warnings"] = sum(path in str(entry.message) for entry in caught)
+    for one, other in zip(ours, expected, strict=True):
+        if not np.allclose(one, other) or np.asarray(one).dtype != np.asarray(other).dtype:
+            found["differs"] = True
+    return found
+
+
+def main() -> None:
+    """Fork a process for each name."""
+    expected = program("sync")
+    for path in sys.argv[1:]:
+        sys.stdout.flush()
+        if not (child := os.fork()):
+            try:
+                print(json.dumps(outcome(path, expected)), flush=True)
+            except BaseException:
+                print(json.dumps({"name": path, "error": traceback.format_exc()}), flush=True)
+            finally:
+                dask_mars = sys.modules.get("dask_mars")
+                if dask_mars is not None:
+                    dask_mars.close()
+                os._exit(0)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()
