@@ -243,10 +243,10 @@ def band_table(result: Analysis) -> Table:
 def time_table(seconds: dict[str, list[float]]) -> Table:
     """Return the schedulers' times, warm-up apart, as a table to print."""
     table = Table(
-        title="Seconds for the same work, and speed in units of that of threads",
+        title="Seconds for the same work, and their ratio to those of threads",
         title_justify="left",
     )
-    for heading in ("scheduler", "first run", "later runs", "median of these", "speed"):
+    for heading in ("scheduler", "first run", "later runs", "median of these", "time / threads"):
         table.add_column(heading, justify="left" if heading == "scheduler" else "right")
     medians = {name: statistics.median(runs[1:]) for name, runs in seconds.items()}
     for name, (first, *later) in seconds.items():
@@ -255,7 +255,7 @@ def time_table(seconds: dict[str, list[float]]) -> Table:
             f"{first:.2f}",
             "  ".join(f"{spent:.2f}" for spent in later),
             f"{medians[name]:.2f}",
-            f"{medians[THREADS] / medians[name]:.2f}",
+            f"{medians[name] / medians[THREADS]:.2f}",
         )
     return table
 

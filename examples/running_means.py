@@ -130,18 +130,18 @@ def zone_table(result: xr.Dataset) -> Table:
 
 def time_table(seconds: dict[str, list[float]]) -> Table:
     """Return the schedulers' times, first runs apart, as a table to print."""
-    table = Table(title="Seconds, and speed in units of that of threads", title_justify="left")
-    for heading in ("scheduler", "first run", "speed", "later runs", "median", "speed"):
+    table = Table(title="Seconds, and their ratio to those of threads", title_justify="left")
+    for heading in ("scheduler", "first run", "time / threads", "later runs", "median", "time / threads"):
         table.add_column(heading, justify="left" if heading == "scheduler" else "right")
     medians = {name: statistics.median(runs[1:]) for name, runs in seconds.items()}
     for name, (first, *later) in seconds.items():
         table.add_row(
             name,
             f"{first:.2f}",
-            f"{seconds[THREADS][0] / first:.2f}",
+            f"{first / seconds[THREADS][0]:.2f}",
             "  ".join(f"{spent:.2f}" for spent in later),
             f"{medians[name]:.2f}",
-            f"{medians[THREADS] / medians[name]:.2f}",
+            f"{medians[name] / medians[THREADS]:.2f}",
         )
     return table
 
