@@ -159,8 +159,6 @@ class Computation:
             is_library_code=not unrepeatable and self._is_library_code(),
             keeps_data_on_failure=rerun_locally,
         )
-        # With one such task at a time the calling thread itself will do.
-        self._single = len(in_client) <= 1
         #: Guards the two below, and makes reporting a chunk one thing with taking it from them.
         self._lock = threading.Lock()
         #: Chunks that threads of the pool are computing and have not reported.
@@ -219,7 +217,8 @@ class Computation:
             raise
         finally:
             if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
+                # As under Dask's threads, what has begun goes on; threads that are idle end at once.
+                self._pool.shutdown(wait=not self._computed_in_client, cancel_futures=True)
         return values
 
     def _persist(self, run: GraphRun) -> dict[int, Any]:
@@ -254,7 +253,8 @@ class Computation:
             self._handlers[kind](self, run, message)
 
     def _run_in_client(self, run: GraphRun, message: client_messages.RunInClient) -> None:
-        if self._single and len(message.chunks) == 1 and self._pool is None:
+        if message.is_alone:
+            # No other task can become ready that it might wait for, and starting a thread takes longer.
             self._run_chunk(run, message.chunks[0])
             return
         if self._pool is None:

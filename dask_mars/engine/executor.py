@@ -110,7 +110,7 @@ class Executor:
         if run.observed:
             run.inbox.put(client_messages.Started(instruction.chunks))
         if instruction.worker == CLIENT:
-            run.inbox.put(client_messages.RunInClient(instruction.chunks))
+            run.inbox.put(client_messages.RunInClient(instruction.chunks, instruction.is_alone))
             return
         handle = self._workers[instruction.worker]
         chunks = instruction.chunks

@@ -22,9 +22,10 @@ from dask_mars.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class RunInClient:
-    """Compute these chunks in the user's process."""
+    """Compute these chunks in the user's process; a chunk `is_alone` if no other can run before it has ended."""
 
     chunks: list[int]
+    is_alone: bool
 
 
 @dataclass(frozen=True, slots=True)

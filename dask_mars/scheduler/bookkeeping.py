@@ -39,6 +39,9 @@ class Graph:
 
     __slots__ = (
         "chunk_of",
+        "client_bytes",
+        "client_in_hand",
+        "client_mean_s",
         "client_ready",
         "delayed",
         "estimates",
@@ -116,6 +119,11 @@ class Graph:
         self.makers: dict[int, int] = {}
         #: By worker, the heap of the keys of chunks whose missing inputs that worker had all in hand.
         self.run_ahead_keys: dict[int, list[int]] = {}
+        #: How many chunks the user's process has in hand, and how many seconds one takes there on average.
+        self.client_in_hand = 0
+        self.client_mean_s: float | None = None
+        #: Bytes that chunks in hand there, and the next one, are thought to take.
+        self.client_bytes: dict[int, int] = {}
         self.in_client = bytearray(count)
         for chunk in plan.in_client:
             self.in_client[chunk] = 1
@@ -300,6 +308,11 @@ class Graph:
     def has_queued(self) -> bool:
         """Whether there is something that a worker could be handed."""
         return bool(self.ready or self.run_ahead_keys or any(self._other_queues()))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else can run before the one chunk in hand has ended."""
+        return self.in_hand_count == 1 and not (self.has_queued or self.client_ready or self.delayed)
 
     def _other_queues(self) -> list[list[int]]:
         """Return the queues that not all workers take from at all times."""

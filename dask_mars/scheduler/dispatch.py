@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -160,6 +161,7 @@ class Dispatcher:
         self.now_s = 0.0
         self.workers: dict[int, Worker] = {}
         self.client_in_hand: set[tuple[int, int]] = set()
+        self._client_bytes = 0
         self.memory = Memory(parameters.store_limit, parameters.memory_limit)
         self.objects = Objects()
         self.reservations: set[int] = set()
@@ -215,6 +217,8 @@ class Dispatcher:
         if number == CLIENT:
             for chunk in chunks:
                 self.client_in_hand.remove((graph.number, chunk))
+                self._client_bytes -= graph.client_bytes.pop(chunk)
+                graph.client_in_hand -= 1
                 graph.in_hand_count -= 1
             return
         worker = self.workers[number]
@@ -257,6 +261,12 @@ class Dispatcher:
             estimates[key] = duration_s if old is None else old + 0.25 * (duration_s - old)
             mean_s = graph.mean_s
             graph.mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
+
+    def learn_in_client(self, graph: Graph, durations_s: Iterable[float]) -> None:
+        """Update the mean duration of chunks in the user's process, which says nothing of workers."""
+        for duration_s in durations_s:
+            mean_s = graph.client_mean_s
+            graph.client_mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
 
     def learn_sizes(self, graph: Graph, event: ChunksFinished) -> None:
         """Note what operands and their results have taken in the store."""
@@ -400,15 +410,39 @@ class Dispatcher:
                 self.blocked = Blocked(None, number, size_bytes)
 
     def _dispatch_to_client(self, graph: Graph) -> None:
+        """Keep the threads of the user's process busy, as far as what they take together has room."""
+        parameters, memory, queue = self._parameters, self.memory, graph.client_ready
+        most = threads = graph.plan.worker_limit or parameters.num_workers
+        if graph.client_mean_s is not None:
+            # A thread that waited for each of many small chunks would do little else.
+            window = threads * parameters.window_s / max(graph.client_mean_s, 1e-6)
+            most = max(threads, min(int(window), parameters.batch_limit))
         chunks = []
-        while graph.client_ready:
-            chunk = graph.chunk_of(heapq.heappop(graph.client_ready))
+        while queue and graph.client_in_hand < most:
+            chunk = graph.chunk_of(queue[0])
             if graph.is_next(chunk):
+                taken_bytes = self._bytes_in_client(graph, chunk) if memory.is_limited else 0
+                if graph.client_in_hand and taken_bytes and not memory.admits(self._client_bytes + taken_bytes):
+                    if missing := memory.missing_bytes(self._client_bytes + taken_bytes):
+                        self._spill(missing, set(graph.objects_of(graph.inputs(chunk))))
+                    break
                 graph.dispatch(chunk)
+                graph.client_bytes[chunk] = taken_bytes
+                graph.client_in_hand += 1
+                self._client_bytes += taken_bytes
                 self.client_in_hand.add((graph.number, chunk))
                 chunks.append(chunk)
+            heapq.heappop(queue)
         if chunks:
-            self._emit(Run(CLIENT, graph.number, chunks))
+            self._emit(Run(CLIENT, graph.number, chunks, is_alone=graph.is_alone))
+
+    def _bytes_in_client(self, graph: Graph, chunk: int) -> int:
+        """Return the bytes that a chunk takes in the user's process, where it gets copies of what is stored."""
+        taken_bytes = graph.client_bytes.get(chunk)
+        if taken_bytes is None:
+            stored = [found.size_bytes for found in graph.objects_of(graph.inputs(chunk)) if not found.is_copy]
+            taken_bytes = graph.client_bytes[chunk] = graph.taken_bytes(chunk) + sum(stored)
+        return taken_bytes
 
     def _workers_for(self, graph: Graph) -> list[int]:
         """Return the workers that may compute chunks of a graph."""
@@ -820,6 +854,13 @@ class Dispatcher:
                 assert self._graphs[number].is_dispatched(chunk), (number, chunk)
             assert abs(worker.load_s - sum(worker.in_hand.values())) < 1e-6
         assert all(self._graphs[number].is_dispatched(chunk) for number, chunk in self.client_in_hand)
+        in_client = Counter(number for number, _ in self.client_in_hand)
+        for graph in self._graphs.values():
+            assert graph.client_in_hand == in_client[graph.number]
+            waiting = any(graph.is_next(graph.chunk_of(key)) for key in graph.client_ready)
+            assert graph.client_in_hand or not waiting, "the user's process could run something"
+        taken = [self._graphs[number].client_bytes[chunk] for number, chunk in self.client_in_hand]
+        assert self._client_bytes == sum(taken)
         self.objects.validate()
         free = dict(self._parameters.resources)
         for worker in self.workers.values():

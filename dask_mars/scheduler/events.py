@@ -331,12 +331,14 @@ class Run:
     """Hand chunks of one graph to a worker, in this order.
 
     When it first reads those in `restores` from disk it is to put them into the store: others will need them too.
+    A chunk for the user's process `is_alone` if nothing else of its graph can run before it has ended.
     """
 
     worker: int
     graph: int
     chunks: list[int]
     restores: list[int] = field(default_factory=list)
+    is_alone: bool = False
 
 
 @dataclass(slots=True)

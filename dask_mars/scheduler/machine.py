@@ -298,7 +298,9 @@ class Machine:
         self._dispatcher.remove_from_worker(event.worker, graph, event.chunks)
         self._dispatcher.note_report(event.worker)
         state = graph.state
-        if event.worker != CLIENT:
+        if event.worker == CLIENT:
+            self._dispatcher.learn_in_client(graph, event.durations_s)
+        else:
             self._dispatcher.learn(graph, event.chunks, event.durations_s)
         if event.sizes and event.worker == CLIENT:
             self._objects.add_copies(graph, event.sizes)

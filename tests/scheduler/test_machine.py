@@ -155,17 +155,49 @@ def test_graph_without_anything_to_run_is_finished_at_once(inputs):
 
 def test_client_chunks_go_to_the_client():
     machine = CheckedMachine()
-    assert machine.submit((), (0,), (0,), in_client=frozenset({0, 2})) == [Run(CLIENT, 1, [0])]
+    assert machine.submit((), (0,), (0,), in_client=frozenset({0, 2})) == [Run(CLIENT, 1, [0], is_alone=True)]
     assert machine.finish(CLIENT, 0) == [Run(CLIENT, 1, [2]), Run(0, 1, [1])]
     assert machine.finish(CLIENT, 2) == []
     assert machine.finish(0, 1) == [Free(1, [0]), FinishGraph(1)]
 
 
-def test_client_gets_all_its_ready_chunks_at_once_and_needs_no_worker():
-    machine = CheckedMachine(workers=0)
-    assert machine.submit((), (), (), in_client=frozenset(range(3))) == [Run(CLIENT, 1, [0, 1, 2])]
-    assert machine.finish(CLIENT, 2, 0) == []
-    assert machine.finish(CLIENT, 1) == [FinishGraph(1)]
+def test_client_gets_as_many_chunks_as_it_has_threads_and_needs_no_worker():
+    machine = CheckedMachine(workers=0, num_workers=2)
+    assert machine.submit((), (), (), in_client=frozenset(range(3))) == [Run(CLIENT, 1, [0, 1])]
+    assert machine.finish(CLIENT, 1) == [Run(CLIENT, 1, [2])]
+    assert machine.finish(CLIENT, 2, 0) == [FinishGraph(1)]
+
+
+def test_client_has_as_many_threads_as_the_computation_wants_workers():
+    machine = CheckedMachine(workers=0, num_workers=2)
+    options = {"in_client": frozenset(range(3))}
+    assert machine.submit((), (), (), worker_limit=1, **options) == [Run(CLIENT, 1, [0])]
+    assert machine.submit((), (), (), graph=2, worker_limit=3, **options) == [Run(CLIENT, 2, [0, 1, 2])]
+
+
+def test_client_gets_many_small_chunks_at_once():
+    machine = CheckedMachine(workers=0, num_workers=2, window_s=0.02)
+    assert machine.submit(*[()] * 9, in_client=frozenset(range(9))) == [Run(CLIENT, 1, [0, 1])]
+    assert machine.finish(CLIENT, 0, seconds=0.01) == [Run(CLIENT, 1, [2, 3, 4])]
+
+
+def test_a_chunk_of_the_client_is_alone_if_nothing_can_come_meanwhile():
+    machine = CheckedMachine()
+    # Another is under way in a worker.
+    assert machine.submit((), (), (0, 1), (2,), in_client=frozenset({1, 2, 3})) == [
+        Run(CLIENT, 1, [1]),
+        Run(0, 1, [0]),
+    ]
+    assert machine.finish(CLIENT, 1) == []
+    assert machine.finish(0, 0)[0] == Run(CLIENT, 1, [2], is_alone=True)
+    assert Run(CLIENT, 1, [3], is_alone=True) in machine.finish(CLIENT, 2)
+
+
+def test_a_chunk_of_the_client_is_not_alone_while_another_is_tried_again():
+    machine = CheckedMachine(num_workers=2)
+    machine.submit((), (), (1,), in_client=frozenset(range(3)), default_retries=1)
+    machine.post(ChunkFailed(CLIENT, 1, 0))
+    assert machine.finish(CLIENT, 1)[0] == Run(CLIENT, 1, [2])
 
 
 def test_durations_in_the_client_say_nothing_of_workers():
@@ -178,7 +210,7 @@ def test_durations_in_the_client_say_nothing_of_workers():
 def test_chunk_returned_for_the_client_goes_to_the_client():
     machine = CheckedMachine()
     machine.submit(())
-    assert machine.post(ChunksReturned(0, 1, [0], to_client=True)) == [Run(CLIENT, 1, [0])]
+    assert machine.post(ChunksReturned(0, 1, [0], to_client=True)) == [Run(CLIENT, 1, [0], is_alone=True)]
     assert machine.machine.in_hand(0) == []
     assert machine.finish(CLIENT, 0) == [FinishGraph(1)]
 
@@ -193,7 +225,7 @@ def test_failure_in_the_client_is_retried_in_the_client():
     machine = CheckedMachine()
     machine.submit((), in_client=frozenset({0}), default_retries=1)
     assert machine.post(ChunkFailed(CLIENT, 1, 0)) == []
-    assert machine.post(TimePassed(), after_s=1.0) == [Run(CLIENT, 1, [0])]
+    assert machine.post(TimePassed(), after_s=1.0) == [Run(CLIENT, 1, [0], is_alone=True)]
 
 
 # -- failures ---------------------------------------------------------------------------------------------------
@@ -487,7 +519,7 @@ def test_higher_priority_runs_before_lower_ids():
 
 
 def test_priority_holds_in_the_client_too():
-    machine = CheckedMachine()
+    machine = CheckedMachine(num_workers=3)
     assert machine.submit(*[()] * 3, priorities={2: 1.0}, in_client=frozenset(range(3))) == [
         Run(CLIENT, 1, [2, 0, 1])
     ]
@@ -712,7 +744,7 @@ def test_the_running_one_may_have_inputs_that_nobody_has_heard_of():
 def test_chunks_of_the_client_do_not_follow():
     checked, instructions = quick((), (0,), in_client=frozenset({2}))
     assert instructions[-1] == Run(0, 1, [1])
-    assert checked.finish(0, 1)[-1] == Run(CLIENT, 1, [2])
+    assert checked.finish(0, 1)[-1] == Run(CLIENT, 1, [2], is_alone=True)
 
 
 def test_nothing_follows_where_the_plan_says_so():

@@ -808,6 +808,41 @@ def test_what_the_users_process_reads_stays():
     assert host.hands[0] == [(2, 0)]
 
 
+def test_the_users_process_runs_together_what_there_is_room_for():
+    graph_plan = plan((), (), (), declared_bytes=[60, 60, 30], operand_of=[0, 1, 2], in_client=frozenset(range(3)))
+    host = Host([0, 0, 0], limit=100, num_workers=3)
+    host.submit(graph_plan)
+    assert host.hands[CLIENT] == [(1, 0)]
+    host.finish(CLIENT, 1, [0], seconds=1.0)
+    assert host.hands[CLIENT] == [(1, 1), (1, 2)]
+    host.run()
+    assert host.finished == {1}
+
+
+def test_the_users_process_copies_what_it_reads():
+    graph_plan = plan((), (), (0,), (1,), operand_of=[0, 0, 1, 1], in_client=frozenset({2, 3}))
+    host = Host([30, 30, 0, 0], limit=100, num_workers=2)
+    host.submit(graph_plan)
+    host.finish(0, 1, [0])
+    host.finish(1, 1, [1])
+    # 60 bytes are stored, and two copies of 30 have no room beside them.
+    assert host.hands[CLIENT] == [(1, 2)]
+    host.run()
+    assert host.finished == {1}
+
+
+def test_room_is_made_for_what_the_users_process_runs_together():
+    graph_plan = plan((), (), declared_bytes=[40, 40], operand_of=[0, 1], in_client=frozenset(range(2)))
+    host = Host([50, 0], limit=100, num_workers=2)
+    host.submit(plan((), declared_bytes=[50]))
+    host.finish(0, 1, [0])
+    host.persist_results(1)
+    host.submit(graph_plan, graph=2)
+    assert host.hands[CLIENT] == [(2, 0)]
+    host.answer()
+    assert host.hands[CLIENT] == [(2, 0), (2, 1)]
+
+
 def test_results_that_the_user_is_taking_stay():
     host = Host([40, 40], limit=100, workers=1)
     host.submit(plan((), (), outputs=[0, 1]))

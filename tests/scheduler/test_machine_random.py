@@ -114,6 +114,8 @@ class World:
         self.forgotten: set[int] = set()
         #: What each living worker, and the client, has in hand.
         self.hands: dict[int, list[tuple[int, int]]] = {CLIENT: []}
+        #: By graph, what runs in the client while nothing else of it can.
+        self.alone: dict[int, set[tuple[int, int]]] = {}
         #: What the event at hand may make the machine say of a graph.
         self.may_fail: tuple[int, int, bool] | None = None
 
@@ -141,7 +143,12 @@ class World:
         assert instruction.graph not in self.forgotten
         match instruction:
             case Run(worker, graph, chunks):
+                assert not self.alone.get(graph, set()) & set(self.hands[CLIENT])
                 self.run(worker, graph, chunks)
+                if instruction.is_alone:
+                    self.alone[graph] = {(graph, chunk) for chunk in chunks}
+                    in_hands = {place for hand in self.hands.values() for place in hand if place[0] == graph}
+                    assert in_hands == self.alone[graph]
             case Free(graph, chunks):
                 self.free(graph, chunks)
             case Interrupt(worker, graph, force):
