@@ -159,6 +159,7 @@ class ClusterBackend(GraphBackend):
                     record,
                     effects,
                     saving,
+                    options.num_workers,
                 )
             except Exception as error:
                 if isinstance(error, FutureCancelledError) and CANCELLED_ON_PAGE in str(error):

@@ -32,6 +32,8 @@ class ClusterComputation:
         Tells it from others, also those of other clients.
     retries : int
         How often a task that raises is tried again, where the user has said nothing else of it.
+    threads : int
+        How many tasks run at a time in the user's process.
     requirements : Requirements
         Of the graph's chunks.
     shuffles : Shuffles
@@ -45,6 +47,7 @@ class ClusterComputation:
     hosts: Sequence[AgentInfo]
     name: str
     retries: int
+    threads: int
     requirements: Requirements
     shuffles: Shuffles
     user_futures: Mapping[int, Future]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
 from distributed import Future
 
 from dask_mars.client.local_tasks import raised_by, run_chunk
+from dask_mars.client.together import Call, Key, Together
 from dask_mars.cluster.admission import hold_locks, wait_for_results
 from dask_mars.cluster.computation import ClusterComputation, DaskKey
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.progress import ProgressReceiver
-from dask_mars.protocol.deferred import resolved
+from dask_mars.protocol.deferred import Deferred, resolved
 from dask_mars.store.persisted import value_of
+
+#: How long a wait for tasks goes on before others are heard, in seconds.
+_WAIT_S = 0.2
 
 
 class LocalTasks:
@@ -64,6 +68,12 @@ class LocalTasks:
         self._gathered: dict[DaskKey, Any] = {}
         #: Chunks that agents have left to this process, and that were computed.
         self._deferred: dict[str, Any] = {}
+        #: What is computed here: chunks by their numbers, and what agents have left by the tokens of steps.
+        self._together = Together(computation.threads)
+        #: The subtask of each of those chunks, and how many of a subtask are left.
+        self._subtask_of: dict[Key, Subtask] = {}
+        self._left: dict[bytes, int] = {}
+        self._is_closed = False
         for chunk, value in computation.graph.values.items():
             if chunk in computation.user_futures:
                 self._user_futures[value.key] = value
@@ -79,13 +89,20 @@ class LocalTasks:
         """Return what stands for a result on the cluster."""
         return self.futures.get(key) or self._user_futures[key]
 
-    def value(self, chunk: int) -> Any:
-        """Return the value of a chunk that is here, or has been fetched."""
+    def values_of(self, chunks: Collection[int]) -> dict[int, Any]:
+        """Return the values of chunks that are here or fetched; those that agents have left are computed."""
+        found = {chunk: self._received(chunk) for chunk in chunks}
+        self._add_steps(found.values())
+        while self._together:
+            self.step()
+        return {chunk: resolved(value, self._deferred) for chunk, value in found.items()}
+
+    def _received(self, chunk: int) -> Any:
+        """Return a value as it was sent, which may be one that is left to this process."""
         if chunk in self.values:
             return self.values[chunk]
         key, item = self.result_of[chunk]
-        value = self._gathered[key] if item is None else self._gathered[key][item]
-        return resolved(value, self._deferred)
+        return self._gathered[key] if item is None else self._gathered[key][item]
 
     def fetch(self, chunks: Collection[int]) -> None:
         """Fetch the results that chunks are in, in place of those fetched before."""
@@ -106,49 +123,94 @@ class LocalTasks:
         else:
             wait_for_results(self._client, futures, self.agents_with_files, self._progress.catch_up)
 
-    def compute(self, subtask: Subtask) -> None:
-        """Compute a subtask in this process."""
-        tokens: frozenset[str] = frozenset()
-        with contextlib.ExitStack() as locks:
-            for chunk in subtask.chunks:
-                wanted = self._requirements.locks.get(chunk, frozenset())
-                sources = self._graph.inputs[chunk]
-                if tokens and (tokens != wanted or not self._can_be_fetched(sources)):
-                    # Nobody is to wait for others while it holds a lock.
-                    locks.close()
-                    tokens = frozenset()
-                self.fetch(sources)
-                if tokens != wanted:
-                    locks.enter_context(hold_locks(wanted, self._client))
-                    tokens = wanted
-                if self._progress is not None:
-                    self._progress.begin(chunk)
-                self.values[chunk] = self._run(chunk)
-                if self._progress is not None:
-                    self._progress.end(chunk, self.values[chunk], f"process {os.getpid()}")
+    def can_begin(self, subtask: Subtask) -> bool:
+        """Return whether all inputs of a subtask are here, on the cluster or being computed here."""
+        return all(chunk in self._together or self.is_known(chunk) for chunk in subtask.inputs)
 
-    def _run(self, chunk: int) -> Any:
-        graph = self._graph
+    def begin(self, subtask: Subtask) -> None:
+        """Have a subtask computed in this process, beside others that were begun."""
+        self._left[subtask.id] = len(subtask.chunks)
+        for chunk in subtask.chunks:
+            self._subtask_of[chunk] = subtask
+            self._together.add(chunk, self._graph.inputs[chunk], partial(self._start, chunk))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something was begun that has not ended."""
+        return bool(self._together)
+
+    def step(self) -> bool:
+        """Wait until something has ended, but not for long; return whether a subtask has."""
+        has_ended = False
+        for key, value in self._together.step(_WAIT_S):
+            if isinstance(key, str):
+                self._deferred[key] = value
+                continue
+            subtask = self._subtask_of.pop(key)
+            self.values[key] = value
+            if self._progress is not None:
+                self._progress.end(key, value, f"process {os.getpid()}")
+            self._left[subtask.id] -= 1
+            has_ended = has_ended or not self._left[subtask.id]
+        if self._progress is not None:
+            self._progress.catch_up()
+        return has_ended
+
+    def close(self) -> None:
+        """Begin nothing more; what has begun goes on."""
+        self._is_closed = True
+        self._together.close()
+
+    def _start(self, chunk: int) -> Call | None:
+        """Fetch what a chunk reads, and return what computes it; None if it waits for what agents have left."""
+        sources = self._graph.inputs[chunk]
+        self.fetch(sources)
+        values = [self._received(source) for source in sources]
+        if tokens := self._add_steps(values):
+            self._together.add(chunk, tokens, partial(self._begun, chunk, values))
+            return None
+        return self._begun(chunk, values)
+
+    def _add_steps(self, values: Iterable[Any]) -> list[str]:
+        """Have computed what agents have left to this process among values; return the tokens of that."""
+        steps = [step for value in values if type(value) is Deferred for step in value.steps]
+        missing = {step.token: step for step in steps if step.token not in self._deferred}
+        for token, step in missing.items():
+            if token not in self._together:
+                call = partial(step.run, self._deferred)
+                self._together.add(token, step.needs, partial(_given, call))
+        return list(missing)
+
+    def _begun(self, chunk: int, values: list[Any]) -> Call:
+        """Note that a chunk begins, and return what computes it."""
+        if self._progress is not None:
+            self._progress.begin(chunk)
         if chunk in self._requirements.once:
-            self._begun_once.append(str(graph.keys[chunk]))
-        left = 0 if chunk in self._requirements.once else graph.retries.get(chunk, self._retries)
-        while True:
-            try:
-                return run_chunk(graph, chunk, [self.value(source) for source in graph.inputs[chunk]])
-            except Exception as error:
-                if not left:
-                    error.add_note(raised_by(graph, chunk))
-                    raise
-                left -= 1
+            self._begun_once.append(str(self._graph.keys[chunk]))
+        return partial(self._run, chunk, values)
 
-    def _can_be_fetched(self, chunks: Collection[int]) -> bool:
-        """Say whether results are there, here or elsewhere."""
-        missing = [key for key in self._results_with(chunks) if key not in self._gathered]
-        return all(self.future(key).done() for key in missing)
+    def _run(self, chunk: int, values: list[Any]) -> Any:
+        """Compute a chunk, in any thread."""
+        graph, tokens = self._graph, self._requirements.locks.get(chunk, frozenset())
+        left = 0 if chunk in self._requirements.once else graph.retries.get(chunk, self._retries)
+        # All that it reads is here: what holds a lock waits for no others.
+        with hold_locks(tokens, self._client, lambda: not self._is_closed):
+            while True:
+                try:
+                    return run_chunk(graph, chunk, [resolved(value, self._deferred) for value in values])
+                except Exception as error:
+                    if not left:
+                        error.add_note(raised_by(graph, chunk))
+                        raise
+                    left -= 1
 
     def _results_with(self, chunks: Collection[int]) -> list[DaskKey]:
         """Return the tasks that have those chunks among their results which are not here."""
         return list(dict.fromkeys([self.result_of[chunk][0] for chunk in chunks if chunk not in self.values]))
+
+
+def _given(call: Call) -> Call:
+    return call
 
 
 __all__ = ["LocalTasks"]

@@ -1,7 +1,7 @@
 """The client's side of a computation on several machines: cut it into subtasks, hand them to Dask, gather.
 
-What must run in the user's process runs between batches of subtasks: each batch is all that does not wait for such
-a task.
+What must run in the user's process runs there in threads. Each time that a subtask of it has ended, all that waits
+for nothing more goes to Dask in one batch.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def run_on_cluster(
     record: Record | None = None,
     effects: SideEffects | None = None,
     saving: ClusterSaving | None = None,
+    num_workers: int | None = None,
 ) -> dict[int, Any]:
     """Compute a chunk graph on a cluster.
 
@@ -88,6 +89,8 @@ def run_on_cluster(
         Told what may not be begun again if this fails.
     saving : ClusterSaving, optional
         Says what agents are to save.
+    num_workers : int, optional
+        How many tasks run at a time in this process.
 
     Returns
     -------
@@ -116,7 +119,10 @@ def run_on_cluster(
         graph.literals = list(graph.literals)
     shuffles = find_shuffles(graph, requirements.threads, name)
     user_futures = futures_of(client, graph)
-    computation = ClusterComputation(client, graph, hosts, name, retries, requirements, shuffles, user_futures)
+    threads = config.worker_count(num_workers or None)
+    computation = ClusterComputation(
+        client, graph, hosts, name, retries, threads, requirements, shuffles, user_futures
+    )
     packer = Packer(graph, retries)
     unsendable = packer.unsendable()
     replica_bytes = find_replicas(client, user_futures, hosts)
@@ -239,10 +245,11 @@ class _Submission:
                 self._send()
                 # Whoever has cancelled it just now may have seen only what was sent before.
                 self._record.checkpoint()
-                if not self._waiting:
+                self._begin_local()
+                if not self._local_tasks.is_busy:
                     break
-                self._local_tasks.compute(self._subtasks[self._waiting.pop(0)])
-                self._batch = self._next_batch()
+                if self._local_tasks.step():
+                    self._batch = self._next_batch()
             return self._futures_of_outputs() if self._persist else self._values()
         except BaseException:
             # A client that has been closed meanwhile has nothing to say to what comes first.
@@ -250,11 +257,26 @@ class _Submission:
                 self._client.cancel(list(self._local_tasks.futures.values()))
             raise
         finally:
+            self._local_tasks.close()
             if self._progress is not None:
                 self._progress.close()
             for future in self._local_tasks.futures.values():
                 future.release()
             unregister_once(self._client, self._once)
+
+    def _begin_local(self) -> None:
+        """Begin all that is to be computed in this process and waits for nothing that was not begun."""
+        still = []
+        for number in self._waiting:
+            subtask = self._subtasks[number]
+            if subtask.host == CLIENT and self._local_tasks.can_begin(subtask):
+                self._local_tasks.begin(subtask)
+            else:
+                still.append(number)
+        if still and not self._local_tasks.is_busy:
+            # What could not be sent.
+            self._local_tasks.begin(self._subtasks[still.pop(0)])
+        self._waiting = still
 
     def _stop(self) -> bool:
         """Have Dask drop what it was sent, in any thread; who waits for it hears of that."""
@@ -269,7 +291,7 @@ class _Submission:
         self._local_tasks.fetch(outputs)
         if self._progress is not None:
             self._progress.finish()
-        return {chunk: self._local_tasks.value(chunk) for chunk in outputs}
+        return self._local_tasks.values_of(outputs)
 
     def _futures_of_outputs(self) -> dict[int, Any]:
         """Return the future of each output, or its value if that is here."""

@@ -8,7 +8,7 @@ likewise, so that a lock is one lock and a generator is read once.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dask.sizeof import sizeof
@@ -24,7 +24,7 @@ class _Result(NamedTuple):
     token: str
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """How one chunk is computed; each comes after those that it needs."""
 
     token: str
@@ -33,20 +33,34 @@ class _Step(NamedTuple):
     literals: tuple[Any, ...]
     inputs: tuple[Any, ...]
 
+    @property
+    def needs(self) -> list[str]:
+        """Tokens of the steps whose results this one reads."""
+        return [value.token for value in self.inputs if type(value) is _Result]
+
+    def run(self, known: Mapping[str, Any]) -> Any:
+        """Compute the chunk, given the results of all that it needs."""
+        values = [known[value.token] if type(value) is _Result else value for value in self.inputs]
+        try:
+            return self.operand.run(values, tuple([interprocess(literal) for literal in self.literals]))
+        except Exception as error:
+            error.add_note(f"dask_mars: raised by task {self.key!r}")
+            raise
+
 
 class Deferred:
     """A chunk that is yet to be computed, and all that this takes. It can be pickled.
 
     Parameters
     ----------
-    steps : sequence of _Step
+    steps : sequence of Step
         The last one gives the value.
     """
 
-    __slots__ = ("_steps",)
+    __slots__ = ("steps",)
 
-    def __init__(self, steps: Sequence[_Step]) -> None:
-        self._steps = tuple(steps)
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = tuple(steps)
 
     def value(self, known: dict[str, Any] | None = None) -> Any:
         """Compute the chunk here.
@@ -63,25 +77,19 @@ class Deferred:
             What a task raises, with a note that names it.
         """
         known = {} if known is None else known
-        for token, key, operand, literals, inputs in self._steps:
-            if token in known:
-                continue
-            values = [known[value.token] if type(value) is _Result else value for value in inputs]
-            try:
-                known[token] = operand.run(values, tuple([interprocess(literal) for literal in literals]))
-            except Exception as error:
-                error.add_note(f"dask_mars: raised by task {key!r}")
-                raise
-        return known[self._steps[-1].token]
+        for step in self.steps:
+            if step.token not in known:
+                known[step.token] = step.run(known)
+        return known[self.steps[-1].token]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _read, (dumps(self._steps),)
+        return _read, (dumps(self.steps),)
 
     def __sizeof__(self) -> int:
-        return sum([sizeof(value) for step in self._steps for value in (*step.inputs, *step.literals)])
+        return sum([sizeof(value) for step in self.steps for value in (*step.inputs, *step.literals)])
 
     def __repr__(self) -> str:
-        return f"<Deferred {self._steps[-1].key!r}>"
+        return f"<Deferred {self.steps[-1].key!r}>"
 
 
 def _read(data: bytes) -> Deferred:
@@ -100,12 +108,12 @@ def defer(key: Key, operand: Operand, literals: tuple[Any, ...], inputs: Sequenc
     inputs : sequence
         Values, some of which may be deferred themselves.
     """
-    before: dict[str, _Step] = {}
+    before: dict[str, Step] = {}
     for value in inputs:
         if type(value) is Deferred:
-            before.update({step.token: step for step in value._steps})
-    taken = tuple([_Result(value._steps[-1].token) if type(value) is Deferred else value for value in inputs])
-    return Deferred([*before.values(), _Step(uuid.uuid4().hex, key, operand, literals, taken)])
+            before.update({step.token: step for step in value.steps})
+    taken = tuple([_Result(value.steps[-1].token) if type(value) is Deferred else value for value in inputs])
+    return Deferred([*before.values(), Step(uuid.uuid4().hex, key, operand, literals, taken)])
 
 
 def resolved(value: Any, known: dict[str, Any] | None = None) -> Any:
@@ -113,4 +121,4 @@ def resolved(value: Any, known: dict[str, Any] | None = None) -> Any:
     return value.value(known) if type(value) is Deferred else value
 
 
-__all__ = ["Deferred", "defer", "resolved"]
+__all__ = ["Deferred", "Step", "defer", "resolved"]

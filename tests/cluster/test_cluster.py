@@ -144,7 +144,9 @@ def test_much_that_goes_to_another_host_travels_in_several_parcels(client, reade
     rest = tuple([chunk for chunk, sources in enumerate(graph.inputs) if sources])
     halves = [Subtask(bytes(12), 0, first, (), first), Subtask(bytes(12), reader, rest, first, graph.outputs)]
     cut = Cut(halves, [8 if sources else 32 << 20 for sources in graph.inputs])
-    computation = ClusterComputation(client, graph, find_agents(client), "name", 0, Requirements(), Shuffles(), {})
+    computation = ClusterComputation(
+        client, graph, find_agents(client), "name", 0, 1, Requirements(), Shuffles(), {}
+    )
     made = submission._Submission(computation, Packer(graph, 0), cut, False, None, Record())
     assert sum(key[0].startswith("mars-part-") for key in made._batch) == parts
 

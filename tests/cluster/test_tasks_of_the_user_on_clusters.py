@@ -1,0 +1,125 @@
+"""Tasks that a cluster leaves to the user's process: several at a time there, as under Dask's threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import dask
+import distributed
+import pytest
+
+import dask_mars
+
+pytestmark = pytest.mark.timeout(120)
+
+PATIENCE_S = 30
+
+Get = Callable[..., Any]
+
+
+@pytest.fixture
+def get(cluster: Any) -> Iterator[Get]:
+    with distributed.Client(cluster, set_as_default=False) as client:
+        yield partial(dask_mars.get, client=client)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_are_left() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-client")]
+
+
+class Session:
+    """Cannot be pickled. Its method returns once two threads are in it."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def meet(self, value: Any) -> Any:
+        self._barrier.wait()
+        return value
+
+
+def meet_in(session: Session, value: Any) -> Any:
+    return session.meet(value)
+
+
+def compute(get: Get, *values: Any, num_workers: int = 2) -> Any:
+    return dask.compute(*values, scheduler=get, num_workers=num_workers)
+
+
+def test_tasks_that_cannot_be_sent(get: Get) -> None:
+    session = Session()
+    values = [dask.delayed(meet_in)(session, dask.delayed(abs)(-number)) for number in range(6)]
+    assert compute(get, *values) == tuple(range(6))
+
+
+def test_a_chain_after_each_of_them(get: Get) -> None:
+    first, second = Session(), Session()
+    values = [dask.delayed(first.meet)(number) for number in range(4)]
+    values = [dask.delayed(second.meet)(dask.delayed(abs)(value)) for value in values]
+    assert compute(get, dask.delayed(sum)(values)) == (6,)
+
+
+def test_tasks_with_what_another_has_made(get: Get) -> None:
+    session = dask.delayed(Session)()
+    values = [dask.delayed(meet_in)(session, number) for number in range(6)]
+    assert compute(get, dask.delayed(sum)(values), *values) == (15, *range(6))
+
+
+def test_tasks_of_ours_with_what_one_of_theirs_has_made(get: Get) -> None:
+    own, session = threading.Lock(), dask.delayed(Session)()
+
+    def work(session: Any, number: int) -> int:
+        with own:
+            number += 1
+        return meet_in(session, number)
+
+    values = [dask.delayed(work)(session, number) for number in range(4)]
+    assert compute(get, *values) == (1, 2, 3, 4)
+
+
+def test_an_object_that_cannot_be_sent_is_made_once(get: Get) -> None:
+    lock = dask.delayed(threading.Lock)()
+    own = threading.Lock()
+    theirs = [dask.delayed(lambda lock: (os.getpid(), id(lock)))(lock) for _ in range(4)]
+    ours = [dask.delayed(lambda lock: (os.getpid(), id(lock), own.locked())[:2])(lock) for _ in range(4)]
+    assert len(set(compute(get, *theirs, *ours))) == 1
+
+
+def test_one_at_a_time_if_there_is_to_be_one_worker(get: Get) -> None:
+    lock, inside = threading.Lock(), []
+
+    def work(number: int) -> int:
+        assert lock.acquire(blocking=False)
+        inside.append(number)
+        threading.Event().wait(0.01)
+        lock.release()
+        return number
+
+    values = [dask.delayed(work)(number) for number in range(6)]
+    assert compute(get, *values, num_workers=1) == tuple(range(6))
+
+
+def test_an_error_ends_the_wait_for_others(get: Get) -> None:
+    let_go, begun = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        let_go.wait(PATIENCE_S)
+
+    def fail() -> None:
+        begun.wait(PATIENCE_S)
+        raise LookupError("no")
+
+    with pytest.raises(LookupError):
+        compute(get, dask.delayed(hold)(), dask.delayed(fail)())
+    assert begun.is_set()
+    let_go.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("dask-mars-client"):
+            thread.join(PATIENCE_S)
