@@ -23,6 +23,7 @@ import tblib
 import tblib.pickling_support
 from dask.utils import SerializableLock
 
+from dask_mars import process_role
 from dask_mars.protocol import hdf5, tracebacks
 from dask_mars.protocol.locks import InterprocessLock
 
@@ -47,6 +48,19 @@ def _reduce_dtype(dtype: np.dtype[Any]) -> Any:
 _DTYPES = {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}
 
 
+#: How classes say how they are pickled.
+_WAYS_OF_PICKLING = ("__reduce_ex__", "__reduce__", "__getstate__")
+
+
+def _holds_descriptor(kind: type) -> bool:
+    """Return whether instances have a file descriptor, which they would pickle as a bare number."""
+    fileno = getattr(kind, "fileno", None)
+    if fileno is None or fileno is io.IOBase.fileno:
+        return False
+    # A class with its own way of pickling reopens what it reads, or refuses.
+    return all(getattr(kind, name, None) is getattr(object, name, None) for name in _WAYS_OF_PICKLING)
+
+
 class _PlainPickler(pickle.Pickler):
     """Pickles plain values, of which nothing has to be asked: ten times as fast."""
 
@@ -68,8 +82,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would send a copy of what it holds, and what is written to that would be lost.
             raise pickle.PicklingError("an open file is in the user's process")
+        if _holds_descriptor(kind) and kind not in self.dispatch_table:
+            # In another process the number names another file, or none.
+            raise pickle.PicklingError(f"what a {kind.__name__} has open is in the user's process")
         if kind.__name__ in _IN_MEMORY and kind.__module__.startswith(_IN_MEMORY[kind.__name__]):
             raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
+        if kind.__name__ == "SharedMemory" and kind.__module__ == "multiprocessing.shared_memory":
+            return _attach_shared_memory, obj.__reduce__()
         if kind is CodeType:
             build, arguments = self.dispatch_table[CodeType](obj)
             return _code_of_file, (obj.co_filename, build, arguments)
@@ -92,6 +111,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if thawed is not obj:
                 return thawed.__reduce_ex__(5)
         return super().reducer_override(obj)
+
+
+def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:
+    """Attach a block of shared memory, which outlives this process if it is a worker."""
+    memory = kind(*arguments)
+    if process_role.in_worker:
+        from multiprocessing import resource_tracker
+
+        # A worker's tracker would remove the user's block when the worker ends.
+        resource_tracker.unregister(memory._name, "shared_memory")
+    return memory
 
 
 def _code_of_file(name: str, build: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:

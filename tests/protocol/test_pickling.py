@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import io
+import mmap
+import multiprocessing
 import os
 import pickle
+import selectors
+import socket
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from dask.utils import SerializableLock
@@ -908,3 +916,66 @@ def test_what_needs_a_look_is_not_plain(value):
 def test_arrays_of_the_users_are_not_plain():
     assert plain_bytes(np.ones(3), arrays=False) is None
     assert not loads(dumps([np.ones(3)], thaw=frozen))[0].flags.writeable
+
+
+# -- what holds descriptors -------------------------------------------------------------------------------------
+
+
+class Device:
+    """Keeps the number of a descriptor, and no object that could not be pickled."""
+
+    def __init__(self) -> None:
+        self.descriptor = 0
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+
+class Reopened(Device):
+    """Would be opened anew where it arrives."""
+
+    def __reduce__(self) -> Any:
+        return Reopened, ()
+
+
+class InMemory(io.RawIOBase):
+    """Has a `fileno` that raises."""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Device,
+        lambda: multiprocessing.Pipe()[0],
+        socket.socket,
+        partial(open, os.devnull, "rb"),
+        partial(open, os.devnull, "rb", buffering=0),
+        partial(open, os.devnull),
+        tempfile.SpooledTemporaryFile,
+        tempfile.NamedTemporaryFile,
+        lambda: mmap.mmap(-1, 1),
+        selectors.DefaultSelector,
+    ],
+)
+def test_what_holds_a_descriptor_is_refused(make):
+    held = make()
+    with pytest.raises((pickle.PicklingError, TypeError)):
+        dumps([held])
+    with pytest.raises((pickle.PicklingError, TypeError)):
+        dumps(lambda: held)
+    if hasattr(held, "close"):
+        held.close()
+
+
+@pytest.mark.parametrize("make", [Reopened, InMemory, io.BytesIO, io.StringIO])
+def test_what_holds_no_descriptor_or_is_opened_again_travels(make):
+    assert type(loads(dumps([make()]))[0]) is type(make())
+
+
+def test_a_file_that_pickles_by_its_path_travels(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"some text")
+    with fsspec.filesystem("file").open(str(path)) as file:
+        with loads(dumps(file)) as arrived:
+            assert arrived.read() == b"some text"
+        assert not file.closed

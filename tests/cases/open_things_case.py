@@ -1,0 +1,125 @@
+"""What holds a file descriptor, in arguments, closures and results: it stays in the process that has opened it."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import socket
+import tempfile
+from multiprocessing import shared_memory
+from pathlib import Path
+from typing import Any
+
+import dask
+import fsspec
+
+from tests.cases.comparing import case, main
+
+MESSAGE = b"from a task"
+
+
+class Port(io.RawIOBase):
+    """A device, as libraries for serial ports have them."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+
+@case
+def pipe_as_argument() -> Any:
+    # Many, so that some of their numbers name files of a worker.
+    pipes = [multiprocessing.Pipe() for _ in range(8)]
+    dask.compute(*[dask.delayed(lambda end: end.send_bytes(MESSAGE))(end) for _, end in pipes])
+    return [end.recv_bytes() if end.poll(5) else "nothing came" for end, _ in pipes]
+
+
+@case
+def pipe_in_a_closure() -> Any:
+    ours, theirs = multiprocessing.Pipe()
+    # Not in a bag: Dask makes a name of its functions by copying them, and the copy closes the descriptor.
+    dask.compute(*[dask.delayed(lambda number: theirs.send(number))(number) for number in range(3)])
+    return sorted(ours.recv() for _ in range(3))
+
+
+@case
+def pipe_as_result() -> Any:
+    ends = dask.delayed(multiprocessing.Pipe)()
+    sent = dask.delayed(lambda ends: ends[1].send(MESSAGE) or ends)(ends)
+    return sent.compute()[0].recv()
+
+
+@case
+def sockets_and_files() -> Any:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryFile() as file, tempfile.SpooledTemporaryFile() as spooled:
+        tasks = [dask.delayed(theirs.sendall)(MESSAGE), dask.delayed(file.write)(MESSAGE)]
+        sizes = dask.compute(*tasks, dask.delayed(lambda: spooled.write(MESSAGE))())
+        return sizes, ours.recv(100), file.tell(), spooled.tell()
+
+
+@case
+def port() -> Any:
+    reader, writer = os.pipe()
+    dask.delayed(lambda port: os.write(port.fileno(), MESSAGE))(Port(writer)).compute()
+    received = os.read(reader, 100)
+    os.close(reader)
+    os.close(writer)
+    return received
+
+
+@case
+def primitives() -> Any:
+    event, value, queue = multiprocessing.Event(), multiprocessing.Value("i"), multiprocessing.SimpleQueue()
+
+    def change() -> None:
+        event.set()
+        value.value += 1
+        queue.put(MESSAGE)
+
+    dask.delayed(change)().compute()
+    return event.is_set(), value.value, queue.get()
+
+
+@case
+def shared_memory_by_name() -> Any:
+    memory = shared_memory.SharedMemory(create=True, size=16)
+    try:
+        dask.delayed(lambda memory: memory.buf.__setitem__(0, 7))(memory).compute()
+        return memory.buf[0]
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+@case
+def file_that_pickles_by_path() -> Any:
+    path = Path(tempfile.mkdtemp(), "text")
+    path.write_bytes(MESSAGE)
+    with fsspec.filesystem("file").open(str(path)) as file:
+        return dask.delayed(lambda file: file.read(4))(file).compute()
+
+
+@case
+def text_in_memory() -> Any:
+    return dask.delayed(lambda text, raw: (text.read(), raw.read()))(io.StringIO("a"), io.BytesIO(b"b")).compute()
+
+
+@case
+def manager() -> Any:
+    with multiprocessing.Manager() as started:
+        shared, lock = started.dict(), started.Lock()
+
+        def fill(number: int) -> None:
+            with lock:
+                shared[number] = number
+
+        dask.compute(*[dask.delayed(fill)(number) for number in range(3)])
+        return sorted(shared.items())
+
+
+if __name__ == "__main__":
+    main()
