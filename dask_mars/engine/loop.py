@@ -62,6 +62,7 @@ from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.context import Context
 from dask_mars.protocol.control import POSTPONED, REFUSED, ControlPage, QuotaFigures, page_bytes
 from dask_mars.protocol.locks import InterprocessLock
+from dask_mars.protocol.main_module import main_origin
 from dask_mars.protocol.messages import Exit, Start, Trim
 from dask_mars.protocol.object_ref import ObjectRef, is_map_output, is_stored, needed_bytes, size_of
 from dask_mars.scheduler.events import (
@@ -1056,6 +1057,7 @@ class Engine:
         return Start(
             number=number,
             arguments=list(sys.argv),
+            main=main_origin(),
             arenas=self._arena_files,
             capacity_bytes=self._capacity_bytes,
             memory_limit=self.settings.memory_limit,

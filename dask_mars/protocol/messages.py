@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from dask_mars.errors import EngineStartFailed
 from dask_mars.protocol.columns import PackedChunks, PackedNumbers, PackedOperand
+from dask_mars.protocol.main_module import MainOrigin
 from dask_mars.protocol.object_ref import Block, ObjectRef
 
 #: Why a worker gives chunks back: their graph was dropped, an input was not computed, they could not be unpickled,
@@ -28,6 +29,8 @@ class Start:
         The worker's number, which is also that of its arena.
     arguments : list of str
         ``sys.argv`` of the client.
+    main : MainOrigin
+        Where the client's ``__main__`` is from.
     arenas : list of int
         Descriptors of all arenas.
     capacity_bytes : int
@@ -52,6 +55,7 @@ class Start:
 
     number: int
     arguments: list[str]
+    main: MainOrigin
     arenas: list[int]
     capacity_bytes: int
     memory_limit: int

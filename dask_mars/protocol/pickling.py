@@ -24,7 +24,7 @@ import tblib.pickling_support
 from dask.utils import SerializableLock
 
 from dask_mars import process_role
-from dask_mars.protocol import hdf5, tracebacks
+from dask_mars.protocol import hdf5, main_module, tracebacks
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Buffers smaller than this stay in the pickle.
@@ -110,7 +110,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             thawed = self.thaw(obj)
             if thawed is not obj:
                 return thawed.__reduce_ex__(5)
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        if type(reduced) is tuple and len(reduced) == 6:
+            # A function or a class that travels by value.
+            return main_module.reduce_named(obj, reduced)
+        return reduced
 
 
 def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:

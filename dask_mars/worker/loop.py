@@ -31,7 +31,7 @@ from dask_mars.errors import ExecutionInterrupted, QuotaExceeded, SpillError, St
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
-from dask_mars.protocol import channel, messages
+from dask_mars.protocol import channel, main_module, messages
 from dask_mars.protocol.columns import (
     PackedOperand,
     unpack_chunks,
@@ -64,7 +64,7 @@ from dask_mars.worker import forked
 from dask_mars.worker.grouped_sums import grouped_sums
 from dask_mars.worker.interrupts import SIGNAL, is_in_task, may_interrupt
 from dask_mars.worker.outbox import Outbox, Output
-from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
+from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_writing
 from dask_mars.worker.running_sums import running_sums
 from dask_mars.worker.substitutes import with_substitutes
 from dask_mars.worker.zarr_reads import direct_reads
@@ -80,6 +80,7 @@ class KnownGraph:
     __slots__ = (
         "borrowed",
         "fast_operands",
+        "main_names",
         "needs_client",
         "needs_copies",
         "operands",
@@ -103,8 +104,10 @@ class KnownGraph:
         self.restores: set[int] = set()
         #: Operands that were seen to write into their inputs.
         self.needs_copies: set[int] = set()
-        #: Operands that were seen to write into arrays of the user's.
+        #: Operands that were seen to need the user's process: its arrays, files or ``__main__``.
         self.needs_client: set[int] = set()
+        #: What has arrived of the user's ``__main__``, by name.
+        self.main_names: dict[str, Any] = {}
 
 
 class _ReturnChunk(BaseException):
@@ -150,7 +153,7 @@ class WorkerProcess:
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
         self._task_context: TaskContext | None = None
-        #: The graph of which chunks were run since the surroundings were last looked at, 0 for none.
+        #: The graph of which something was loaded or run since the surroundings were last looked at, 0 for none.
         self._graph = 0
         #: Whether tasks get copies of arrays that they may write into, as the context says.
         self._writable_inputs = False
@@ -302,6 +305,8 @@ class WorkerProcess:
         graph.operands.update(operands)
         for function_id, path in paths.items():
             self._mapping.learn(function_id, path)
+        if self._graph != number:
+            self._turn_to(number)
         self._enter(context_number)
         chunks = unpack_numbers(packed_chunks)
         # It may import what takes long, of which the graph is to be known.
@@ -361,9 +366,7 @@ class WorkerProcess:
         operand = graph.operands[operand_number]
         write_subtask_id(self._note, number, 0, chunk)
         if self._graph != number:
-            if self._graph:
-                self._restore_context()
-            self._graph = number
+            self._turn_to(number)
         if self._context != context_number:
             self._enter(context_number)
         if type(operand) is tuple:
@@ -467,11 +470,11 @@ class WorkerProcess:
             except BaseException as error:
                 if self._forked:
                     forked.exit_process(error)
-                locked = is_about_file_lock(error)
-                if not locked and not is_about_writing(error):
+                is_for_client = is_about_file_lock(error) or is_about_main(error)
+                if not is_for_client and not is_about_writing(error):
                     raise
-                if locked or copies:
-                    # Under threads it would write into an array of the user's, or read what is written there.
+                if is_for_client or copies:
+                    # Under threads it would write into an array of the user's, or find what only that process has.
                     graph.needs_client.add(operand_number)
                     raise _ReturnChunk("client_only") from None
                 error.__traceback__ = None
@@ -710,9 +713,17 @@ class WorkerProcess:
             self._task_context.enter()
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
+    def _turn_to(self, number: int) -> None:
+        """Have the tasks of a graph find what they are to find."""
+        if self._graph:
+            self._restore_context()
+        self._graph = number
+        main_module.show(self._graphs[number].main_names)
+
     def _restore_context(self) -> None:
         """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
         self._graph = 0
+        main_module.show({})
         if self._task_context is not None and not self._task_context.are_intact():
             self._task_context.enter()
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from dask_mars import process_role
-from dask_mars.protocol import channel, messages
+from dask_mars.protocol import channel, main_module, messages
 from dask_mars.protocol.control import ControlPage
 from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.protocol.pickling import dumps
@@ -57,6 +57,7 @@ def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
         os.set_inheritable(inherited, False)
     process_role.in_worker = True
     sys.argv[:] = start.arguments
+    main_module.take_over(start.main)
     InterprocessLock.descriptor = start.locks
     threshold_bytes = start.arena_threshold_bytes
     try:

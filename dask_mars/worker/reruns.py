@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
 
 #: How NumPy, Python's buffers, Cython, numba and OpenCV say that memory cannot be written to, and NumPy that an
@@ -14,6 +15,11 @@ _READ_ONLY = re.compile(
 #: How h5py says that another process has a file open, and the error of netCDF4 that may mean the same.
 _LOCKED = "unable to lock file"
 _NETCDF_HDF_ERROR = -101
+#: How pickle and imports say that ``__main__`` lacks a name, and that what travelled by value is not its module's.
+_NOT_IN_MAIN = re.compile(
+    r"on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
+    r"|not the same object as|import of module .+ failed"
+)
 #: How many exceptions of a chain are looked at: it may go in circles.
 _LINKS = 20
 
@@ -33,6 +39,16 @@ def is_about_file_lock(error: BaseException) -> bool:
     else can read.
     """
     return any(map(_says_locked, _chain(error)))
+
+
+def is_about_main(error: BaseException) -> bool:
+    """Return whether an exception, or one that has led to it, says that ``__main__`` lacks a name.
+
+    The user's own process has all of the script, where only what a graph refers to has travelled.
+    """
+    # Unpickling shows the module itself, and that by the name it was run by.
+    pattern = re.compile(f"{_NOT_IN_MAIN.pattern}|{re.escape(repr(sys.modules.get('__main__')))}")
+    return any(isinstance(link, Exception) and _says(pattern, link) for link in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -56,10 +72,14 @@ def _says_read_only(error: BaseException) -> bool:
     # What the system says of files is no matter of arrays, and what ends the process is not to be tried again.
     if isinstance(error, OSError) or not isinstance(error, Exception):
         return False
+    return _says(_READ_ONLY, error)
+
+
+def _says(pattern: re.Pattern[str], error: BaseException) -> bool:
     try:
-        return bool(_READ_ONLY.search(str(error)))
+        return bool(pattern.search(str(error)))
     except Exception:
         return False
 
 
-__all__ = ["is_about_file_lock", "is_about_writing"]
+__all__ = ["is_about_file_lock", "is_about_main", "is_about_writing"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import pickle
 
 import pytest
 
-from dask_mars.worker.reruns import is_about_file_lock, is_about_writing
+from dask_mars.worker.reruns import is_about_file_lock, is_about_main, is_about_writing
 
 
 def caused_by(error: BaseException) -> BaseException:
@@ -32,8 +33,48 @@ def test_locked_files(error, found):
     assert not is_about_writing(error)
 
 
+class _Missing:
+    """Is not what its module has under its name."""
+
+
+_Missing.__qualname__ = "test_locked_files"
+
+
+def raised(code: str) -> Exception:
+    try:
+        exec(code, {"pickle": pickle, "Missing": _Missing})
+    except Exception as error:
+        return error
+    raise AssertionError(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import __main__; __main__.there_is_no_such_name", True),
+        ("from __main__ import there_is_no_such_name", True),
+        ("pickle.loads(b'c__main__\\nthere_is_no_such_name\\n.')", True),
+        ("pickle.dumps(Missing())", True),
+        ("pickle._Pickler(__import__('io').BytesIO()).dump(Missing())", True),
+        ("pickle.dumps(type('Made', (), {'__module__': '__main__'}))", True),
+        ("pickle._dumps(type('Made', (), {'__module__': '__main__'}))", True),
+        ("pickle.dumps(type('Made', (), {'__module__': 'no_such_module'}))", True),
+        ("pickle.dumps(__import__('threading').Lock())", False),
+        ("(lambda: 0).__no_such_attribute__", False),
+        ("pickle.loads(b'cos\\nthere_is_no_such_name\\n.')", False),
+        ("import no_such_module", False),
+    ],
+)
+def test_names_that_main_lacks(code, found):
+    error = raised(code)
+    assert is_about_main(error) is found, error
+    assert is_about_main(caused_by(error)) is found
+    assert not is_about_writing(error)
+
+
 def test_a_chain_of_exceptions_may_go_in_circles():
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
     assert not is_about_file_lock(first)
+    assert not is_about_main(first)
     assert not is_about_writing(first)
