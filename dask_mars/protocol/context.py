@@ -1,4 +1,4 @@
-"""The context of a task: directory, import path, environment, settings, warning filters.
+"""The context of a task: directory, import path, environment, settings, warning filters, reloaded modules.
 
 Under threads a task shares all of these with the code that asked for it, so a worker takes them over.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from dask_mars.protocol import thread_limits, zarr_settings
+from dask_mars.protocol import reloads, thread_limits, zarr_settings
 
 #: Environment of workers, unless the user has set these: one thread a process, and memory that stays warm.
 WORKER_ENVIRONMENT = {
@@ -93,6 +93,7 @@ def _snapshot() -> tuple[Any, ...]:
         _picklable_filters(),
         thread_limits.in_force(),
         zarr_settings.in_force(),
+        reloads.in_force(),
     )
 
 
@@ -148,6 +149,7 @@ class TaskContext:
             self._filters,
             self._limits,
             zarr_variables,
+            self._reloads,
         ) = pickle.loads(payload)
         known = {_text(key): _text(value) for key, value in environment.items()}
         # What the user has said to zarr itself counts more than what it has read before.
@@ -183,6 +185,7 @@ class TaskContext:
         warnings.filters[:] = self._filters  # type: ignore[index]
         warnings._filters_mutated()  # type: ignore[attr-defined]
         thread_limits.apply(self._limits)
+        reloads.follow(self._reloads)
         # Tasks may change what is in them.
         self._entered = copy.deepcopy(_present())
 

@@ -1,0 +1,135 @@
+"""Modules of the user's that were loaded again, by `importlib.reload` or IPython's autoreload; workers follow.
+
+Modules of libraries are not watched: this is asked at each computation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType
+from typing import Any
+
+#: How often a module was loaded again, and whether by autoreload, which changes its old functions as well.
+Reload = tuple[int, bool]
+
+_AUTORELOAD = "IPython.extensions.autoreload"
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+#: Where packages are installed. To take paths apart would take 10 ms at the first computation.
+_SITE_FOLDERS = ("/site-packages/", "/dist-packages/")
+#: What may be installed in place.
+_OURS = frozenset({"dask_mars", "_dask_mars_entry"})
+#: Spec of each module of the user's, which each reload replaces, and when autoreload has seen its file change.
+_watched: dict[str, tuple[ModuleSpec | None, float | None]] = {}
+#: Names of all modules that were seen, and how many there were at the last look.
+_seen: set[str] = set()
+_seen_count = 0
+#: What was loaded again in this process, in the order in which that is to be done elsewhere.
+_reloads: dict[str, Reload] = {}
+#: What this process, a worker, has loaded again.
+_followed: dict[str, Reload] = {}
+#: What autoreload has replaced in this process, a worker, and changes again at the next reload.
+_old_objects: dict[Any, Any] = {}
+
+
+def in_force() -> dict[str, Reload]:
+    """Return which of the user's modules were loaded again since they were first seen here."""
+    times = _autoreload_times()
+    _watch_new(times)
+    changed: dict[str, bool] = {}
+    for name, (spec, time) in list(_watched.items()):
+        module, time_now = sys.modules.get(name), times.get(name)
+        if module is None or ((spec_now := module.__spec__) is spec and time_now == time):
+            continue
+        _watched[name] = spec_now, time_now
+        is_autoreload = time is not None and time_now != time
+        if spec_now is not spec or is_autoreload:
+            changed[name] = is_autoreload
+    for name in _in_order(changed):
+        count, _ = _reloads.pop(name, (0, False))
+        _reloads[name] = count + 1, changed[name]
+    return dict(_reloads)
+
+
+def follow(reloads: Mapping[str, Reload]) -> None:
+    """Load again, in a worker, what has been loaded again in the user's process."""
+    for name, reload in reloads.items():
+        if reload <= _followed.get(name, (0, False)):
+            continue
+        _followed[name] = reload
+        module = sys.modules.get(name)
+        if module is not None:
+            _load_again(name, module, reload)
+
+
+def _load_again(name: str, module: ModuleType, reload: Reload) -> None:
+    _, is_autoreload = reload
+    try:
+        if is_autoreload:
+            importlib.import_module(_AUTORELOAD).superreload(module, importlib.reload, _old_objects)
+        else:
+            importlib.reload(module)
+    except BaseException:
+        # Tasks that need it fail to import it, and run in the user's process.
+        sys.modules.pop(name, None)
+
+
+def _watch_new(times: Mapping[str, float]) -> None:
+    global _seen_count
+    if len(sys.modules) == _seen_count:
+        return
+    _seen_count = len(sys.modules)
+    for name, module in list(sys.modules.items()):
+        if name not in _seen:
+            _seen.add(name)
+            spec = getattr(module, "__spec__", None)
+            if isinstance(spec, ModuleSpec) and _is_users(name, spec.origin):
+                _watched[name] = spec, times.get(name)
+
+
+def _is_users(name: str, origin: str | None) -> bool:
+    """Return whether a module is a file of the user's."""
+    if origin is None or not origin.endswith(".py") or origin.startswith(_STANDARD_LIBRARY):
+        return False
+    return name.partition(".")[0] not in _OURS and not any(folder in origin for folder in _SITE_FOLDERS)
+
+
+def _autoreload_times() -> Mapping[str, float]:
+    """Return by module which file times autoreload has taken over; often it changes functions without a reload."""
+    if _AUTORELOAD not in sys.modules:
+        return {}
+    # These are private names, and there may be no shell any more.
+    with contextlib.suppress(Exception):
+        magic = sys.modules["IPython"].get_ipython().find_line_magic("autoreload")
+        times: Mapping[str, float] = magic.__self__._reloader.modules_mtimes
+        return times
+    return {}
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return modules so that each comes after those of them that it has taken something from."""
+    names = list(names)
+    if len(names) < 2:
+        return names
+    sources: dict[str, Any] = {
+        name: {_home(value) for value in list(vars(sys.modules[name]).values())} & set(names) - {name}
+        for name in names
+    }
+    with contextlib.suppress(CycleError):
+        return [*TopologicalSorter(sources).static_order()]
+    return names
+
+
+def _home(value: Any) -> str | None:
+    """Return the name of the module that a module's attribute is, or is from."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return value.__module__ if isinstance(value, (FunctionType, type)) else None
+
+
+__all__ = ["Reload", "follow", "in_force"]
