@@ -25,6 +25,7 @@ from dask.utils import SerializableLock
 
 from dask_mars import process_role
 from dask_mars.protocol import hdf5, main_module, tracebacks
+from dask_mars.protocol.classes import complete_reduction
 from dask_mars.protocol.locks import InterprocessLock
 
 #: Buffers smaller than this stay in the pickle.
@@ -43,6 +44,9 @@ def _reduce_dtype(dtype: np.dtype[Any]) -> Any:
     """Reduce a dtype of which NumPy has one object to its name, so that it is that object again."""
     return (np.dtype, (dtype.str,)) if np.dtype(dtype.str) is dtype else dtype.__reduce__()
 
+
+#: Length of what cloudpickle reduces a function or class to that travels by value.
+_BY_VALUE = 6
 
 # NumPy's own pickles make a copy of the dtype, and code compares dtypes by identity.
 _DTYPES = {type(np.dtype(code)): _reduce_dtype for code in np.typecodes["All"]}
@@ -111,9 +115,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if thawed is not obj:
                 return thawed.__reduce_ex__(5)
         reduced = super().reducer_override(obj)
-        if type(reduced) is tuple and len(reduced) == 6:
-            # A function or a class that travels by value.
-            return main_module.reduce_named(obj, reduced)
+        if type(reduced) is tuple and len(reduced) == _BY_VALUE:
+            complete = complete_reduction(obj, reduced) if isinstance(obj, type) else reduced
+            return main_module.reduce_named(obj, complete)
         return reduced
 
 
@@ -423,9 +427,10 @@ def _slots_of(kind: type) -> list[str]:
     return [
         name
         for base in kind.__mro__
-        if "__slots__" in vars(base)
+        if "__slots__" in vars(base) or base in (AttributeError, NameError)
         for name, member in vars(base).items()
-        if type(member) is MemberDescriptorType
+        # The object without the attribute may be a large array, and Python's own pickles leave it out.
+        if type(member) is MemberDescriptorType and (name, base) != ("obj", AttributeError)
     ]
 
 

@@ -105,6 +105,8 @@ class OwnExit(SystemExit):
         (SystemExit(3), "code"),
         (OwnExit(3), "code"),
         (ImportError("no module", name="module"), "name"),
+        (AttributeError("no such attribute", name="missing", obj=threading.Lock()), "name"),
+        (NameError("no such name", name="missing"), "name"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -1,0 +1,49 @@
+"""Completes how cloudpickle sends classes by value: slots, qualified names, members of enumerations.
+
+A class that comes home finds the one it was sent from, which nothing of the copy may change: methods of a copy
+refer to copies of the global variables.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+#: Whether each class that has travelled is this process's own, rather than read from a pickle.
+_is_own: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+#: What members of enumerations have without any code of the class.
+_MEMBER_NAMES = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
+
+
+def complete_reduction(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return how to send a class by value, given how cloudpickle does."""
+    build, arguments, (attributes, slots), *_, set_state = reduced
+    members: dict[str, dict[str, Any]] = {}
+    if isinstance(kind, enum.EnumType):
+        # Aliases and combined flags are no members to cloudpickle, and no class lets attributes replace them.
+        named: Mapping[str, Any] = kind.__members__
+        arguments = (*arguments[:3], {name: member.value for name, member in named.items()}, *arguments[4:])
+        attributes = {name: value for name, value in attributes.items() if name not in named}
+        members = {name: _attributes_of(member) for name, member in named.items()}
+    else:
+        # Without its slots a class makes objects that the original cannot take over.
+        own = {name: vars(kind)[name] for name in ("__slots__",) if name in vars(kind)}
+        arguments = (*arguments[:3], {**arguments[3], "__qualname__": kind.__qualname__, **own}, *arguments[4:])
+    _is_own.setdefault(kind, True)
+    return build, arguments, (set_state, (attributes, slots), members), None, None, _set_state
+
+
+def _attributes_of(member: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(member).items() if name not in _MEMBER_NAMES}
+
+
+def _set_state(kind: Any, state: tuple[Callable[[Any, Any], None], Any, dict[str, dict[str, Any]]]) -> None:
+    """Give a class that has been read its attributes, unless it is this process's own."""
+    if _is_own.setdefault(kind, False):
+        return
+    set_state, attributes, members = state
+    set_state(kind, attributes)
+    for name, values in members.items():
+        vars(kind[name]).update(values)
