@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Whether each class that has travelled is this process's own, rather than read from a pickle.
+#: Classes that have travelled, by cloudpickle's identifiers.
+_travelled: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()
+#: Whether each of these is this process's own, rather than read from a pickle.
 _is_own: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 #: What members of enumerations have without any code of the class.
 _MEMBER_NAMES = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
@@ -31,8 +33,19 @@ def complete_reduction(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         # Without its slots a class makes objects that the original cannot take over.
         own = {name: vars(kind)[name] for name in ("__slots__",) if name in vars(kind)}
         arguments = (*arguments[:3], {**arguments[3], "__qualname__": kind.__qualname__, **own}, *arguments[4:])
+    identifier = arguments[-2]
+    _travelled[identifier] = kind
     _is_own.setdefault(kind, True)
-    return build, arguments, (set_state, (attributes, slots), members), None, None, _set_state
+    state = set_state, (attributes, slots), members
+    return _class_again, (build, identifier, arguments), state, None, None, _set_state
+
+
+def _class_again(build: Callable[..., type], identifier: str, arguments: tuple[Any, ...]) -> type:
+    """Return the class that has this identifier here, or make it: that may register it with a class above it."""
+    kind = _travelled.get(identifier)
+    if kind is None:
+        kind = _travelled[identifier] = build(*arguments)
+    return kind
 
 
 def _attributes_of(member: Any) -> dict[str, Any]:

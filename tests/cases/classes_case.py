@@ -84,6 +84,17 @@ class Sensor:
         return unit
 
 
+class Plugin:
+    known: list[str] = []  # noqa: RUF012
+
+    def __init_subclass__(cls) -> None:
+        Plugin.known.append(cls.__name__)
+
+
+class Reader(Plugin):
+    pass
+
+
 @case
 def slots() -> Any:
     made = dask.compute(dask.delayed(Sample)(1, ["a"]), dask.delayed(Derived)())
@@ -147,6 +158,12 @@ def class_changed_between_computations() -> Any:
         sensor, factor = dask.compute(dask.delayed(Sensor)(), dask.delayed(lambda: Sensor.factor)())
         found.append((sensor.factor, factor, Sensor.factor))
     return found
+
+
+@case
+def classes_that_come_home_are_registered_once() -> Any:
+    readers = dask.compute(*[dask.delayed(Reader)() for _ in range(3)])
+    return [type(reader) is Reader for reader in readers], Plugin.known, len(Plugin.__subclasses__())
 
 
 @case
