@@ -230,14 +230,21 @@ def _digest(track: _Track) -> None:
         ends = ended - sum(durations_s) + np.cumsum(durations_s)
         begins = [0, *(np.flatnonzero(np.diff(layers)) + 1).tolist(), len(layers)]
         for begin, end in pairwise(begins):
-            began, layer = float(ends[begin] - durations_s[begin]), int(layers[begin])
+            began, until, layer = float(ends[begin] - durations_s[begin]), float(ends[end - 1]), int(layers[begin])
             place = last.get(worker, -1)
             before = rows[place] if place >= 0 else None
             if before is not None and before[3] == layer and began - before[2] < _SAME_S:
-                rows[place] = worker, before[1], float(ends[end - 1]), layer, before[4] + end - begin
+                # A busy engine hears of two batches at once, and the second then seems to begin before the first.
+                rows[place] = (
+                    worker,
+                    min(before[1], began),
+                    max(before[2], until),
+                    layer,
+                    before[4] + end - begin,
+                )
             else:
                 last[worker] = len(rows)
-                rows.append((worker, began, float(ends[end - 1]), layer, end - begin))
+                rows.append((worker, began, until, layer, end - begin))
     if is_over:
         track.rows, track.index = merged(rows, _KEPT_ROWS), None
     elif len(rows) > _MOST_ROWS:

@@ -23,3 +23,12 @@ def test_rows_go_on_where_they_ended_when_somebody_asks_again():
         _digest(track)
     assert track.rows == [(0, 0.0, 2.0, 0, 2)]
     assert all(type(value) in (int, float) for value in track.rows[0])
+
+
+def test_no_row_ends_before_it_begins_when_the_engine_hears_late():
+    track = _Track(LayerIndex([("a", 0), ("a", 1), ("b", 0)], [0] * 3))
+    track.batches.append((10.0, 0, [0], [1.0]))
+    # It was computed after the first one, which a busy engine has heard of at the same moment.
+    track.batches.append((10.0, 0, [1, 2], [1.0, 4.0]))
+    _digest(track)
+    assert track.rows == [(0, 5.0, 10.0, 0, 2), (0, 6.0, 10.0, 1, 1)]

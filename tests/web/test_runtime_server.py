@@ -42,11 +42,12 @@ def test_a_computation_is_followed_and_cancelled(runtime, served, tmp_path):
         except dask_mars.errors.Cancelled as error:
             raised.append(error)
 
-    thread = threading.Thread(target=compute)
-    thread.start()
     running = lambda: served.api("computations?state=running").json["computations"]  # noqa: E731
     # What ended just now may still be said to run.
-    assert eventually(lambda: len(running()) == 1, 20)
+    assert eventually(lambda: not running(), 20)
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert eventually(running, 20)
     (one,) = running()
     known = served.api(f"computations/{one['id']}").json["revision"]
     assert served.api(f"computations/{one['id']}/cancel", "POST").status == 202
