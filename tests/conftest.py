@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import hypothesis
 import numpy as np
 import psutil
 import pytest
@@ -35,8 +36,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: What left-overs get to go away on their own.
-GRACE_S = 2.0
+# How fast the machine is says nothing of the code.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
+
+#: What left-overs get to go away on their own, in seconds; long, since the machine may be busy.
+GRACE_S = 10.0
 
 #: Runtimes that outlive a test.
 _shared: list[Runtime | SharedAgent] = []
@@ -52,10 +59,15 @@ def shared_runtime(num_workers: int) -> Iterator[Runtime]:
     with dask.config.set({"dask-mars.idle-timeout": None}):
         runtime = Runtime(num_workers)
     with runtime:
-        engine = runtime.start().engine()
-        assert eventually(lambda: len(engine.worker_pids()) == num_workers, 10)
+        start_workers(runtime)
         with shared(runtime):
             yield runtime
+
+
+def start_workers(runtime: Runtime) -> None:
+    """Start a runtime's worker processes, and wait until all of them are up."""
+    engine = runtime.start().engine()
+    assert eventually(lambda: len(engine.worker_pids()) == runtime.settings.num_workers, 60)
 
 
 @contextlib.contextmanager
@@ -288,6 +300,23 @@ def _left_in_engine(runtime: Runtime | SharedAgent) -> dict[str, Any]:
     return {name: what for name, what in left.items() if what}
 
 
+def _check_engine(runtime: Runtime | SharedAgent) -> None:
+    assert not _left_in_engine(runtime)
+    runtime.engine()._machine.validate()
+
+
+def _renew(runtime: Runtime | SharedAgent) -> None:
+    """Give a shared runtime a new engine if a test has left something in the one that it has."""
+    try:
+        _check_engine(runtime)
+    except Exception:
+        # An agent is its cluster's.
+        if isinstance(runtime, Runtime):
+            runtime.close()
+            runtime._closed = False
+            start_workers(runtime)
+
+
 class _Errors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -309,14 +338,26 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
     numpy_errors = np.geterr()
     yield errors.messages
     logging.getLogger("dask_mars").removeHandler(errors)
-    assert not errors.messages
-    assert os.getcwd() == directory
-    assert _settings(settings) == settings
-    assert np.geterr() == numpy_errors
-    for runtime in _shared:
-        eventually(lambda runtime=runtime: not _left_in_engine(runtime))
-        assert not _left_in_engine(runtime)
-        runtime.engine()._machine.validate()
+    try:
+        assert not errors.messages
+        assert os.getcwd() == directory
+        assert _settings(settings) == settings
+        assert np.geterr() == numpy_errors
+        for runtime in _shared:
+            eventually(lambda runtime=runtime: not _left_in_engine(runtime))
+            _check_engine(runtime)
+        _check_surroundings(before)
+    except BaseException:
+        # One test that fails is not to make others fail.
+        os.chdir(directory)
+        dask.config.update(dask.config.config, settings)
+        np.seterr(**numpy_errors)
+        for runtime in _shared:
+            _renew(runtime)
+        raise
+
+
+def _check_surroundings(before: Surroundings) -> None:
     added: dict[str, Any] = {}
 
     def nothing_added() -> bool:
