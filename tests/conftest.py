@@ -42,8 +42,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("untimed")
 
-#: What left-overs get to go away on their own, in seconds; long, since the machine may be busy.
+#: What left-overs get to go away on their own, in seconds.
 GRACE_S = 10.0
+
+#: How long a test waits at least for what it expects, in seconds: the machine may be busy.
+PATIENCE_S = 60.0
 
 #: Runtimes that outlive a test.
 _shared: list[Runtime | SharedAgent] = []
@@ -135,8 +138,12 @@ def cluster_of_agents(count: int = 1, **options: Any) -> Any:
     return local.LocalMarsCluster(n_workers=count, **small | options)
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = GRACE_S) -> bool:
-    """Wait for a condition to hold; return whether it does."""
+def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> bool:
+    """Wait for a condition to hold, for a minute at least; return whether it does."""
+    return _holds_within(condition, max(timeout_s, PATIENCE_S))
+
+
+def _holds_within(condition: Callable[[], Any], timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -344,7 +351,7 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
         assert _settings(settings) == settings
         assert np.geterr() == numpy_errors
         for runtime in _shared:
-            eventually(lambda runtime=runtime: not _left_in_engine(runtime))
+            _holds_within(lambda runtime=runtime: not _left_in_engine(runtime), GRACE_S)
             _check_engine(runtime)
         _check_surroundings(before)
     except BaseException:
@@ -372,7 +379,7 @@ def _check_surroundings(before: Surroundings) -> None:
     if not nothing_added():
         # Exceptions keep frames alive, and those what they refer to, such as mapped memory.
         gc.collect()
-        eventually(nothing_added)
+        _holds_within(nothing_added, GRACE_S)
     assert not added, _descriptors()
 
 
@@ -442,7 +449,7 @@ class Scripts:
         *arguments: str,
         input: str | None = None,
         env: dict[str, str] | None = None,
-        timeout_s: float = 20.0,
+        timeout_s: float = 2 * PATIENCE_S,
     ) -> subprocess.CompletedProcess[str]:
         """Run an interpreter to its end."""
         with self.start(*arguments, env=env, stdin=subprocess.PIPE) as process:
@@ -472,7 +479,7 @@ def scripts(tmp_path: Path) -> Iterator[Scripts]:
     directory.mkdir()
     scripts = Scripts(directory, marker=str(tmp_path))
     yield scripts
-    gone = eventually(lambda: not scripts.left(), 3.0)
+    gone = _holds_within(lambda: not scripts.left(), GRACE_S)
     left = scripts.left()
     for process in left:
         process.kill()

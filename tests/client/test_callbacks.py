@@ -30,7 +30,7 @@ from dask_mars.engine.listeners import listeners
 
 Console = pytest.importorskip("rich.console").Console
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 

@@ -31,7 +31,7 @@ from dask_mars.client.computation import Computation
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.runtimes import _default
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 

@@ -35,7 +35,7 @@ from tests.cluster.test_cluster import nothing_is_left, pids
 from tests.conftest import cluster_of_agents, eventually
 from tests.tasks import alone, die_first, fail_first, held_by, linger, note, note_name, notes, pid_of
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 Get = Callable[..., Any]
 
 

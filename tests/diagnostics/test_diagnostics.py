@@ -21,7 +21,7 @@ from dask.callbacks import Callback
 from dask.diagnostics import CacheProfiler, Profiler, ProgressBar, ResourceProfiler
 from tasks import large_array, noted, notes
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 

@@ -36,7 +36,7 @@ from dask_mars.graph import ids
 from dask_mars.graph.ids import SubtaskIds, depths_of, subtask_id
 from dask_mars.scheduler.events import ChunksFinished
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 Event = dict[str, Any]

@@ -21,7 +21,7 @@ from dask_mars.diagnostics.reports import page
 from dask_mars.diagnostics.reports.recording import Happening, LayerSums, MemoryPoint, Recorded
 from dask_mars.engine.listeners import listeners
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 

@@ -38,7 +38,7 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.context import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 

@@ -49,7 +49,7 @@ from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Un
 from tests.conftest import LEAST_LIMIT, limit_with_room
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 

@@ -30,7 +30,7 @@ from dask_mars.engine.loop import Engine
 from dask_mars.scheduler.replay import replay
 from dask_mars.worker.loop import WorkerProcess
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 MIB = 1 << 20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="pages of arenas go back on Linux alone")

@@ -18,7 +18,7 @@ from dask_mars.limits import PROC
 from dask_mars.optimize import library_code
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not (PROC / "self/schedstat").exists(), reason="the system does not say who waits"),
 ]
 

@@ -23,7 +23,7 @@ from dask_mars.engine.listeners import ProcessesMeasured
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory
 from dask_mars.errors import EngineStopped
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 Get = Callable[..., Any]
 MIB, GIB = 1 << 20, 1 << 30

@@ -28,7 +28,7 @@ from dask_mars.optimize import library_code
 from dask_mars.store.store import Store
 from dask_mars.worker import thread
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 _kept: list[Any] = []
 

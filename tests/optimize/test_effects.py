@@ -22,7 +22,7 @@ from dask_mars.optimize.prepare import prepare
 from dask_mars.scheduler.events import ChunkFailed, FailGraph, Run, WorkerLost, WorkerStarted
 from studies.graphs import handed_over
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 def appending(*collections: Any) -> list[str]:

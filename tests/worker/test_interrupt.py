@@ -38,7 +38,7 @@ from dask_mars.protocol.locks import InterprocessLock
 from dask_mars.worker.interrupts import SIGNAL, may_interrupt
 from tests.conftest import limit_with_room
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

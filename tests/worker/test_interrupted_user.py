@@ -22,7 +22,7 @@ import dask_mars
 from dask_mars import Runtime, gc_control
 from dask_mars.optimize.prepare import prepare
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

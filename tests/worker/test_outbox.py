@@ -70,7 +70,7 @@ class Talkative:
         self.connection.sendall(data[5:])
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("own", [True, False])
 def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any) -> None:
     connection: Any = Talkative(ends[0])
@@ -91,7 +91,7 @@ def test_a_finalizer_that_prints_in_the_middle_of_a_message(own: bool, ends: Any
     assert received(ends[1]) == [FIRST, messages.Output(1, "stdout", "from a finalizer\n")]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_threads_may_say_something_at_any_time(ends: Any) -> None:
     outbox = Outbox(ends[0])
     found: list[Any] = []
