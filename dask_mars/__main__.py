@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -32,16 +33,36 @@ def main(module: bool, script: str, arguments: tuple[str, ...]) -> None:
         from dask_mars.checkpointing.cli import main as checkpoint
 
         checkpoint(list(arguments), prog_name="python -m dask_mars checkpoint")
+    # What stands before the script belongs to us.
+    if script.startswith("-"):
+        raise click.NoSuchOption(script)
     dask.config.set(scheduler="mars")
     sys.argv = [script, *arguments]
     if module:
         sys.path.insert(0, "")
+        if not _is_module(script):
+            raise click.UsageError(f"there is no module {script}")
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
         if not Path(script).exists():
             raise click.UsageError(f"there is no file {script}")
+        if Path(script).is_dir() and not (Path(script) / "__main__.py").exists():
+            raise click.UsageError(f"the directory {script} has no __main__.py to run")
         sys.path.insert(0, str(Path(script).resolve().parent))
         runpy.run_path(script, run_name="__main__")
+
+
+def _is_module(name: str) -> bool:
+    """Return whether a module can be found, which loads the packages that it is in."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        # What a package of the user's lacks is told with its traceback.
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return False
+    except ValueError:
+        return False
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ They are there whether or not what they need is installed.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import click
@@ -36,7 +35,7 @@ def _worker() -> click.Command:
     try:
         from dask_mars.cluster.cli import main
     except ModuleNotFoundError as error:
-        raise _missing(error, "distributed") from None
+        return _missing("worker", error)
     command: click.Command = main
     return command
 
@@ -45,7 +44,7 @@ def _web() -> click.Command:
     try:
         from dask_mars.web.service.cli import main
     except ModuleNotFoundError as error:
-        raise _missing(error, "tornado") from None
+        return _missing("web", error)
     command: click.Command = main
     return command
 
@@ -57,21 +56,36 @@ def _checkpoint() -> click.Command:
     return command
 
 
-def _missing(error: ModuleNotFoundError, package: str) -> Exception:
-    """Return what to raise where something could not be imported: a message, if it is an optional package."""
-    return click.ClickException(str(error)) if error.name == package else error
+def _missing(name: str, error: ModuleNotFoundError) -> click.Command:
+    """Return a command that says which extra to install, whatever it is given.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The package that is missing is none of an extra's.
+    """
+    if error.name not in ("distributed", "tornado"):
+        raise error
+    text = str(error)
+
+    @click.command(
+        name=name,
+        short_help=f"Not installed: {text}",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        raise click.ClickException(text)
+
+    return command
 
 
 _COMMANDS: dict[str, Callable[[], click.Command]] = {"checkpoint": _checkpoint, "web": _web, "worker": _worker}
 
 
 def _run(name: str) -> None:
-    try:
-        command = _COMMANDS[name]()
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    command(prog_name=f"dask-mars-{name}")
+    _COMMANDS[name]()(prog_name=f"dask-mars-{name}")
 
 
 def worker() -> None:

@@ -89,6 +89,13 @@ CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
         "a UUID, .* not 'mine'",
     ),
     ("an id twice", submitted_twice, ValueError, f"there is a computation with the id {ID} already"),
+    (
+        "an option that is none",
+        lambda r: r.submit(da.ones(2), nme="mine"),
+        TypeError,
+        "submit has no option 'nme'; did you mean 'name'",
+    ),
+    ("an option of a graph", lambda r: r.submit_graph(GRAPH, "x", hurry=1), TypeError, "'hurry'; it has name, id"),
     ("a name that is a number", lambda r: r.submit(da.ones(2), name=5), TypeError, "is text, and not 5"),
     ("a time-out that is none", lambda r: r.submit(1).result("soon"), ValueError, "a timeout is .* not 'soon'"),
     (

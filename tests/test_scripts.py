@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(40)
+pytestmark = pytest.mark.timeout(300)
 
 WITHOUT_GUARD = """
 import sys
@@ -210,6 +210,67 @@ def test_an_unchanged_module(scripts: Any) -> None:
     )
     done = scripts.run("-m", "dask_mars", "-m", "package.program", "--one", "-m")
     checked(done, "__main__ ['--one', '-m'] 42 dask_mars.runtimes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--no-such-option"], "No such option '--no-such-option'"),
+        (["-m", "no_such_module"], "there is no module no_such_module"),
+        (["-m", "no_such_package.module"], "there is no module no_such_package.module"),
+        (["-m", "json.no_such_module"], "there is no module json.no_such_module"),
+        (["."], "the directory . has no __main__.py"),
+        ([], "Missing argument 'SCRIPT'"),
+    ],
+)
+def test_what_cannot_be_run_is_said_without_a_traceback(scripts: Any, arguments: list[str], said: str) -> None:
+    done = scripts.run("-m", "dask_mars", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_module_that_lacks_another_says_so_with_its_traceback(scripts: Any) -> None:
+    package = scripts.directory / "package"
+    package.mkdir()
+    scripts.write("package/__init__.py", "import no_such_module\n")
+    done = scripts.run("-m", "dask_mars", "-m", "package.program")
+    assert done.returncode == 1
+    assert 'package/__init__.py", line 1' in done.stderr
+
+
+WITHOUT_TORNADO = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tornado":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="tornado")
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("from dask_mars.commands import web; web()", 1),
+        ("sys.argv[1:] = ['--port', '0']; from dask_mars.commands import web; web()", 1),
+        ("sys.argv[1:] = ['--help']; from dask_mars.commands import web; web()", 1),
+        ("sys.argv = ['dask', 'mars', 'web', '--port', '0']; from dask.cli import run_cli; run_cli()", 1),
+        ("sys.argv = ['dask', 'mars', '--help']; from dask.cli import run_cli; run_cli()", 0),
+        (
+            "import dask_mars\nwith dask_mars.Runtime(1) as runtime:\n    try:\n        runtime.serve()\n"
+            "    except ModuleNotFoundError as error:\n        print(error)",
+            0,
+        ),
+    ],
+)
+def test_without_tornado_it_says_what_to_install(scripts: Any, program: str, code: int) -> None:
+    done = scripts.run("-c", WITHOUT_TORNADO + program, env={"COLUMNS": "300"})
+    assert "pip install 'dask-mars[web]'" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
 
 
 NAMED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import threading
@@ -324,7 +325,7 @@ def submit(
     TypeError
         The first of them is a function.
     """
-    chosen = Options.known(options)
+    chosen = _chosen(options)
     if collections and callable(collections[0]) and not dask.is_dask_collection(collections[0]):
         # As a Client of distributed takes it: Dask would return both as they are.
         raise TypeError(
@@ -347,8 +348,19 @@ def submit_graph(
     backend: Backend, dsk: Any, keys: Any, name: str | None, id: str | None, options: Mapping[str, Any]
 ) -> Computation:
     """Compute keys of a Dask graph in the background, as `submit` does collections."""
-    chosen = Options.known(options)
+    chosen = _chosen(options)
     return _start(backend, name, id, lambda: backend.compute(dsk, keys, chosen))
+
+
+def _chosen(options: Mapping[str, Any]) -> Options:
+    """Take the options of a computation. Dask passes `submit` none of others, unlike schedulers."""
+    names = ("name", "id", "optimize_graph", "traverse", *Options._fields)
+    for option in options:
+        if option not in Options._fields:
+            nearest = difflib.get_close_matches(option, names, 1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names)}"
+            raise TypeError(f"submit has no option {option!r}; {hint}")
+    return Options.known(options)
 
 
 def _start(backend: Backend, name: str | None, id: str | None, compute: Callable[[], Any]) -> Computation:

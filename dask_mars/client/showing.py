@@ -75,6 +75,9 @@ def as_html(record: Record) -> str:
         _bar(counts, record.state, "24em"),
         f'<div style="{_MUTED}">{_counted(counts)}</div>',
     ]
+    if record.state not in OVER:
+        now = time.strftime("%H:%M:%S")
+        parts.append(f'<div style="{_MUTED}">as it was at {now}; show it again to see how it goes on</div>')
     if record.failure is not None:
         text = f"{record.failure.type}: {_shortened(record.failure.message)}"
         parts.append(f'<div style="color: {_COLOURS[FAILED]}; margin: 0.3em 0">{html.escape(text)}</div>')

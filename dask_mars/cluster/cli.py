@@ -14,12 +14,14 @@ from typing import Any
 
 import click
 import dask
+from click.core import ParameterSource
 from dask.system import CPU_COUNT
+from dask.utils import parse_timedelta
 
 from dask_mars import config
 from dask_mars.cluster.agent_process import start_agent
 from dask_mars.cluster.distributed_api import get_address_host_port, validate_preload_argv
-from dask_mars.cluster.serving import serve
+from dask_mars.cluster.serving import CannotStart, serve
 from dask_mars.store.spill_ownership import make_private_directory
 from dask_mars.version import __version__
 
@@ -28,16 +30,24 @@ _RECONNECT = "10 minutes"
 #: How long an agent that may begin anew may take to register.
 _START_S = 60.0
 
-_PEM_FILE = click.Path(exists=True, resolve_path=True)
+_PEM_FILE = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 
 @click.command(name="worker", context_settings={"ignore_unknown_options": True})
-@click.argument("scheduler", required=False, callback=lambda *given: _address(given[-1]))
+@click.argument("scheduler", required=False, callback=lambda *given: scheduler_address(given[-1]))
 @click.option("--tls-ca-file", type=_PEM_FILE, help="CA certificates (PEM).")
 @click.option("--tls-cert", type=_PEM_FILE, help="Certificate (PEM).")
 @click.option("--tls-key", type=_PEM_FILE, help="Private key (PEM).")
-@click.option("--worker-port", help="Port, or first:last, that others connect to. [default: random]")
-@click.option("--nanny-port", help="The same for the nanny. [default: random]")
+@click.option(
+    "--worker-port",
+    callback=lambda *given: _port(given[-1]),
+    help="Port, or first:last, that others connect to. [default: random]",
+)
+@click.option(
+    "--nanny-port",
+    callback=lambda *given: _port(given[-1]),
+    help="The same for the nanny. [default: random]",
+)
 @click.option("--host", help="Address of this host, as the scheduler and other workers see it.")
 @click.option("--interface", help='Network interface, like "eth0" or "ib0".')
 @click.option("--protocol", help='Protocol, like "tcp" or "tls".')
@@ -47,7 +57,7 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
 @click.option("--dashboard-address", default=":0", help="Where the agent's own pages are.")
 @click.option("--dashboard/--no-dashboard", default=True, help="Serve them. [default: --dashboard]")
 @click.option("--nworkers", "n_workers", help="Worker processes. [default: a process for each processor]")
-@click.option("--nthreads", type=int, help="Multiplies that: here each thread is a process.")
+@click.option("--nthreads", type=click.IntRange(1), help="Multiplies that: here each thread is a process.")
 @click.option("--name", callback=lambda *given: _name(given[-1]), help="A unique name for this host.")
 @click.option(
     "--memory-limit",
@@ -61,7 +71,11 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
 @click.option("--local-directory", help="Where files of the agent go, in a directory of this user's.")
 @click.option("--resources", help='For tasks that need some, like "GPU=2 MEM=10e9".')
 @click.option("--scheduler-file", help="File with the scheduler's address, as dask scheduler writes it.")
-@click.option("--death-timeout", help="Seconds to wait for a scheduler before giving up.")
+@click.option(
+    "--death-timeout",
+    callback=lambda *given: _duration(given[-1]),
+    help="Seconds to wait for a scheduler before giving up.",
+)
 @click.option(
     "--reconnect/--no-reconnect",
     default=None,
@@ -72,8 +86,16 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
     help='For how long at most each time, like "1 hour". [default: what dask-mars.cluster.reconnect-timeout says, '
     f"else {_RECONNECT}]",
 )
-@click.option("--lifetime", help='Hand on what is here and end after so long, like "1 hour".')
-@click.option("--lifetime-stagger", help="By how much that varies at random.")
+@click.option(
+    "--lifetime",
+    callback=lambda *given: _duration(given[-1]),
+    help='Hand on what is here and end after so long, like "1 hour".',
+)
+@click.option(
+    "--lifetime-stagger",
+    callback=lambda *given: _duration(given[-1]),
+    help="By how much that varies at random.",
+)
 @click.option(
     "--lifetime-restart/--no-lifetime-restart",
     default=None,
@@ -88,7 +110,7 @@ _PEM_FILE = click.Path(exists=True, resolve_path=True)
     help='Module that the agent is to load, like "foo.bar" or "/path/to/foo.py".',
 )
 @click.option("--preload-nanny", multiple=True, is_eager=True, help="The same for the nanny.")
-@click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
+@click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=lambda *given: _preload_argv(*given))
 @click.version_option(__version__)
 def main(
     scheduler: str | None,
@@ -148,13 +170,22 @@ def main(
     else:
         options["port"] = worker_port
     with _pid_file(pid_file):
-        ended_well = asyncio.run(serve(nanny, scheduler, options, reconnect_s))
+        try:
+            ended_well = asyncio.run(serve(nanny, scheduler, options, reconnect_s))
+        except CannotStart as error:
+            raise click.ClickException(f"the agent cannot start with {_given()}: {error}") from None
     if not ended_well:
         sys.exit(1)
 
 
-def _address(scheduler: str | None) -> str | None:
-    """Return the scheduler's address, if it can be one."""
+def scheduler_address(scheduler: str | None) -> str | None:
+    """Return the scheduler's address, if it can be one.
+
+    Raises
+    ------
+    click.BadParameter, click.NoSuchOption
+        It cannot.
+    """
     if scheduler is None:
         return None
     # What follows preloads may look like options, so that click lets pass those that it does not know.
@@ -165,6 +196,41 @@ def _address(scheduler: str | None) -> str | None:
     except ValueError as error:
         raise click.BadParameter(f"{error}; a scheduler's address is like tcp://10.0.0.1:8786") from None
     return scheduler
+
+
+def _given() -> str:
+    """Return the options that stand in the command line."""
+    context = click.get_current_context()
+    told = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    return ", ".join([name for name in told if name.startswith("-")]) or "Dask's configuration"
+
+
+def _preload_argv(*given: Any) -> Any:
+    """Return the arguments of preloads, which this imports to know what they take."""
+    try:
+        return validate_preload_argv(*given)
+    except ImportError as error:
+        raise click.BadParameter(f"{type(error).__name__}: {error}", param_hint="--preload") from None
+
+
+def _port(text: str | None) -> str | None:
+    """Return a port, or a range of ports, as Dask takes it."""
+    if text is not None and not all(port.isdecimal() and int(port) < 1 << 16 for port in text.split(":", 1)):
+        raise click.BadParameter(f"{text!r} is neither a port, at most 65535, nor a range like 9000:9100")
+    return text
+
+
+def _duration(text: str | None) -> str | None:
+    """Return a duration as Dask takes it."""
+    try:
+        parse_timedelta(text)
+    except (ValueError, KeyError, IndexError, OverflowError):
+        raise click.BadParameter(f"{text!r} is neither a number of seconds nor like '10 minutes'") from None
+    return text
 
 
 def _processes(n_workers: str | None, nthreads: int | None) -> int:
@@ -277,7 +343,10 @@ def _pid_file(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
-    path.write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        path.write_text(str(os.getpid()), encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"cannot be written: {error}", param_hint="--pid-file") from None
     try:
         yield
     finally:

@@ -44,6 +44,14 @@ _LOST = {
 }
 
 
+#: What Dask raises where an address, an interface, a certificate, a file or a module is not what it takes.
+_MISTAKES = (OSError, ValueError, ImportError)
+
+
+class CannotStart(Exception):
+    """An agent could not start, as an option is none that works."""
+
+
 class _Nanny(Nanny):  # type: ignore[misc]
     """A nanny that knows why its agent has ended."""
 
@@ -114,6 +122,11 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
     -------
     bool
         Whether all went well.
+
+    Raises
+    ------
+    CannotStart
+        An option is none that works.
     """
     signalled = asyncio.create_task(wait_for_signals())
     # Handlers are in place from here on.
@@ -123,6 +136,12 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
             return await _serve_once(nanny, scheduler, options, signalled) is not None
         place = _Place(scheduler, options.get("scheduler_file"), options.get("security") or {})
         return await _serve_each(nanny, scheduler, options, signalled, place, reconnect_s)
+    except Exception as error:
+        # Dask says that it has failed to start, and has the reason as the cause.
+        cause = error.__cause__ or error
+        if isinstance(cause, _MISTAKES):
+            raise CannotStart(f"{type(cause).__name__}: {cause}") from error
+        raise
     finally:
         signalled.cancel()
 
@@ -248,4 +267,4 @@ async def _wait_for(server: Any, leaving: asyncio.Event) -> None:
     await server.finished()
 
 
-__all__ = ["serve"]
+__all__ = ["CannotStart", "serve"]

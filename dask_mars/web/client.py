@@ -378,7 +378,8 @@ def _reason(id: str, refusal: ServiceError) -> BaseException:
         error = pickle.loads(base64.b64decode(told["pickle"]))
         if isinstance(error, BaseException):
             return error
-    return ComputationFailed(id, str(told.get("type")), str(told.get("message")), str(told.get("traceback")))
+    facts = [told.get(name) or "" for name in ("type", "message", "traceback")]
+    return ComputationFailed(id, *map(str, facts))
 
 
 __all__ = ["RemoteComputation", "Service", "connect"]

@@ -11,7 +11,15 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from tornado.httpserver import HTTPServer
+try:
+    from tornado.httpserver import HTTPServer
+except ModuleNotFoundError as error:
+    if error.name != "tornado":
+        raise
+    raise ModuleNotFoundError(
+        "dask_mars needs tornado to listen for browsers and clients; \"pip install 'dask-mars[web]'\" installs it",
+        name="tornado",
+    ) from None
 from tornado.ioloop import PeriodicCallback
 from tornado.iostream import IOStream
 

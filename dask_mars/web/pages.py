@@ -43,8 +43,9 @@ VIEWS = {
 
 #: What somebody reads who opens the page without its token.
 _ASK_FOR_TOKEN = (
-    "<p>The service printed an address with <code>?token=</code> when it started, or keeps its token in "
-    "<code>connection.json</code> in its directory. Open that address, or give the token here.</p>"
+    "<p>A service of <code>dask-mars-web</code> has its token in <code>connection.json</code> in its directory, "
+    "and printed where that is when it started; <code>Runtime.serve</code> returns a server whose "
+    "<code>link</code> has it; on Dask's scheduler it is <code>dask-mars.web.token</code>. Give it here.</p>"
     '<form autocomplete="off"><label for="token">Token</label> '
     '<input id="token" name="token" type="password" required autocomplete="off"> <button>Open</button></form>'
 )

@@ -22,7 +22,7 @@ from dask_mars.web.connections import BoundedServer, close_quietly
 from dask_mars.web.handlers import make_application
 from dask_mars.web.monitor import Monitor
 from dask_mars.web.security import LOCAL_NAMES, TOKEN_BYTES, Security, is_local
-from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
+from dask_mars.web.sockets import bind_tcp, bind_unix, encryption, write_connection_file
 
 if TYPE_CHECKING:
     from dask_mars.runtimes import Runtime
@@ -212,10 +212,7 @@ def serve(
     OSError
         It cannot listen there.
     """
-    ssl_options = None
-    if certfile is not None:
-        ssl_options = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        ssl_options.load_cert_chain(certfile, keyfile)
+    ssl_options = None if certfile is None else encryption(certfile, keyfile)
     if socket_path is not None:
         path = Path(socket_path).absolute()
         security = Security(hosts=None, checks_origin=False)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import ssl
 import stat
 import tempfile
 from pathlib import Path
@@ -112,7 +113,10 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
             f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: "
             "give certfile, or behind_proxy=True if a proxy encrypts"
         )
-    family, kind, protocol, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    try:
+        family, kind, protocol, _, at = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise OSError(error.errno, f"{error.strerror}: address {address!r}") from error
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -128,6 +132,25 @@ def bind_tcp(address: str, port: int, *, is_protected: bool) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def encryption(certfile: str | os.PathLike[str], keyfile: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """Return what encrypts connections to a server.
+
+    Raises
+    ------
+    ValueError
+        The files have no certificate, or not its key.
+    OSError
+        They cannot be read.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certfile, keyfile)
+    except ssl.SSLError as error:
+        files = os.fspath(certfile) if keyfile is None else f"{os.fspath(certfile)} and {os.fspath(keyfile)}"
+        raise ValueError(f"{files}: no certificate (PEM) with its private key: {error}") from None
+    return context
 
 
 def write_connection_file(path: Path, facts: dict[str, Any]) -> None:

@@ -59,6 +59,7 @@ def record_of(layers: int = 1, chunks: int = 3, name: str = "sum of <ones>") -> 
 
 def test_a_computation_in_a_notebook():
     html = as_html(record_of())
+    assert "show it again" not in html
     shown = Parsed(html)
     assert "sum of <ones>" in shown.texts
     assert "1 of 3 chunks (33 %)" in shown.texts
@@ -70,6 +71,7 @@ def test_a_computation_in_a_notebook():
 def test_before_there_are_chunks():
     record = Record("early")
     assert "no chunks yet" in Parsed(as_html(record)).texts
+    assert "show it again to see how it goes on" in Parsed(as_html(record)).text
     assert as_text(record) == "<Computation 'early' queued>"
     assert f"computation {record.id[:8]}" not in as_html(record)
 

@@ -217,6 +217,15 @@ def test_the_command_of_dask_knows_ours():
         (["tcp://127.0.0.1:1", "--nworkers", "many"], "neither a number"),
         (["tcp://127.0.0.1:1", "--nworkers", "-1000"], "at least one"),
         (["tcp://127.0.0.1:1", "--resources", "GPU"], "GPU=2"),
+        (["tcp://127.0.0.1:1", "--nthreads", "0"], "--nthreads"),
+        (["tcp://127.0.0.1:1", "--worker-port", "some"], "'--worker-port': 'some' is neither a port"),
+        (["tcp://127.0.0.1:1", "--nanny-port", "1:70000"], "'--nanny-port': '1:70000' is neither a port"),
+        (["tcp://127.0.0.1:1", "--death-timeout", "soon"], "'--death-timeout': 'soon' is neither"),
+        (["tcp://127.0.0.1:1", "--lifetime", "5 moons"], "'--lifetime': '5 moons' is neither"),
+        (["tcp://127.0.0.1:1", "--lifetime-stagger", "x"], "'--lifetime-stagger': 'x' is neither"),
+        (["tcp://127.0.0.1:1", "--preload", "no_such_module"], "--preload: ModuleNotFoundError"),
+        (["tcp://127.0.0.1:1", "--pid-file", "/no/such/file"], "--pid-file: cannot be written"),
+        (["tcp://127.0.0.1:1", "--tls-key", "/"], "is a directory"),
         (["tcp://127.0.0.1:1", "--no-such-option"], "No such option"),
         (["--nonsense"], "No such option '--nonsense'"),
         (["localhost"], "missing port number in address 'localhost'; a scheduler's address is like tcp://"),
@@ -237,6 +246,22 @@ def test_mistakes(arguments, complaint):
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     assert complaint in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--interface=no0"], "with --interface: ValueError: 'no0' is not a valid network interface"),
+        (["--protocol=foo", "--no-nanny"], "with --protocol, --nanny: ValueError: unknown address scheme 'foo'"),
+        (["--scheduler-file=/"], "with --scheduler-file: IsADirectoryError"),
+        (["--tls-ca-file", __file__], "with --tls-ca-file: SSLError"),
+    ],
+)
+def test_an_agent_that_cannot_start_names_what_it_was_given(scripts: Scripts, options: list[str], said: str):
+    done = scripts.run(*COMMAND, "tcp://127.0.0.1:1", *options, timeout_s=100)
+    assert done.returncode == 1
+    assert f"Error: the agent cannot start {said}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_signal_while_there_is_no_scheduler(scripts: Scripts):

@@ -8,6 +8,7 @@ import ssl
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
@@ -148,6 +149,21 @@ def test_tokens_are_for_the_user_alone(served) -> None:
     assert known["token"] not in served.where
 
 
+def test_it_says_where_its_tokens_are_and_shows_one_in_a_terminal_alone(tmp_path: Path, monkeypatch) -> None:
+    cli = pytest.importorskip("dask_mars.web.service.cli")
+    file = tmp_path / "connection.json"
+    file.write_text('{"token": "secret"}')
+    monkeypatch.setattr(cli.front, "serve", lambda directory, listening, runner, ready: ready("http://there/"))
+    arguments = ["--directory", str(tmp_path), "--port", "0"]
+    lines = ["dask_mars listens at http://there/", f"its tokens are in {file}"]
+    assert CliRunner().invoke(cli.main, arguments).output.splitlines() == lines
+    monkeypatch.setattr(cli, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    shown = CliRunner().invoke(cli.main, arguments).output.splitlines()
+    assert shown == [*lines, "open http://there/?token=secret"]
+    # Without a port there is none.
+    assert CliRunner().invoke(cli.main, arguments[:2]).output.splitlines() == lines[:1]
+
+
 def test_wrong_tokens_are_said_to_be_so(served) -> None:
     with pytest.raises(ServiceError, match="this token is not the server's") as caught:
         connect(connection_file(served)["url"], "x" * 43)
@@ -221,7 +237,9 @@ def test_a_proxy_may_have_any_name(tmp_path: Path) -> None:
         (["--port", "70000"], "70000"),
         (["--behind-proxy"], "give --port"),
         (["--keyfile", __file__], "--keyfile belongs to --certfile"),
-        (["--port", "0", "--certfile", __file__], "SSL"),
+        (["--port", "0", "--certfile", __file__], f"{__file__}: no certificate (PEM) with its private key"),
+        (["--port", "0", "--address", "1:z", "--behind-proxy"], "address '1:z'"),
+        (["--scheduler", "localhost"], "Invalid value for --scheduler: missing port number"),
         (["--port", "0", "--certfile", "nowhere.pem"], "does not exist"),
         (["--socket", "/proc/socket"], "has to be a directory of your own"),
         (["--memory-limit", "much"], "memory_limit must be"),

@@ -12,8 +12,9 @@ export function Unauthorised({ problem, askNow }) {
     <img src="icon.svg" alt="" width="48" height="48" />
     <h1>This service wants its token</h1>
     <p>
-      It printed an address with <code>?token=</code> when it started, and keeps the token in its connection file.
-      A token that worked before holds no longer once the service was started anew.
+      A service of <code>dask-mars-web</code> has it in <code>connection.json</code> in its directory, and printed
+      where that is when it started. <code>Runtime.serve</code> returns a server whose <code>link</code> has it. On
+      Dask's scheduler it is the setting <code>dask-mars.web.token</code>. A token that worked before holds no longer once the service was started anew.
     </p>
     <form onSubmit=${open} autocomplete="off">
       <label for="token">Token</label>

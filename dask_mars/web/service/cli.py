@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
+import sys
 from pathlib import Path
 
 import click
@@ -65,6 +67,8 @@ def main(
             f"{address!r} can be reached from elsewhere, and whoever listens in would read the token: give "
             "--certfile, or --behind-proxy if a proxy encrypts"
         )
+    if scheduler is not None:
+        _check_scheduler(scheduler)
     logging.basicConfig(format="%(message)s")
     directory = (addresses.directory() if directory is None else directory).absolute()
     socket_path = directory / addresses.SOCKET if socket_path is None else socket_path
@@ -73,11 +77,30 @@ def main(
 
     def ready(where: str) -> None:
         click.echo(f"dask_mars listens at {where}")
+        if port is not None:
+            file = directory / addresses.CONNECTION_FILE
+            click.echo(f"its tokens are in {file}")
+            # Elsewhere than in a terminal it may be a log that others read.
+            if sys.stdout.isatty():
+                token = json.loads(file.read_text(encoding="utf-8"))["token"]
+                click.echo(f"open {where}?token={token}")
 
     try:
         front.serve(directory, listening, runner, ready)
     except (OSError, RuntimeError, ValueError, sqlite3.Error) as error:
         raise click.ClickException(str(error)) from None
+
+
+def _check_scheduler(address: str) -> None:
+    """Refuse what cannot be a scheduler's address, as `dask-mars-worker` does."""
+    try:
+        from dask_mars.cluster.cli import scheduler_address
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        scheduler_address(address)
+    except click.BadParameter as error:
+        raise click.BadParameter(error.message, param_hint="--scheduler") from None
 
 
 def _memory(text: str | None) -> int | float | str | None:

@@ -9,7 +9,6 @@ import os
 import resource
 import secrets
 import signal
-import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from dask_mars.web.service.handlers import OPENAPI, rules
 from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
-from dask_mars.web.sockets import bind_tcp, bind_unix, write_connection_file
+from dask_mars.web.sockets import bind_tcp, bind_unix, encryption, write_connection_file
 from dask_mars.web.versions import versions
 
 logger = logging.getLogger("dask_mars.web")
@@ -147,8 +146,7 @@ class _Front:
             security, where, ssl_options = Security(hosts=None, checks_origin=False), str(listening.socket), None
             if listening.port is not None:
                 if listening.certfile is not None:
-                    ssl_options = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-                    ssl_options.load_cert_chain(listening.certfile, listening.keyfile)
+                    ssl_options = encryption(listening.certfile, listening.keyfile)
                 protected = ssl_options is not None or listening.behind_proxy
                 sockets.append(bind_tcp(listening.address, listening.port, is_protected=protected))
                 security = self._security()
