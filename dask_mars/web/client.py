@@ -18,9 +18,8 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from dask.utils import parse_timedelta
 
-from dask_mars import config, units
+from dask_mars import units
 from dask_mars.errors import Cancelled, ComputationFailed, ServiceError
 from dask_mars.web import wire
 from dask_mars.web.address import find
@@ -62,8 +61,7 @@ def connect(address: str | os.PathLike[str] | None = None, token: str | None = N
     >>> service = dask_mars.connect()  # doctest: +SKIP
     >>> x.compute(scheduler=service.get)  # doctest: +SKIP
     """
-    patience_s = float(parse_timedelta(config.get("web.patience")))
-    service = Service(Connection(find(address, token), patience_s))
+    service = Service(Connection(find(address, token)))
     service._connection.ask("GET", "state", patience_s=_FIRST_PATIENCE_S)
     return service
 

@@ -8,18 +8,24 @@ import json
 import os
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from dask.utils import parse_timedelta
+
+from dask_mars import config, units
 from dask_mars.errors import ServiceError, ServiceUnreachable
 from dask_mars.web.address import Endpoint
 from dask_mars.web.monitor import Json
 
 #: Longer than the service lets a request wait.
 _TIMEOUT_S = 60.0
+#: How long the user is told nothing of a service that cannot answer.
+_SILENT_S = 2.0
 #: Pauses before a line is connected again.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 #: What a service answers that is not able to at the moment, or a proxy in front of it.
@@ -58,13 +64,10 @@ class Connection:
     ----------
     endpoint : Endpoint
         Where the service is.
-    patience_s : float
-        How long a service may be out of reach before `ServiceUnreachable` is raised.
     """
 
-    def __init__(self, endpoint: Endpoint, patience_s: float) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._patience_s = patience_s
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -122,8 +125,11 @@ class Connection:
 
     def _patiently(self, attempt: Callable[[], _Answer], patience_s: float | None = None) -> _Answer:
         """Try until it works; raise `ServiceUnreachable` when the service was away for too long."""
-        patience_s = self._patience_s if patience_s is None else patience_s
-        deadline, pause_s = time.monotonic() + patience_s, _PAUSE_S
+        if patience_s is None:
+            # Each time, as it may have been set since the service was connected.
+            patience_s = float(parse_timedelta(config.get("web.patience")))
+        began, pause_s, is_told = time.monotonic(), _PAUSE_S, False
+        deadline, tell_at = began + patience_s, began + _SILENT_S
         stale = len(self._idle)
         while True:
             try:
@@ -143,8 +149,20 @@ class Connection:
                     continue
             if time.monotonic() + pause_s > deadline:
                 raise ServiceUnreachable(str(self.endpoint), f"{type(reason).__name__}: {reason}") from reason
-            time.sleep(pause_s)
+            time.sleep(pause_s if is_told else min(pause_s, max(tell_at - time.monotonic(), 0.0)))
+            if not is_told and tell_at <= time.monotonic() < deadline:
+                is_told = True
+                self._tell(reason, deadline - time.monotonic())
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _tell(self, reason: Exception, left_s: float) -> None:
+        """Say on the terminal what is waited for."""
+        why = reason.detail if isinstance(reason, ServiceError) else f"{type(reason).__name__}: {reason}"
+        print(
+            f"dask_mars: the service at {self.endpoint} cannot answer now: {why}; trying again for up to "
+            f"{units.duration(left_s)} (dask-mars.web.patience), Ctrl-C ends it",
+            file=sys.stderr,
+        )
 
     def ask(
         self,
@@ -165,7 +183,7 @@ class Connection:
         headers : mapping, optional
             Others than those that every request has.
         patience_s : float, optional
-            In place of the usual one.
+            How long the service may be out of reach. Default: ``dask-mars.web.patience``.
 
         Returns
         -------

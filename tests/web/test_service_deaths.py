@@ -184,10 +184,12 @@ def test_a_full_disk_is_said_to_be_so_and_nothing_is_lost(served, service) -> No
             status, headers, text = raw(served, method, path, body)
             assert (status, headers["Retry-After"]) == (503, "60")
             assert "the service cannot write" in json.loads(text)["detail"]
-        with connect(served.directory) as hasty:
-            hasty._connection._patience_s = 0.0
-            with pytest.raises(ServiceError, match="the service cannot write"):
-                hasty.submit(1)
+        with (
+            connect(served.directory) as hasty,
+            dask.config.set({"dask-mars.web.patience": 0}),
+            pytest.raises(ServiceError, match="the service cannot write"),
+        ):
+            hasty.submit(1)
         # The runner, whose disk has room, says that it is done, which is not true before it is recorded.
         assert eventually(lambda: set((served.directory / "results").iterdir()) > results, 20)
         for _ in range(3):

@@ -70,7 +70,10 @@ def write(
     need_bytes = sum([frame.nbytes for frame in frames])
     free_bytes = shutil.disk_usage(target.parent).free
     if free_bytes < need_bytes + SPARE_BYTES:
-        text = f"the result has {need_bytes:,} bytes, and the service's disk has {free_bytes:,} left"
+        text = (
+            f"the result has {need_bytes:,} bytes, and the service's disk has {free_bytes:,} left, of which "
+            f"{SPARE_BYTES:,} are kept free"
+        )
         raise OSError(errno.ENOSPC, text)
     with incoming.open("wb", buffering=0) as file:
         _write_all(file.fileno(), memoryview(wire.encode_header(header)), checkpoint)

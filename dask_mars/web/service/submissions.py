@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tornado.web import stream_request_body
 
+from dask_mars import units
 from dask_mars.web import api, wire
 from dask_mars.web.api import Problem
 from dask_mars.web.api_handlers import OneHandler
@@ -105,8 +106,11 @@ class SubmissionHandler(OneHandler):
         if self._service.supervisor.waiting() >= _MOST_QUEUED:
             raise Problem(503, "too many computations wait already", {"Retry-After": "10"})
         directory = self._service.store.directory
-        if shutil.disk_usage(directory).free < int(length) + SPARE_BYTES:
-            raise Problem(503, "the service's disk has no room for the submission", {"Retry-After": "60"})
+        free_bytes = shutil.disk_usage(directory).free
+        if free_bytes < int(length) + SPARE_BYTES:
+            sizes = [units.size(count) for count in (free_bytes, SPARE_BYTES, int(length))]
+            text = "the disk of {} has {} free, of which {} are kept free, and the submission takes {}"
+            raise Problem(503, text.format(directory, *sizes), {"Retry-After": "60"})
         self._length = int(length)
         self._incoming = _Incoming(self._service.store.incoming(secrets.token_hex(16)))
 
