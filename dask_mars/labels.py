@@ -1,8 +1,11 @@
-"""What layers are called in all that is shown of them."""
+"""What layers and workers are called in all that is shown of them."""
 
 from __future__ import annotations
 
 from dask.utils import key_split
+
+#: The number of the user's own process among workers.
+_OWN = -1
 
 
 def label_of(name: str) -> str:
@@ -15,4 +18,39 @@ def label_of(name: str) -> str:
     return str(key_split(name)).removesuffix("-hlgfinalizecompute")
 
 
-__all__ = ["label_of"]
+def worker_label(number: int, pid: int = 0, is_thread: bool = False) -> str:
+    """Return what to call a worker by its number, which is -1 for the user's own process.
+
+    >>> worker_label(-1), worker_label(3, is_thread=True), worker_label(3, 4711)
+    ('your process', 'thread 3 of your process', 'worker 3 (process 4711)')
+    """
+    if number < 0:
+        return "your process"
+    if is_thread:
+        return f"thread {number} of your process"
+    return f"worker {number} (process {pid})" if pid else f"worker {number}"
+
+
+class WorkerRows:
+    """Numbers the rows of workers. A process that takes the place of a thread has a row of its own.
+
+    Attributes
+    ----------
+    labels : dict
+        What the worker of each row is called, by the row's number.
+    """
+
+    def __init__(self) -> None:
+        self.labels: dict[int, str] = {_OWN: worker_label(_OWN)}
+        self._numbers: dict[str, int] = {worker_label(_OWN): _OWN}
+
+    def number(self, label: str) -> int:
+        """Return the number of a worker's row."""
+        number = self._numbers.get(label)
+        if number is None:
+            number = self._numbers[label] = len(self._numbers) - 1
+            self.labels[number] = label
+        return number
+
+
+__all__ = ["WorkerRows", "label_of", "worker_label"]

@@ -103,17 +103,16 @@ def _number(value: Any) -> str:
 
 #: What is shown of workers, here and of a cluster's agents, first what is text.
 _SHOWN: dict[str, Callable[[Any], str]] = {
+    "label": _text,
     "name": _text,
     "address": _text,
     "running": _key,
     "step": _text,
-    "worker": _text,
-    "pid": _text,
     "threads": _number,
     "in_hand": _number,
     "memory_bytes": lambda value: "" if value is None else units.size(value),
 }
-_NUMBERS = frozenset({"worker", "pid", "threads", "in_hand", "memory_bytes"})
-_HEADINGS = {"in_hand": "in hand", "pid": "process", "memory_bytes": "memory"}
+_NUMBERS = frozenset({"threads", "in_hand", "memory_bytes"})
+_HEADINGS = {"in_hand": "in hand", "label": "worker", "memory_bytes": "memory"}
 
 __all__ = ["RuntimeState"]

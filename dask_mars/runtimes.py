@@ -296,10 +296,10 @@ class Runtime:
             A dict, whose entries are attributes as well; printed, and in notebooks, it is a table. ``graphs``: of
             each its number, and how many of its chunks are in which state. ``persisted``: how many chunks are.
             ``reservations``: of each what it is for, its bytes, and whether it was granted. ``workers``: of each
-            its number, its process id, the Dask key of what it is running, the step of that (``"prepare"``,
-            ``"load"``, ``"compute"`` or ``"seal"``), and how many chunks it has in hand. ``store``: bytes that it
-            holds, may hold, has reserved for what is in hand, and has written to disk since the start. Empty if
-            the runtime is not running.
+            its number, its ``label`` (a thread of your process, or a worker with its process), its process id,
+            the Dask key of what it is running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or
+            ``"seal"``), and how many chunks it has in hand. ``store``: bytes that it holds, may hold, has reserved
+            for what is in hand, and has written to disk since the start. Empty if the runtime is not running.
         """
         # Most programs never ask.
         from dask_mars.runtime_state import RuntimeState

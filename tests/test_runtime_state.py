@@ -20,7 +20,14 @@ STATE = RuntimeState(
     persisted=1,
     reservations=[],
     workers=[
-        {"worker": number, "pid": 100 + number, "running": ("x" * 200, number), "step": "compute", "in_hand": 5000}
+        {
+            "worker": number,
+            "label": f"worker {number}",
+            "pid": 100 + number,
+            "running": ("x" * 200, number),
+            "step": "compute",
+            "in_hand": 5000,
+        }
         for number in range(70)
     ],
     store={"stored_bytes": 1 << 20, "limit_bytes": 1 << 30, "reserved_bytes": 2048, "spilled_bytes": 5 << 20},
@@ -72,11 +79,11 @@ def test_of_one_that_computes(runtime: Runtime, tmp_path: Path) -> None:
         assert eventually(lambda: "waits" in str(runtime.state()), 20)
         frame: Any = runtime.state().to_pandas()
         assert isinstance(frame, pandas.DataFrame)
-        assert list(frame.columns) == ["worker", "pid", "running", "step", "in_hand"]
+        assert list(frame.columns) == ["worker", "label", "pid", "running", "step", "in_hand"]
         assert runtime.explain().lines == runtime.explain().to_dict()["lines"]
         told = computation.to_dict()
         assert (told["name"], told["state"], told["id"]) == ("waiting", "running", computation.id)
     finally:
         (tmp_path / "go").touch()
-    computation.result(20)
+    computation.result(100)
     assert [layer["finished"] for layer in computation.to_dict()["layers"]] == [1]

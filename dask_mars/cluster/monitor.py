@@ -65,6 +65,7 @@ class ClusterMonitor:
             "workers": [
                 {
                     "worker": number,
+                    "label": str(self._scheduler.workers[address].name),
                     "pid": self._scheduler.workers[address].pid,
                     "running": address if host["running"] else None,
                     "step": None,
@@ -139,6 +140,7 @@ class ClusterMonitor:
         return {
             "start": tracked.created,
             "workers": list(agents.values()),
+            "labels": list(agents),
             "layers": list(layers),
             "tasks": [
                 # Clocks of hosts differ.

@@ -180,7 +180,7 @@ class EventLog(Tabular, Listener):
         pid = self._pids.get((engine.number, worker))
         if pid is None:
             pid = self._pids[engine.number, worker] = engine.pids()[worker]
-            file.note(file.worker, worker, pid)
+            file.note(file.worker, pid, engine.labels[worker])
         return pid
 
     def _on_submitted(self, file: TraceFile, engine: EngineView, event: GraphSubmitted, now_s: float) -> None:

@@ -30,7 +30,8 @@ class FinishCallback(Listener):
     Parameters
     ----------
     function : callable
-        Is given Dask's key of the chunk and the worker's process, as text. With `client` it is given the key of a
+        Is given Dask's key of the chunk and what the worker is called, such as ``"worker 0 (process 4711)"``,
+        ``"thread 0 of your process"`` or ``"your process"``. With `client` it is given the key of a
         subtask, whose second part `decode_subtask_id` reads as ``bytes.fromhex(key[1])``, and the agent's address.
         It is called in the thread of the engine or client, which waits for it. One that raises is not called
         again.
@@ -78,11 +79,11 @@ class FinishCallback(Listener):
             if run is None:
                 return
             told = self._told.setdefault((engine.number, event.graph), bytearray(len(run.graph)))
-            pid = engine.pids().get(event.worker)
+            label = engine.labels[event.worker]
             for chunk in event.chunks:
                 if not told[chunk]:
                     told[chunk] = 1
-                    self._function(run.graph.keys[chunk], "this process" if pid is None else f"process {pid}")
+                    self._function(run.graph.keys[chunk], label)
 
 
 class _OfClusters:

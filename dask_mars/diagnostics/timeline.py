@@ -10,7 +10,7 @@ from itertools import pairwise
 #: Rows of tasks in one answer.
 MOST_TASKS = 20_000
 
-#: Worker, start, end, number of the layer, chunks.
+#: Row of the worker, start, end, number of the layer, chunks.
 Row = tuple[int, float, float, int, int]
 
 

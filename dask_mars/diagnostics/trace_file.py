@@ -13,7 +13,9 @@ from typing import Any
 from dask_mars.diagnostics import trace
 from dask_mars.graph.chunks import Key, layer_of
 from dask_mars.graph.ids import SubtaskIds
+from dask_mars.labels import worker_label
 from dask_mars.protocol.object_ref import ObjectRef, size_of
+from dask_mars.scheduler.events import CLIENT
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +100,9 @@ class TraceFile:
         except OSError as error:
             logger.warning("the event log %s has gaps: %s", self._path, error)
 
-    def worker(self, number: int, pid: int) -> Iterator[str]:
-        """Name the row of a worker process, unless it has a name."""
-        yield from self._row((pid,), f"worker {number} (process {pid})")[1]
+    def worker(self, pid: int, label: str) -> Iterator[str]:
+        """Name the row of a worker, unless it has a name; by `pid` the system knows its process or thread."""
+        yield from self._row((pid,), label)[1]
 
     def worker_chunks(
         self,
@@ -123,7 +125,8 @@ class TraceFile:
         """Return the events of an operand of the user's process, whose threads share rows where they can."""
         lane = next((n for n, until_s in enumerate(self._lanes_s) if until_s <= times_s[0]), len(self._lanes_s))
         self._lanes_s[lane : lane + 1] = [times_s[-1]]
-        row, naming = self._row(("user", lane), "user's process" if lane == 0 else f"user's process, {lane + 1}")
+        name = worker_label(CLIENT)
+        row, naming = self._row(("user", lane), name if lane == 0 else f"{name}, {lane + 1}")
         yield from naming
         yield from trace.chunk_steps(layer_of(key), self.process, row, ids[chunk], str(key), size, times_s)
 

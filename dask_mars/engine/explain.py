@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dask.utils import format_bytes
 
 from dask_mars.engine.graph_run import GraphRun
+from dask_mars.labels import worker_label
 from dask_mars.scheduler.events import CLIENT
 from dask_mars.scheduler.machine import Machine
 from dask_mars.scheduler.memory import RESERVATION
@@ -45,13 +46,14 @@ class RunningStep(NamedTuple):
 
 
 _NO_STEPS: Mapping[int, RunningStep] = MappingProxyType({})
+_NO_LABELS: Mapping[int, str] = MappingProxyType({})
 _NO_RESERVATIONS: Mapping[int, Hashable] = MappingProxyType({})
 
 
 def explain(
     machine: Machine,
     runs: Mapping[int, GraphRun],
-    pids: Mapping[int, int],
+    labels: Mapping[int, str],
     steps: Mapping[int, RunningStep] = _NO_STEPS,
     reservations: Mapping[int, Hashable] = _NO_RESERVATIONS,
     persisted: int = 0,
@@ -64,8 +66,8 @@ def explain(
         The state machine.
     runs : mapping
         The computations by graph number.
-    pids : mapping
-        Process ids of the workers, by number.
+    labels : mapping
+        What to call the workers, by number.
     steps : mapping, optional
         What workers are in the middle of, by number.
     reservations : mapping, optional
@@ -75,7 +77,7 @@ def explain(
     """
     memory = machine.memory
     lines = [
-        f"{_workers(len(pids))}; the store holds {format_bytes(memory.stored_bytes)} of "
+        f"{_workers(len(labels))}; the store holds {format_bytes(memory.stored_bytes)} of "
         f"{format_bytes(memory.limit_bytes)}, {format_bytes(memory.reserved_bytes)} are reserved for what "
         f"is in hand, {format_bytes(memory.spilling_bytes)} are being written to disk"
     ]
@@ -86,16 +88,17 @@ def explain(
     for number in runs:
         counts = ", ".join(f"{count} {name}" for name, count in machine.counts(number).items() if count)
         lines.append(f"graph {number}: {counts}")
-    for worker, pid in pids.items():
-        line = f"worker {worker} (process {pid}) has {_listed(runs, machine.in_hand(worker))}"
+    for worker, label in labels.items():
+        line = f"{label} has {_listed(runs, machine.in_hand(worker))}"
         if step := steps.get(worker):
             line += f", and {_DOES[step.name]} {runs[step.graph].name_of(step.chunk)}"
         lines.append(line)
     if client_in_hand := machine.in_hand(CLIENT):
-        lines.append(f"the user's process has {_listed(runs, client_in_hand)}")
+        lines.append(f"{worker_label(CLIENT)} has {_listed(runs, client_in_hand)}")
     for worker, (graph, chunk, missing_bytes) in machine.growing().items():
         name = runs[graph].name_of(chunk)
-        lines.append(f"worker {worker} waits for {format_bytes(missing_bytes)} of memory to grow by for {name}")
+        waits = f"waits for {format_bytes(missing_bytes)} of memory to grow by for {name}"
+        lines.append(f"{labels.get(worker, worker_label(worker))} {waits}")
     blocked = machine.blocked
     if blocked is not None:
         graph, chunk, required_bytes = blocked
@@ -117,16 +120,23 @@ def explain_chunk(
     chunk: int,
     now_s: float,
     steps: Mapping[int, RunningStep] = _NO_STEPS,
+    labels: Mapping[int, str] = _NO_LABELS,
 ) -> str:
     """Say why a chunk is not being computed, and if that is because of another, why that one is not.
 
     Chunks have their ids in brackets.
     """
-    return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps))
+    return "\n".join(_reasons(machine, run, run.number, chunk, now_s, steps, labels))
 
 
 def _reasons(
-    machine: Machine, run: GraphRun, number: int, chunk: int, now_s: float, steps: Mapping[int, RunningStep]
+    machine: Machine,
+    run: GraphRun,
+    number: int,
+    chunk: int,
+    now_s: float,
+    steps: Mapping[int, RunningStep],
+    labels: Mapping[int, str],
 ) -> Iterator[str]:
     name = run.name_of(chunk)
     state = machine.state_of(number, chunk)
@@ -136,15 +146,16 @@ def _reasons(
     missing = machine.missing_inputs(number, chunk)
     if state is State.RUNNING:
         holder = machine.holder_of(number, chunk)
-        where = "the user's process" if holder is None else f"worker {holder}"
+        number_of_holder = CLIENT if holder is None else holder
+        where = labels.get(number_of_holder, worker_label(number_of_holder))
         before = "" if holder is None else _position(machine, number, chunk, holder, steps.get(holder))
-        growing = machine.growing().get(-1 if holder is None else holder)
+        growing = machine.growing().get(number_of_holder)
         if growing is not None and growing[:2] == (number, chunk):
             before = f", and waits for {format_bytes(growing[2])} of memory to grow by"
         yield f"{name} is in the hands of {where}{before}"
     elif missing:
         yield f"{name} waits for {len(missing)} of its {len(run.graph.inputs[chunk])} inputs"
-        yield from _reasons(machine, run, number, missing[0], now_s, steps)
+        yield from _reasons(machine, run, number, missing[0], now_s, steps, labels)
     else:
         yield f"{name} is ready and {_why_ready(machine, run, chunk, now_s)}"
 

@@ -45,9 +45,8 @@ class Inspection:
     def explain(self) -> str:
         """Say what waits for what."""
         machine, registry = self._machine, self._registry
-        pids = {number: handle.pid for number, handle in registry.workers.items()}
         waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
-        return explain(machine, registry.runs, pids, self.steps(), waiting, len(registry.persisted))
+        return explain(machine, registry.runs, self._labels(), self.steps(), waiting, len(registry.persisted))
 
     def explain_chunk(self, number: int, chunk: int) -> str:
         """Say what a chunk waits for.
@@ -58,7 +57,10 @@ class Inspection:
             Its graph is done, and forgotten.
         """
         run = self._registry.runs[number]
-        return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps())
+        return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps(), self._labels())
+
+    def _labels(self) -> dict[int, str]:
+        return {number: handle.label for number, handle in self._registry.workers.items()}
 
     def state(self) -> dict[str, Any]:
         """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
@@ -83,6 +85,7 @@ class Inspection:
             workers.append(
                 {
                     "worker": number,
+                    "label": handle.label,
                     "pid": handle.pid,
                     "running": None if step is None else registry.runs[step.graph].graph.keys[step.chunk],
                     "step": None if step is None else step.name,

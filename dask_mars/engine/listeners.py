@@ -17,8 +17,9 @@ import numpy as np
 
 from dask_mars.engine.registry import Registry
 from dask_mars.graph.ids import SubtaskId
+from dask_mars.labels import worker_label
 from dask_mars.protocol.control import ControlPage
-from dask_mars.scheduler.events import Event, FailGraph, FinishGraph, ForgetGraph
+from dask_mars.scheduler.events import CLIENT, Event, FailGraph, FinishGraph, ForgetGraph
 from dask_mars.scheduler.memory import Memory
 from dask_mars.scheduler.objects import ObjectId
 
@@ -57,6 +58,8 @@ class EngineView:
         As given.
     runs : dict
         The computations by graph number, for the engine's thread to look at.
+    labels : dict
+        What people are to call each worker by its number, also one that has just ended, and the user's process.
     """
 
     _numbers = itertools.count(1)
@@ -69,6 +72,7 @@ class EngineView:
         self._memory_limit = memory_limit
         self.number = next(self._numbers)
         self.runs = registry.runs
+        self.labels = {CLIENT: worker_label(CLIENT)}
         self._key_of = registry.key_of
         self._workers = registry.workers
         self._blocks, self._spill_writer = registry.blocks, registry.spill_writer

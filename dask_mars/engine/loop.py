@@ -1033,6 +1033,7 @@ class Engine:
         handle.start(self._start_message(handle.number))
         self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
         self._workers[handle.number] = handle
+        self.view.labels[handle.number] = handle.label
         # Nothing else may happen before it is up, and it waits for its first message.
         self._write(handle)
         self._handle(WorkerStarted(handle.number))
@@ -1049,6 +1050,7 @@ class Engine:
             lent_array=lambda graph, chunk: self._runs[graph].values[chunk],
         )
         handle = self._workers[number] = ThreadHandle(number, serve)
+        self.view.labels[number] = handle.label
         self._listen_to(handle)
         self._is_up = True
         self._handle(WorkerStarted(number, is_thread=True))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dask.utils import format_bytes
 
+from dask_mars.labels import worker_label
 from dask_mars.limits import estimate_memory
 
 #: Workers have a line each up to so many, and one together beyond.
@@ -118,14 +119,14 @@ class MemoryAccount:
         workers = [process for process in self.private if process.worker is not None]
         for process in self.private:
             if process.worker is None:
-                yield _Row(1, "user's process", process.private_bytes, f"process {process.pid}")
+                yield _Row(1, worker_label(-1), process.private_bytes, f"process {process.pid}")
             elif len(workers) <= _LISTED_WORKERS:
-                yield _Row(1, f"worker {process.worker}", process.private_bytes, f"process {process.pid}")
+                yield _Row(1, worker_label(process.worker), process.private_bytes, f"process {process.pid}")
         if len(workers) > _LISTED_WORKERS:
             largest = max(workers, key=lambda process: process.private_bytes)
             most = format_bytes(largest.private_bytes)
             total_bytes = sum([process.private_bytes for process in workers])
-            remark = f"at most {most} (worker {largest.worker}, process {largest.pid})"
+            remark = f"at most {most} by {worker_label(largest.worker or 0, largest.pid)}"
             yield _Row(1, f"{len(workers)} workers", total_bytes, remark)
 
 

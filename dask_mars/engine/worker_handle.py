@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any, ClassVar
 
 from dask_mars.errors import EngineStartFailed
+from dask_mars.labels import worker_label
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
 from dask_mars.protocol.object_ref import Block
@@ -79,6 +80,11 @@ class WorkerHandle(ABC):
         self.asked_bytes = 0
         self._reader = channel.FrameReader()
         self._outgoing: deque[memoryview] = deque()
+
+    @property
+    def label(self) -> str:
+        """What people are to call it."""
+        return worker_label(self.number, self.pid, is_thread=not self.is_process)
 
     def start(self, start: Start) -> None:
         """Tell it who it is."""

@@ -17,7 +17,7 @@ from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import CANCELLED, Record
 from dask_mars.diagnostics.timeline import Row, merged
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured, listeners
-from dask_mars.labels import label_of
+from dask_mars.labels import WorkerRows, label_of
 from dask_mars.scheduler.events import (
     ChunkFailed,
     ChunksFinished,
@@ -76,6 +76,7 @@ class Recorder(Listener):
         #: Of computations by id, so that numbers may come again.
         self._of_id: dict[str, _Track] = {}
         self._events: deque[tuple[float, int | None, str, str]] = deque(maxlen=_MOST_EVENTS)
+        self._worker_rows = WorkerRows()
         self._memory: deque[tuple[float, int, int, int]] = deque(maxlen=_MOST_MEASURED)
 
     def watch(self) -> None:
@@ -122,7 +123,8 @@ class Recorder(Listener):
             if track is None:
                 track = self._begin(engine, event.graph)
             if track is not None:
-                track.batches.append((time.time(), event.worker, event.chunks, event.durations_s))
+                row = self._worker_rows.number(engine.labels[event.worker])
+                track.batches.append((time.time(), row, event.chunks, event.durations_s))
         elif isinstance(event, ProcessesMeasured):
             self._stop_unless_asked()
             stored = engine.store()["stored_bytes"]
@@ -135,7 +137,7 @@ class Recorder(Listener):
                 track.is_over = True
         elif isinstance(event, WorkerLost):
             graph = None if event.running is None else event.running[0]
-            self._note(graph, "death", f"worker {event.worker} has ended")
+            self._note(graph, "death", f"{engine.labels[event.worker]} has ended")
         elif isinstance(event, ChunkFailed):
             self._note(event.graph, "retry", f"{_key(engine, event.graph, event.chunk)} raised")
         elif isinstance(event, ObjectSpilled):
@@ -188,9 +190,12 @@ class Recorder(Listener):
             if track is not None:
                 _digest(track)
                 rows, names = track.rows, list(track.names)
+        workers = sorted({row[0] for row in rows})
+        labels = self._worker_rows.labels
         return {
             "start": start,
-            "workers": sorted({row[0] for row in rows}),
+            "workers": workers,
+            "labels": [labels[worker] for worker in workers],
             "layers": [label_of(name) for name in names],
             "tasks": [
                 [worker, round(began - start, 6), round(ended - start, 6), layer, chunks]

@@ -93,7 +93,7 @@ def test_every_operand_is_in_its_worker_s_row(get: Get, path: Path):
         assert event["args"]["bytes"] == 800
         assert f"(process {int(pids[row * 10, column * 10])})" in names[event["tid"]]
     (assembly,) = [event for event in of_kind(log, cat="chunk") if "finalize" in event["name"]]
-    assert names[assembly["tid"]] == "user's process"
+    assert names[assembly["tid"]] == "your process"
     assert assembly["args"]["bytes"] == pids.nbytes
 
 
@@ -267,10 +267,10 @@ def test_tasks_at_the_same_time_in_the_user_s_process_have_rows_of_their_own(pat
     log = events(path)
     rows = {event["name"]: row_names(log)[event["tid"]] for event in of_kind(log, cat="chunk")}
     assert rows == {
-        "a": "user's process",
-        "b": "user's process, 2",
-        "c": "user's process",
-        "d": "user's process, 3",
+        "a": "your process",
+        "b": "your process, 2",
+        "c": "your process",
+        "d": "your process, 3",
     }
 
 
@@ -343,8 +343,8 @@ def test_where_no_file_can_be_made_nothing_listens(tmp_path: Path):
 
 def test_numbers_of_rows_are_none_of_processes(path: Path):
     file = TraceFile(path)
-    file.note(file.worker, 0, 1)
-    file.note(file.worker, 1, 2)
+    file.note(file.worker, 1, "worker 0 (process 1)")
+    file.note(file.worker, 2, "worker 1 (process 2)")
     file.note(file.instant, "graph submitted", 1, None, 1.0, {})
     file.close()
     assert row_names(events(path)) == {1: "worker 0 (process 1)", 2: "worker 1 (process 2)", 3: "engine"}

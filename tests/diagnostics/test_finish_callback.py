@@ -44,7 +44,7 @@ def test_each_chunk_is_told_once(told, tmp_path):
         assert runtime.get({"e": (operator.neg, 1)}, "e") == -1
     for heard in (told, other):
         assert Counter(key for key, _ in heard) == Counter(["a", "b", *keys, "e"])
-        assert all(worker.startswith("process ") for _, worker in heard)
+        assert all(worker.startswith("worker ") for _, worker in heard)
     # Inputs first.
     order = [key for key, _ in told]
     assert order.index("a") < order.index("c") < order.index(("d", 7))
@@ -57,7 +57,7 @@ def test_what_the_users_process_computes_is_told_too(told):
         stored = da.store([x], [Target(target)], compute=False)
         stored.compute(scheduler=runtime.get)
     assert target == {"0": 2, "2": 2}
-    assert "this process" in {worker for _, worker in told}
+    assert "your process" in {worker for _, worker in told}
 
 
 class Target:

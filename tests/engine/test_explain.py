@@ -37,6 +37,7 @@ def told(checked: CheckedMachine, key: str, *inputs: tuple[int, ...]) -> list[st
     return explain_chunk(checked.machine, run, run.graph.ids[key], checked.now_s).splitlines()
 
 
+LABELS = {0: "worker 0 (process 77)", 1: "worker 1 (process 78)"}
 CHAIN = ((), (0,), (1,))
 #: What chunks are called: their keys and ids. Those that end with their stage are of the chain.
 A, B, D = [f"{NAMES[chunk]!r} [{subtask_id(1, 0, chunk).hex()}]" for chunk in (0, 1, 3)]
@@ -82,7 +83,7 @@ def test_steps_are_told():
     steps = {0: RunningStep(1, 0, "load")}
     told = explain_chunk(checked.machine, run, run.graph.ids["a"], checked.now_s, steps)
     assert told == f"{A} is in the hands of worker 0, which loads the inputs of it"
-    everything = explain(checked.machine, {1: run}, {0: 77}, steps=steps)
+    everything = explain(checked.machine, {1: run}, {0: LABELS[0]}, steps=steps)
     assert f"worker 0 (process 77) has {A}, and loads the inputs of {A}" in everything.splitlines()
 
 
@@ -95,9 +96,9 @@ def test_without_workers_they_are_waited_for():
 def test_the_users_process_has_hands_too():
     checked = CheckedMachine()
     checked.submit((), in_client=frozenset({0}))
-    assert told(checked, "a", ()) == [f"{A} is in the hands of the user's process"]
+    assert told(checked, "a", ()) == [f"{A} is in the hands of your process"]
     run = GraphRun(1, graph_of(()), None, 0)
-    assert f"the user's process has {A}" in explain(checked.machine, {1: run}, {0: 77})
+    assert f"your process has {A}" in explain(checked.machine, {1: run}, {0: LABELS[0]})
 
 
 def test_memory_is_waited_for():
@@ -108,7 +109,7 @@ def test_memory_is_waited_for():
     checked.post(TimePassed())
     assert told(checked, "b", *inputs) == [f"{B} is ready and waits for 60 B of memory"]
     run = GraphRun(1, graph_of(*inputs), None, 0)
-    text = explain(checked.machine, {1: run}, {0: 77, 1: 78})
+    text = explain(checked.machine, {1: run}, LABELS)
     assert text.splitlines() == [
         "2 workers; the store holds 0 B of 100 B, 60 B are reserved for what is in hand, "
         "0 B are being written to disk",
@@ -128,7 +129,7 @@ def test_what_waits_for_memory_has_its_declared_shape_and_dtype():
     run = GraphRun(1, graph, None, 0)
     waits = "waits for 60 B of memory; its result is declared as uint8 of shape (60,)"
     name = run.name_of(1)
-    assert explain(checked.machine, {1: run}, {0: 77, 1: 78}).splitlines()[-1] == f"{name} is next and {waits}"
+    assert explain(checked.machine, {1: run}, LABELS).splitlines()[-1] == f"{name} is next and {waits}"
     assert explain_chunk(checked.machine, run, 1, checked.now_s) == f"{name} is ready and {waits}"
 
 
@@ -138,7 +139,7 @@ def test_longer_lists_of_chunks_are_cut():
     checked.submit(*inputs)
     checked.finish(0, 0, seconds=1e-6)
     run = GraphRun(1, graph_of(*inputs), None, 0)
-    *_, line = explain(checked.machine, {1: run}, {0: 77}).splitlines()
+    *_, line = explain(checked.machine, {1: run}, {0: LABELS[0]}).splitlines()
     shown = ", ".join([run.name_of(chunk) for chunk in (1, 2, 3)])
     assert line == f"worker 0 (process 77) has {shown} and 2 more"
 
@@ -159,7 +160,7 @@ def test_a_running_computation_explains_itself(tmp_path: Path):
                 runtime.explain("third")
         finally:
             (tmp_path / "go on").touch()
-            thread.join(10)
+            thread.join(100)
         assert outcome == [2]
     assert runtime.explain() == "no workers are running"
 
@@ -175,7 +176,7 @@ def test_the_state_says_who_runs_what(tmp_path: Path):
             state = runtime.state()
         finally:
             (tmp_path / "go on").touch()
-            thread.join(10)
+            thread.join(100)
         assert sorted(worker["in_hand"] for worker in state["workers"]) == [0, 1]
         assert {worker["pid"] for worker in state["workers"]} == set(runtime.engine().worker_pids())
         assert state["persisted"] > 0
@@ -215,13 +216,13 @@ def test_a_computation_is_cancelled_and_others_are_not(tmp_path: Path):
                 if name in run.graph.ids
             }
             assert runtime.cancel(numbers["one"])
-            threads[0].join(10)
+            threads[0].join(100)
             assert outcomes["one"].graph == numbers["one"]
             assert eventually(lambda: not runtime.cancel(numbers["one"]))
         finally:
             (tmp_path / "two").touch()
             for thread in threads:
-                thread.join(10)
+                thread.join(100)
         assert outcomes["two"] == "two"
         assert eventually(lambda: not runtime.state()["graphs"])
     assert not runtime.cancel(1)

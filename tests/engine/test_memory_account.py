@@ -55,16 +55,16 @@ def test_text_has_aligned_lines_with_units():
     text = str(account())
     assert text == repr(account())
     assert text.splitlines() == [
-        "limit               4.00 GiB",
-        "in use              1.17 GiB  at most 2.00 GiB since the start",
-        "  shared memory   900.00 MiB",
-        "    store         800.00 MiB  of 2.00 GiB",
-        "  user's process  120.00 MiB  process 77",
-        "  worker 0         50.00 MiB  process 100",
-        "  worker 1         51.00 MiB  process 101",
-        "  libraries        30.00 MiB  counted once",
-        "promised           16.00 MiB  for tasks in hand",
-        "on disk           300.00 MiB  1.00 GiB written since the start",
+        "limit              4.00 GiB",
+        "in use             1.17 GiB  at most 2.00 GiB since the start",
+        "  shared memory  900.00 MiB",
+        "    store        800.00 MiB  of 2.00 GiB",
+        "  your process   120.00 MiB  process 77",
+        "  worker 0        50.00 MiB  process 100",
+        "  worker 1        51.00 MiB  process 101",
+        "  libraries       30.00 MiB  counted once",
+        "promised          16.00 MiB  for tasks in hand",
+        "on disk          300.00 MiB  1.00 GiB written since the start",
     ]
 
 
@@ -78,7 +78,7 @@ def test_many_workers_share_a_line():
         "workers",
         "486.00",
         "MiB",
-        *["at", "most", "58.00", "MiB", "(worker", "8,", "process", "108)"],
+        *["at", "most", "58.00", "MiB", "by", "worker", "8", "(process", "108)"],
     ]
 
 
@@ -87,8 +87,7 @@ def test_notebooks_get_a_small_table():
     assert text.startswith("<table>")
     assert text.endswith("</table>")
     assert text.count("<tr>") == text.count("</tr>") == len(str(account()).splitlines())
-    assert "user&#x27;s process" in text
-    assert "user's" not in text
+    assert "your process" in text
     assert "120.00 MiB" in text
 
 
@@ -169,7 +168,7 @@ def holding(runtime: Runtime, tmp_path: Path) -> Iterator[None]:
         yield
     finally:
         (tmp_path / "go").touch()
-        thread.join(10)
+        thread.join(100)
 
 
 def test_what_a_task_holds_is_promised_and_in_use(runtime: Runtime, holding: None):
@@ -192,7 +191,7 @@ def test_the_peak_stays(tmp_path: Path):
             assert eventually(lambda: runtime.engine().view.memory()["peak_bytes"] > 200 * MIB, 20)
         finally:
             (tmp_path / "go").touch()
-            thread.join(10)
+            thread.join(100)
         after = runtime.memory()
         assert_adds_up(after)
         assert after.peak_bytes >= before.in_use_bytes + 200 * MIB

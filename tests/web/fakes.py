@@ -71,7 +71,16 @@ class FakeMonitor:
             "revision": self._revision,
             "version": "0",
             "can": ["cancel"],
-            "workers": [{"worker": 0, "pid": 1, "running": "('sum', 0)", "step": "compute", "in_hand": 3}],
+            "workers": [
+                {
+                    "worker": 0,
+                    "label": "worker 0 (process 1)",
+                    "pid": 1,
+                    "running": "('sum', 0)",
+                    "step": "compute",
+                    "in_hand": 3,
+                }
+            ],
             "memory": dict.fromkeys(MEMORY, 0),
             "counts": {state: states.count(state) for state in STATES},
         }
@@ -105,6 +114,7 @@ class FakeMonitor:
         return {
             "start": 1.0,
             "workers": [0],
+            "labels": ["worker 0 (process 1)"],
             "layers": ["sum"],
             "tasks": [[0, 0.0, 1.0, 0, 5]],
             "memory": [[0.5, 1, 1, 0]],

@@ -167,6 +167,7 @@ class Scene:
         workers = [
             {
                 "worker": worker,
+                "label": f"worker {worker} (process {41_200 + worker})",
                 "pid": 41_200 + worker,
                 "running": f"('{label}-9f1c04', {worker % 4}, {(worker * 5) % 16})"
                 if busy and worker != 6
@@ -263,6 +264,7 @@ class Scene:
             return {
                 "start": summary["created"],
                 "workers": [],
+                "labels": [],
                 "layers": [],
                 "tasks": [],
                 "memory": [],
@@ -300,6 +302,7 @@ class Scene:
         return {
             "start": start,
             "workers": list(range(WORKERS)),
+            "labels": [f"worker {worker} (process {41_200 + worker})" for worker in range(WORKERS)],
             "layers": list(LABELS),
             "tasks": tasks,
             "memory": memory,

@@ -38,7 +38,7 @@ def test_it_is_a_monitor(monitor: RuntimeMonitor):
 
 def test_a_finished_computation(runtime: Runtime, monitor: RuntimeMonitor):
     computation = runtime.submit(da.ones((8, 8), chunks=4).sum(axis=0), name="ones")
-    computation.result(20)
+    computation.result(100)
     found = monitor.computation(computation.id)
     assert found == json.loads(json.dumps(found))
     assert (found["id"], found["name"], found["state"], found["attempt"]) == (
@@ -72,7 +72,7 @@ def test_a_finished_computation(runtime: Runtime, monitor: RuntimeMonitor):
 
 def test_a_timeline_has_what_was_heard(runtime: Runtime, monitor: RuntimeMonitor):
     computation = runtime.submit(*[da.ones((8, 8), chunks=2).sum(axis=axis) for axis in (0, 1)])
-    computation.result(20)
+    computation.result(100)
     assert eventually(
         lambda: sum(row[4] for row in monitor.timeline(computation.id)["tasks"]) == computation.progress.total
     )
@@ -80,9 +80,13 @@ def test_a_timeline_has_what_was_heard(runtime: Runtime, monitor: RuntimeMonitor
     assert timeline == json.loads(json.dumps(timeline))
     assert {row[0] for row in timeline["tasks"]} == set(timeline["workers"])
     assert all(0 <= row[3] < len(timeline["layers"]) and row[1] <= row[2] for row in timeline["tasks"])
+    known = [f"worker {number} (process {pid})" for number, pid in enumerate(runtime.engine().worker_pids())]
+    assert set(timeline["labels"]) <= {"your process", *known}
+    assert len(timeline["labels"]) == len(timeline["workers"])
+    assert [worker["label"] for worker in monitor.state()["workers"]] == known
     # Of the next one it is told apart.
     other = runtime.submit(dask.delayed(abs)(-1))
-    other.result(20)
+    other.result(100)
     assert eventually(lambda: len(monitor.timeline(other.id)["tasks"]) == 1)
     assert monitor.timeline(other.id)["layers"] == ["abs"]
 
@@ -103,14 +107,14 @@ def test_what_runs_and_is_cancelled(runtime: Runtime, monitor: RuntimeMonitor, t
     with pytest.raises(KeyError):
         monitor.explain(computation.id, "('no', 'key')")
     assert monitor.cancel(computation.id)
-    assert computation.wait(20)
+    assert computation.wait(100)
     assert monitor.computation(computation.id)["state"] == "cancelled"
     assert monitor.state()["counts"]["running"] == 0
 
 
 def test_a_failed_one_says_why_and_what_was_said(runtime: Runtime, monitor: RuntimeMonitor):
     computation = runtime.submit(dask.delayed(fail_with)("broken"))
-    computation.wait(20)
+    computation.wait(100)
     found = monitor.computation(computation.id)
     assert found["error"] == {"type": "LookupError", "message": "broken"}
     assert found["chunks"]["failed"] == 1
@@ -128,7 +132,7 @@ def test_a_key_that_is_a_tuple_is_found_by_its_text(runtime: Runtime, monitor: R
         assert monitor.explain(None, "('x', 0)")["rows"]
     finally:
         (tmp_path / "go").touch()
-    computation.result(20)
+    computation.result(100)
 
 
 @pytest.mark.parametrize(
@@ -177,5 +181,5 @@ def test_nobody_is_listened_to_when_nobody_watches(runtime: Runtime, monkeypatch
     monitor.state()
     assert listeners.active
     monkeypatch.setattr(recorder, "_LISTEN_S", -1.0)
-    runtime.submit(dask.delayed(abs)(-1)).result(20)
+    runtime.submit(dask.delayed(abs)(-1)).result(100)
     assert eventually(lambda: not listeners.active)

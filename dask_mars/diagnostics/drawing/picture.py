@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key
 from dask_mars.graph.composition import composed_of
+from dask_mars.labels import worker_label
 from dask_mars.scheduler.assigner import Traversal
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from dask_mars.scheduler.simulate import NO_WORKER, simulate
@@ -220,7 +221,7 @@ def worker_name(worker: int) -> str:
     """Return what the legend calls a worker."""
     if worker == NO_WORKER:
         return "known beforehand"
-    return "your process" if worker == CLIENT else f"worker {worker}"
+    return worker_label(worker)
 
 
 def worker_colours(num_workers: int) -> dict[int, str]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dask_mars import units
 from dask_mars.diagnostics.reports.recording import Happening, LayerSums, MemoryPoint, Recorded
 from dask_mars.diagnostics.reports.style import COLOURS, STYLE
-from dask_mars.labels import label_of
+from dask_mars.labels import label_of, worker_label
 from dask_mars.scheduler.events import CLIENT
 
 #: Layers that have a colour of their own and a row in the table.
@@ -156,7 +156,7 @@ def _timeline(recorded: Recorded, colours: Mapping[str, str]) -> str:
                     f'<rect class="bad" x="{_WIDTH * one.time_s / length_s:.2f}" width="3" height="1">'
                     f"<title>{_text(f'{one.kind}: {one.what}')}</title></rect>"
                 )
-        rows.append(_row("your process" if worker == CLIENT else f"worker {worker}", "".join(shapes)))
+        rows.append(_row(recorded.labels.get(worker, worker_label(worker)), "".join(shapes)))
     if not rows:
         return ""
     if recorded.spills:

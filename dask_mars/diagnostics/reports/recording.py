@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from dask.utils import key_split
 from dask_mars.diagnostics.timeline import Row, merged
 from dask_mars.engine.listeners import EngineView, Listener, ListenerEvent, ProcessesMeasured
 from dask_mars.graph.chunks import Key, layer_of
+from dask_mars.labels import WorkerRows
 from dask_mars.protocol.object_ref import size_of
 from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import (
@@ -92,6 +93,8 @@ class Recorded:
         From the first computation's beginning to the last one's end.
     rows : list of Row
         What each worker ran when, of which layer.
+    labels : dict
+        What the worker of each row is called.
     layers : dict
         Sums by the layer's name, in the order of `rows`.
     computations, happenings, memory
@@ -108,6 +111,7 @@ class Recorded:
 
     length_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    labels: Mapping[int, str] = field(default_factory=dict)
     layers: dict[str, LayerSums] = field(default_factory=dict)
     computations: list[ComputationSums] = field(default_factory=list)
     happenings: list[Happening] = field(default_factory=list)
@@ -151,7 +155,8 @@ class Recording(Listener):
         self._lock = threading.Lock()
         self._began_s = time.perf_counter()
         self._batches: deque[_Batch] = deque()
-        self._found = Recorded()
+        self._worker_rows = WorkerRows()
+        self._found = Recorded(labels=self._worker_rows.labels)
         #: Rows by worker and layer's number, as they are, and the numbers of layers.
         self._numbers: dict[str, int] = {}
         self._computations: dict[tuple[int, int], ComputationSums] = {}
@@ -204,7 +209,9 @@ class Recording(Listener):
             self._failed -= retried
         refs = [run.refs[chunk] for chunk in event.chunks]
         sizes = [0 if ref is None or event.worker == CLIENT else size_of(ref) or 0 for ref in refs]
-        self._batches.append(_Batch(event.worker, keys, event.steps_s, event.durations_s, sizes))
+        self._batches.append(
+            _Batch(self._row(engine, event.worker), keys, event.steps_s, event.durations_s, sizes)
+        )
         if len(self._batches) > _MOST_BATCHES:
             self._add_up()
 
@@ -218,14 +225,14 @@ class Recording(Listener):
         self._failed.add((engine.number, event.graph, event.chunk))
         self._layer(_layer_name(run.graph.keys[event.chunk])).failed += 1
         what = f"{_cut(str(run.graph.keys[event.chunk]))}: {_error(run.errors.get(event.chunk))}"
-        self._tell(Happening(now_s, "task failed", what, event.worker))
+        self._tell(Happening(now_s, "task failed", what, self._row(engine, event.worker)))
 
     def _on_lost(self, engine: EngineView, event: WorkerLost, now_s: float) -> None:
-        what = f"worker {event.worker} died"
+        what = f"{engine.labels[event.worker]} died"
         if event.running is not None and (run := engine.runs.get(event.running[0])) is not None:
             what += f" while it ran {_cut(str(run.graph.keys[event.running[1]]))}"
             self._failed.add((engine.number, *event.running))
-        self._tell(Happening(now_s, "worker died", what, event.worker))
+        self._tell(Happening(now_s, "worker died", what, self._row(engine, event.worker)))
 
     def _on_end(self, engine: EngineView, event: FinishGraph | FailGraph | GraphCancelled, now_s: float) -> None:
         known = self._computations.get((engine.number, event.graph))
@@ -254,6 +261,9 @@ class Recording(Listener):
             self._found.happenings.append(happening)
         else:
             self._found.is_truncated = True
+
+    def _row(self, engine: EngineView, worker: int) -> int:
+        return self._worker_rows.number(engine.labels[worker])
 
     def _layer(self, name: str) -> LayerSums:
         if name not in self._numbers:

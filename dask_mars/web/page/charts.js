@@ -6,6 +6,12 @@ import { bytes, duration } from "./format.js";
 const FONT = "11px system-ui, sans-serif";
 const EVENTS = { spill: "--spill", death: "--failed", retry: "--retry", cancel: "--faint" };
 
+/** Return as much of a worker's label as stands beside its row; all of it is told below the pointer. */
+function shortLabel(label, isNarrow) {
+  const short = label.replace(/ \(process \d+\)$| of your process$/, "");
+  return isNarrow ? short.replace(/^(\w)\w* (\d+)$/, "$1 $2").replace(/^your process$/, "you") : short;
+}
+
 /** Return the height of one worker's row: less for many. */
 function lane(workers) {
   return Math.max(5, Math.min(26, Math.floor(420 / Math.max(workers, 1))));
@@ -65,14 +71,14 @@ export class Charts {
   }
 
   makeTasks() {
-    const { workers } = this.data;
+    const { workers, labels } = this.data;
     const rows = workers.length || 1;
     const axis = this.axis({
       size: this.side,
       grid: { show: false },
       ticks: { show: false },
       splits: () => workers.map((_, index) => rows - index - 0.5),
-      values: () => workers.map((worker) => (lane(rows) < 12 && worker % 8 ? "" : this.side < 80 ? `w ${worker}` : `worker ${worker}`)),
+      values: () => labels.map((label, index) => (lane(rows) < 12 && index % 8 ? "" : shortLabel(label, this.side < 80))),
     });
     const options = this.options(lane(rows) * rows + 14, { range: [0, rows] }, axis, {
       series: [{}, { show: true, paths: () => null, points: { show: false } }],
@@ -114,12 +120,12 @@ export class Charts {
   /** Show another answer; what was zoomed into stays. */
   update(data) {
     const whole = !this.zoomed;
-    const rows = this.data.workers.length;
+    const before = this.data.labels;
     const { min, max } = this.tasks.scales.x;
     this.data = data;
     this.tasks.setData([[0, this.end], [0, 0]], false);
     this.memory.setData(this.columns(), false);
-    if (data.workers.length !== rows) {
+    if (data.labels.join() !== before.join()) {
       this.tasks.destroy();
       this.tasks = this.makeTasks();
       this.box.prepend(this.tasks.root);
@@ -240,12 +246,13 @@ export class Charts {
       return;
     }
     const at = chart.posToVal(left, "x");
-    const { workers, tasks, layers, memory } = this.data;
+    const { workers, labels, tasks, layers, memory } = this.data;
     const parts = [duration(at)];
     if (chart === this.tasks && top >= 0) {
-      const worker = workers[Math.floor(workers.length - chart.posToVal(top, "y"))];
+      const place = Math.floor(workers.length - chart.posToVal(top, "y"));
+      const worker = workers[place];
       const task = tasks.find(([of, start, end]) => of === worker && start <= at && at <= end);
-      parts.push(`worker ${worker}`);
+      parts.push(labels[place]);
       if (task) {
         const chunks = task[4] > 1 ? `, ${task[4]} chunks` : "";
         parts.push(`${layers[task[3]]}, ${duration(task[2] - task[1])}${chunks}`);

@@ -21,8 +21,8 @@ function sinceStart(timeline) {
 }
 
 /** Sum up for those who do not see the picture, and for those who want numbers. */
-function summary({ workers, tasks, memory, events }) {
-  const busy = new Map(workers.map((worker) => [worker, { seconds: 0, chunks: 0, gap: 0, end: 0 }]));
+function summary({ workers, labels, tasks, memory, events }) {
+  const busy = new Map(workers.map((worker, index) => [worker, { label: labels[index], seconds: 0, chunks: 0, gap: 0, end: 0 }]));
   let end = 0;
   for (const [worker, from, to, , chunks] of [...tasks].sort((a, b) => a[1] - b[1])) {
     const one = busy.get(worker);
@@ -46,14 +46,14 @@ function Numbers({ busy, end }) {
     <table class="narrow">
       <thead>
         <tr>
-          <th scope="col" class="n">Worker</th><th scope="col" class="n">Busy</th><th scope="col" class="n">Share</th>
+          <th scope="col">Worker</th><th scope="col" class="n">Busy</th><th scope="col" class="n">Share</th>
           <th scope="col" class="n">Longest gap</th><th scope="col" class="n">Chunks</th>
         </tr>
       </thead>
       <tbody>
         ${[...busy].map(
-          ([worker, one]) => html`<tr>
-            <th scope="row" class="n">${worker}</th>
+          ([, one]) => html`<tr>
+            <th scope="row">${one.label}</th>
             <td class="n">${duration(one.seconds)}</td>
             <td class="n">${percent(one.seconds, end)}</td>
             <td class="n">${duration(Math.max(one.gap, end - one.end))}</td>

@@ -31,8 +31,7 @@ export function Workers({ state }) {
             <table class="workers">
               <thead>
                 <tr>
-                  <th scope="col" class="n">Worker</th>
-                  <th scope="col" class="n wide">Process</th>
+                  <th scope="col">Worker</th>
                   <th scope="col">Does</th>
                   <th scope="col">Chunk</th>
                   <th scope="col" class="n">In hand</th>
@@ -41,8 +40,7 @@ export function Workers({ state }) {
               <tbody>
                 ${workers.slice(0, LISTED).map(
                   (worker) => html`<tr key=${worker.worker} class=${worker.running === null ? "idle" : ""}>
-                    <th scope="row" class="n">${worker.worker}</th>
-                    <td class="n wide">${worker.pid}</td>
+                    <th scope="row">${worker.label}</th>
                     <td>${worker.step ?? (worker.running === null && !worker.in_hand ? "idle" : "")}</td>
                     <td class="key">${worker.running ?? ""}</td>
                     <td class="n">${count(worker.in_hand)}</td>

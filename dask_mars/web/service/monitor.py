@@ -29,7 +29,7 @@ _NO_MEMORY = dict.fromkeys(
 #: What there is to say of a computation that nobody has looked at while it ran.
 _NOTHING: dict[str, Json] = {
     "log": {"lines": [], "truncated": False},
-    "timeline": {"start": 0.0, "workers": [], "layers": [], "tasks": [], "memory": [], "events": []},
+    "timeline": {"start": 0.0, "workers": [], "labels": [], "layers": [], "tasks": [], "memory": [], "events": []},
     "graph": {"layers": [], "edges": []},
     "profile": {"layers": []},
     "explain": {"rows": []},

@@ -42,7 +42,14 @@ class ClusterMonitor(RuntimeMonitor):
             **super().state(),
             "workers": [
                 # Processes of other hosts have no number that would say anything here.
-                {"worker": number, "pid": 0, "running": None, "step": None, "in_hand": worker["in_hand"]}
+                {
+                    "worker": number,
+                    "label": worker["name"],
+                    "pid": 0,
+                    "running": None,
+                    "step": None,
+                    "in_hand": worker["in_hand"],
+                }
                 for number, worker in enumerate(workers)
             ],
             "memory": {
