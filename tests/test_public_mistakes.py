@@ -26,7 +26,7 @@ def annotated(get: Callable[..., Any], **annotations: Any) -> Any:
 
 
 def submitted_twice(runtime: Runtime) -> None:
-    runtime.submit(da.ones(4, chunks=2).sum(), id=ID).result(20)
+    runtime.submit(da.ones(4, chunks=2).sum(), id=ID).result(100)
     runtime.submit(da.ones(4, chunks=2).sum(), id=ID)
 
 

@@ -1370,5 +1370,5 @@ def test_computing_in_another_thread(get: Get) -> None:
     found = []
     thread = threading.Thread(target=lambda: found.append(delayed_tree().compute(scheduler=get)))
     thread.start()
-    thread.join(10)
+    thread.join(100)
     assert found == [55]

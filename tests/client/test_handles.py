@@ -41,24 +41,24 @@ def waiting(path: Path, name: str = "waits", value: Any = 1) -> Any:
 
 def test_a_collection_has_its_value_and_several_have_a_tuple(runtime: Runtime):
     x = da.arange(12, chunks=4)
-    np.testing.assert_array_equal(runtime.submit(x).result(20), np.arange(12))
-    assert runtime.submit(x.sum(), x.max()).result(20) == (66, 11)
-    assert runtime.submit({"sum": x.sum(), "one": 1}).result(20) == {"sum": 66, "one": 1}
-    assert runtime.submit(3, 4).result(20) == (3, 4)
-    assert runtime.submit().result(20) == ()
+    np.testing.assert_array_equal(runtime.submit(x).result(100), np.arange(12))
+    assert runtime.submit(x.sum(), x.max()).result(100) == (66, 11)
+    assert runtime.submit({"sum": x.sum(), "one": 1}).result(100) == {"sum": 66, "one": 1}
+    assert runtime.submit(3, 4).result(100) == (3, 4)
+    assert runtime.submit().result(100) == ()
 
 
 def test_the_module_submits_where_get_computes(runtime: Runtime):
     computation = dask_mars.submit(da.ones(8, chunks=4).sum(), name="ones")
     assert isinstance(computation, Computation)
-    assert computation.result(20) == 8
+    assert computation.result(100) == 8
     assert dask_mars.runtime() is runtime
     assert dask_mars.runtime().computations()[0]["id"] == computation.id
 
 
 def test_a_finished_one_tells_all(runtime: Runtime):
     computation = runtime.submit(da.ones((8, 8), chunks=4).sum(), name="sum of ones")
-    assert computation.wait(20)
+    assert computation.wait(100)
     assert computation.done()
     assert (computation.state, computation.name) == ("finished", "sum of ones")
     assert str(uuid.UUID(computation.id)) == computation.id
@@ -102,7 +102,7 @@ def test_one_that_runs_tells_how_far_it_is(runtime: Runtime, tmp_path: Path):
             computation.explain("c")
     finally:
         (tmp_path / "go").touch()
-    assert computation.result(20) == (1, 1)
+    assert computation.result(100) == (1, 1)
 
 
 def test_nobody_waits_for_an_engine_that_has_no_time(runtime: Runtime, tmp_path: Path):
@@ -121,13 +121,13 @@ def test_nobody_waits_for_an_engine_that_has_no_time(runtime: Runtime, tmp_path:
     finally:
         held.set()
     with pytest.raises(Cancelled):
-        computation.result(20)
+        computation.result(100)
     assert engine.workers(20)
 
 
 def test_delayed_functions_of_one_name_are_one_layer(runtime: Runtime):
     computation = runtime.submit(*[dask.delayed(abs)(number) for number in range(5)])
-    assert computation.result(20) == (0, 1, 2, 3, 4)
+    assert computation.result(100) == (0, 1, 2, 3, 4)
     assert [(layer.name, layer.finished) for layer in computation.layers] == [("abs", 5)]
 
 
@@ -135,7 +135,7 @@ def test_an_id_may_be_chosen(runtime: Runtime):
     chosen = str(uuid.uuid4())
     computation = runtime.submit(dask.delayed(abs)(-1), id=chosen.upper())
     assert computation.id == chosen
-    assert computation.result(20) == 1
+    assert computation.result(100) == 1
     with pytest.raises(ValueError, match="already"):
         runtime.submit(dask.delayed(abs)(-1), id=chosen)
     with pytest.raises(ValueError, match="UUID"):
@@ -144,7 +144,7 @@ def test_an_id_may_be_chosen(runtime: Runtime):
 
 def test_a_graph_is_submitted_as_get_takes_it(runtime: Runtime):
     computation = runtime.submit_graph({"x": 1, "y": (abs, "x")}, [["x"], "y"], name="graph")
-    assert computation.result(20) == ((1,), 1)
+    assert computation.result(100) == ((1,), 1)
     assert computation.name == "graph"
 
 
@@ -152,14 +152,14 @@ def test_callbacks_are_those_that_were_active_when_it_was_submitted(runtime: Run
     ended: list[Any] = []
     with Callback(posttask=lambda key, *_: ended.append(key)):
         computation = runtime.submit(dask.delayed(abs)(-1, dask_key_name="x"))
-        computation.result(20)
-    runtime.submit(dask.delayed(abs)(-1, dask_key_name="y")).result(20)
+        computation.result(100)
+    runtime.submit(dask.delayed(abs)(-1, dask_key_name="y")).result(100)
     assert ended == ["x"]
     assert not Callback.active
 
 
 def test_options_are_those_of_get(runtime: Runtime):
-    assert runtime.submit_graph({"x": (fail_with, "no"), "y": (abs, "x")}, "y", cache={"x": -3}).result(20) == 3
+    assert runtime.submit_graph({"x": (fail_with, "no"), "y": (abs, "x")}, "y", cache={"x": -3}).result(100) == 3
 
 
 def test_collections_of_all_kinds(runtime: Runtime):
@@ -169,20 +169,20 @@ def test_collections_of_all_kinds(runtime: Runtime):
     frame = dd.from_pandas(pd.DataFrame({"a": range(6)}), npartitions=2)
     values = runtime.submit(
         dask.delayed(abs)(-1), bag, frame, frame.a.sum(), {"in": [da.ones(2, chunks=1)]}
-    ).result(20)
+    ).result(100)
     assert values[0] == 1
     assert values[1] == [0, 1, 2, 3]
     pd.testing.assert_frame_equal(values[2], pd.DataFrame({"a": range(6)}))
     assert values[3] == 15
     assert values[4]["in"][0].tolist() == [1, 1]
-    assert runtime.submit([da.ones(2)], traverse=False).result(20)[0].name.startswith("ones")
+    assert runtime.submit([da.ones(2)], traverse=False).result(100)[0].name.startswith("ones")
 
 
 def test_datasets_whose_variables_are_made_of_each_other(runtime: Runtime):
     xr = pytest.importorskip("xarray")
     x = da.arange(6, chunks=3)
     data = xr.Dataset({"a": ("x", x), "b": ("x", x + 1)})
-    assert runtime.submit(data).result(20).identical(data.compute(scheduler="sync"))
+    assert runtime.submit(data).result(100).identical(data.compute(scheduler="sync"))
     (found,) = dask.compute(data, scheduler=runtime.get)
     assert found.b.values.tolist() == [1, 2, 3, 4, 5, 6]
 
@@ -212,7 +212,7 @@ def test_what_makes_no_sense_is_said_at_once(runtime: Runtime, arguments: Any, e
     with pytest.raises(error, match=says):
         runtime.submit_graph({"x": (abs, -1)}, "x", **arguments)
     assert len(runtime.records.live()) == before
-    assert runtime.submit(dask.delayed(abs)(-1)).result(20) == 1
+    assert runtime.submit(dask.delayed(abs)(-1)).result(100) == 1
 
 
 def test_functions_are_not_submitted(runtime: Runtime):
@@ -227,14 +227,14 @@ def test_an_id_may_be_a_uuid(runtime: Runtime):
 
 def test_a_handle_is_no_value(runtime: Runtime):
     computation = runtime.submit(dask.delayed(abs)(-1))
-    assert computation.result(20) == 1
+    assert computation.result(100) == 1
     assert copy.copy(computation) is copy.deepcopy(computation) is computation
     uses = [
         lambda: pickle.dumps(computation),
         lambda: dask.delayed(abs)(computation),
         lambda: dask.compute([computation], scheduler=runtime.get),
-        lambda: runtime.submit(computation).result(20),
-        lambda: runtime.submit_graph({"x": (abs, computation)}, "x").result(20),
+        lambda: runtime.submit(computation).result(100),
+        lambda: runtime.submit_graph({"x": (abs, computation)}, "x").result(100),
     ]
     for use in uses:
         with pytest.raises(TypeError, match=r"(what its result\(\) returns|bad operand)"):
@@ -249,7 +249,7 @@ def test_timeouts_that_are_none(runtime: Runtime, tmp_path: Path, timeout: Any):
         with pytest.raises(ValueError, match="a timeout is a number of seconds"):
             ask(timeout)
     computation.cancel()
-    assert computation.wait(20)
+    assert computation.wait(100)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "1ms", timedelta(milliseconds=1)])
@@ -269,7 +269,7 @@ def test_keys_that_nothing_is_known_of(runtime: Runtime, tmp_path: Path):
     with pytest.raises(KeyError, match=r"'b'.*no such key"):
         computation.explain("b")
     computation.cancel()
-    computation.wait(20)
+    computation.wait(100)
     with pytest.raises(KeyError, match="cancelled"):
         computation.explain("a")
 
@@ -302,7 +302,7 @@ def test_many_threads_submit(runtime: Runtime):
 def test_what_a_task_raises_is_raised_by_result(runtime: Runtime):
     computation = runtime.submit(dask.delayed(fail_with)("broken"), name="bad")
     with pytest.raises(LookupError, match="broken"):
-        computation.result(20)
+        computation.result(100)
     assert isinstance(computation.exception(), LookupError)
     assert computation.state == "failed"
     assert computation.progress.failed == 1
@@ -317,13 +317,13 @@ def test_what_a_task_raises_is_raised_by_result(runtime: Runtime):
 def test_bad_input_fails_and_others_go_on(runtime: Runtime):
     computation = runtime.submit_graph({"x": (abs, 1)}, "y")
     with pytest.raises(KeyError):
-        computation.result(20)
-    assert runtime.submit(dask.delayed(abs)(-1)).result(20) == 1
+        computation.result(100)
+    assert runtime.submit(dask.delayed(abs)(-1)).result(100) == 1
 
 
 def test_an_error_that_cannot_be_shown_fails_all_the_same(runtime: Runtime):
     computation = runtime.submit_graph({"x": (_raise_unshowable,)}, "x")
-    assert computation.exception(20) is not None
+    assert computation.exception(100) is not None
     assert computation.state == "failed"
     assert runtime.records.find(computation.id).failure is not None
 
@@ -345,7 +345,7 @@ def test_what_runs_is_cancelled(runtime: Runtime, tmp_path: Path):
     assert eventually(lambda: computation.state == "running", 20)
     assert computation.cancel()
     with pytest.raises(Cancelled):
-        computation.result(20)
+        computation.result(100)
     assert computation.state == "cancelled"
     assert not computation.cancel()
 
@@ -356,8 +356,8 @@ def test_a_runtime_cancels_by_id_and_number(runtime: Runtime, tmp_path: Path):
     assert runtime.cancel(one.id)
     (number,) = [row["graph"] for row in runtime.computations() if row["id"] == two.id]
     assert runtime.cancel(number)
-    assert isinstance(one.exception(20), Cancelled)
-    assert isinstance(two.exception(20), Cancelled)
+    assert isinstance(one.exception(100), Cancelled)
+    assert isinstance(two.exception(100), Cancelled)
     assert not runtime.cancel(one.id)
     assert not runtime.cancel(str(uuid.uuid4()))
     assert not runtime.cancel("nonsense")
@@ -370,7 +370,7 @@ def test_a_runtime_cancels_by_id_and_number(runtime: Runtime, tmp_path: Path):
 def test_a_runtime_cancels_by_handle(runtime: Runtime, tmp_path: Path):
     computation = runtime.submit(waiting(tmp_path / "never"))
     assert runtime.cancel(computation)
-    assert isinstance(computation.exception(20), Cancelled)
+    assert isinstance(computation.exception(100), Cancelled)
 
 
 def test_what_is_being_prepared_is_cancelled(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
@@ -387,14 +387,14 @@ def test_what_is_being_prepared_is_cancelled(runtime: Runtime, monkeypatch: pyte
 
     def slowly(*args: Any) -> Any:
         entered.set()
-        go_on.wait(10)
+        go_on.wait(100)
         return enter(*args)
 
     monkeypatch.setattr(convert.Converter, "_enter", slowly)
     computation = runtime.submit_graph(
         {"x": 0, **{("y", n): (abs, "x") for n in range(100)}}, [("y", n) for n in range(100)]
     )
-    assert entered.wait(10)
+    assert entered.wait(100)
     assert computation.state == "preparing"
     assert "prepared" in computation.explain()
     with pytest.raises(KeyError):
@@ -408,7 +408,7 @@ def test_what_is_being_prepared_is_cancelled(runtime: Runtime, monkeypatch: pyte
         computation.result(0)
     assert not computation.cancel()
     go_on.set()
-    assert runtime.submit(dask.delayed(abs)(-1)).result(20) == 1
+    assert runtime.submit(dask.delayed(abs)(-1)).result(100) == 1
     assert computation.progress.total == 0
 
 
@@ -427,8 +427,8 @@ def test_what_stands_in_the_queue_is_cancelled_at_once(
         assert isinstance(second.exception(), Cancelled)
     finally:
         (tmp_path / "go").touch()
-    assert third.result(20) == 3
-    assert first.result(20) == 1
+    assert third.result(100) == 3
+    assert first.result(100) == 1
 
 
 def test_a_get_in_another_thread_is_seen_and_cancelled(runtime: Runtime, tmp_path: Path):
@@ -448,7 +448,7 @@ def test_a_get_in_another_thread_is_seen_and_cancelled(runtime: Runtime, tmp_pat
         assert row["chunks"]["total"] == 1
         assert runtime.cancel(row["id"])
     finally:
-        thread.join(20)
+        thread.join(100)
     assert len(raised) == 1
     assert runtime.computations()[0]["state"] == "cancelled"
 
@@ -458,7 +458,7 @@ def test_a_get_in_another_thread_is_seen_and_cancelled(runtime: Runtime, tmp_pat
 
 def test_records_keep_no_values_and_a_result_lives_as_long_as_its_handle(runtime: Runtime):
     computation = runtime.submit(da.ones(1000, chunks=500))
-    alive = weakref.ref(computation.result(20))
+    alive = weakref.ref(computation.result(100))
     assert runtime.records.find(computation.id).result == {
         "kind": "array",
         "dtype": "float64",
@@ -489,7 +489,7 @@ def test_what_tasks_print_and_warn_is_kept(runtime: Runtime, capfd: pytest.Captu
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         computation = runtime.submit(dask.delayed(talk)())
-        computation.result(20)
+        computation.result(100)
     lines, truncated = runtime.records.find(computation.id).log
     assert not truncated
     said = [(line.stream, line.text) for line in lines]
@@ -507,8 +507,8 @@ def test_closing_ends_what_runs_and_what_waits(tmp_path: Path, monkeypatch: pyte
         running = runtime.submit(waiting(tmp_path / "never"))
         queued = runtime.submit(dask.delayed(abs)(-1))
         assert eventually(lambda: running.state == "running", 20)
-    assert isinstance(queued.exception(20), EngineStopped)
-    assert isinstance(running.exception(20), EngineStopped)
+    assert isinstance(queued.exception(100), EngineStopped)
+    assert isinstance(running.exception(100), EngineStopped)
     assert running.state == queued.state == "failed"
     with pytest.raises(EngineStopped):
         runtime.submit(dask.delayed(abs)(-1))
@@ -529,7 +529,7 @@ if child == 0:
         computation.result()
     except EngineStopped:
         second = dask_mars.submit(dask.delayed(abs)(-5))
-        os._exit(second.result(20) + (computation.state == "failed"))
+        os._exit(second.result(100) + (computation.state == "failed"))
     os._exit(1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), computation.state)
 """
@@ -568,7 +568,7 @@ def test_within_a_task_it_is_computed_there(runtime: Runtime):
         computation = dask_mars.submit(dask.delayed(os.getpid)())
         return computation.result(), os.getpid(), computation.state
 
-    inner, outer, state = runtime.submit(dask.delayed(within)()).result(20)
+    inner, outer, state = runtime.submit(dask.delayed(within)()).result(100)
     assert inner == outer != os.getpid()
     assert state == "finished"
 

@@ -124,7 +124,7 @@ def test_a_runtime_shows_its_latest_computations():
 def test_a_runtime_shows_itself_at_any_time():
     with Runtime(num_workers=1) as runtime:
         assert repr(runtime) == "<Runtime running num_workers=1>"
-        assert runtime.submit_graph({"x": (abs, -1)}, "x", name="<one>").result(20) == 1
+        assert runtime.submit_graph({"x": (abs, -1)}, "x", name="<one>").result(100) == 1
         shown = Parsed(runtime._repr_html_())
         assert {"<one>", "1 worker"} <= set(shown.texts)
         assert "memory in use" in shown.text

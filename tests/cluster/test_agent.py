@@ -109,7 +109,7 @@ def all_of_the_store(agent: MarsWorker) -> Iterator[None]:
     answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
     reservation = Reservation(agent.engine, "all of it", agent.engine.view.store()["limit_bytes"], answers.put)
     try:
-        assert answers.get(timeout=10) is None
+        assert answers.get(timeout=100) is None
         yield
     finally:
         reservation.release()
@@ -264,7 +264,7 @@ def test_what_a_subtask_has_read_goes_when_it_ends(client, agent, tmp_path, no_c
     assert eventually(begun.exists, 10)
     if how == "it fails":
         gate.touch()
-        assert isinstance(second.exception(10), LookupError)
+        assert isinstance(second.exception(100), LookupError)
     del first, second
     assert eventually(lambda: nothing_is_stored(agent), 5)
 
@@ -280,7 +280,7 @@ def test_a_subtask_that_is_cancelled_before_it_begins_never_does(client, agent, 
     scattered = client.scatter(1, workers=[agent.address])
     spec = piece_of({"y": (note_name, str(tmp_path / "begun"), "x")}, "y", reads=("x",), item=None)
     future = submit(client, agent, spec, scattered)
-    assert arriving.wait(10)
+    assert arriving.wait(100)
     future.cancel()
     assert eventually(lambda: "subtask" not in agent.state.tasks, 5)
     assert not (tmp_path / "begun").exists()

@@ -513,7 +513,7 @@ def test_a_restart_ends_what_is_being_computed(tmp_path):
         (agent,) = cluster.workers.values()
         assert eventually(lambda: agent._subtasks, 10)
         client.restart(timeout=20)
-        thread.join(20)
+        thread.join(100)
         assert raised
         get = partial(dask_mars.get, client=client)
         assert da.ones(10, chunks=5).sum().compute(scheduler=get) == 10

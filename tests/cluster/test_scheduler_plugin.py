@@ -40,7 +40,7 @@ def stop() -> Iterator[None]:
 
 def wait(*_: Any) -> str:
     """Wait until the test says so."""
-    go.wait(30)
+    go.wait(100)
     return "gone"
 
 

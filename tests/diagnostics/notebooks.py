@@ -52,7 +52,7 @@ def serving(directory: Path, python: str = sys.executable) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(100)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -194,7 +194,7 @@ def test_closing_stops_computations(tmp_path: Path) -> None:
         thread, outcome = computing(lambda: task.compute(scheduler=runtime.get))
         assert eventually((tmp_path / "started").exists, 10)
         start = time.monotonic()
-    thread.join(5)
+    thread.join(100)
     assert time.monotonic() - start < 3
     assert isinstance(outcome[0], EngineStopped)
 
@@ -629,7 +629,7 @@ def test_progress_shown_by_tasks_arrives_in_time(
 
     assert eventually(said, 5)
     (tmp_path / "go on").touch()
-    thread.join(5)
+    thread.join(100)
 
 
 def test_arguments_of_the_command_line(get: Get) -> None:
@@ -667,7 +667,7 @@ def test_tasks_may_fork(get: Get) -> None:
         import multiprocessing
 
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            return pool.apply_async(abs, (-3,)).get(10)
+            return pool.apply_async(abs, (-3,)).get(100)
 
     assert dask.delayed(work)().compute(scheduler=get) == 3
 
@@ -747,7 +747,7 @@ def test_a_chunk_is_in_memory_once(tmp_path: Path) -> None:
         time.sleep(0.1)
         assert arena_bytes(runtime) - before < 1.1 * (1 << 24)
         (tmp_path / "go on").touch()
-        thread.join(10)
+        thread.join(100)
     assert outcome == [(float(1 << 21), float(1 << 21))]
 
 
@@ -777,7 +777,7 @@ def test_a_chunk_is_freed_once_its_last_consumer_is_done(runtime: Runtime, tmp_p
         assert thread.is_alive()
     finally:
         (tmp_path / "go on").touch()
-        thread.join(10)
+        thread.join(100)
     assert outcome == [1 << 20]
 
 
@@ -908,7 +908,7 @@ def test_small_slices_do_not_keep_large_chunks(runtime: Runtime, tmp_path: Path)
         assert eventually(lambda: not engine._blocks.counts, 1)
     finally:
         (tmp_path / "go on").touch()
-        thread.join(10)
+        thread.join(100)
     assert outcome == [2]
 
 

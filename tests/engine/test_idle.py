@@ -346,5 +346,5 @@ def test_nothing_is_left_when_a_process_without_workers_is_killed(scripts):
     with scripts.start(str(script)) as process:
         assert process.stdout.readline() == "ended\n"
         process.kill()
-        process.wait(5)
+        process.wait(100)
         assert eventually(lambda: not scripts.left(), 3)

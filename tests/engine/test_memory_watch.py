@@ -288,7 +288,7 @@ def paused(limited: Runtime, large: int, tmp_path: Path) -> Iterator[tuple[Backg
     yield other, paused_workers(limited)[0]
     go_on.touch()
     with contextlib.suppress(EngineStopped):
-        holder.result(20)
+        holder.result(100)
 
 
 def hold(size_bytes: int, path: str, gate: str) -> int:
@@ -308,7 +308,7 @@ def test_a_paused_worker_goes_on_when_there_is_room(large, paused, tmp_path):
     other, pid = paused
     assert eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     (tmp_path / "go on").touch()
-    assert other.result(20) == large // MIB
+    assert other.result(100) == large // MIB
 
 
 @needs_proc
@@ -316,7 +316,7 @@ def test_a_computation_is_cancelled_while_its_worker_is_paused(paused):
     other, pid = paused
     other.cancel()
     with pytest.raises(Cancelled):
-        other.result(20)
+        other.result(100)
     assert eventually(lambda: not psutil.pid_exists(pid), 20)
 
 
@@ -326,7 +326,7 @@ def test_a_paused_worker_dies(large, paused, tmp_path):
     os.kill(pid, signal.SIGKILL)
     (tmp_path / "go on").touch()
     try:
-        assert other.result(20) == large // MIB
+        assert other.result(100) == large // MIB
     except WorkerDied:
         pytest.fail("one loss is allowed")
 
@@ -337,7 +337,7 @@ def test_an_engine_ends_while_a_worker_is_paused(limited, paused, tmp_path):
     (tmp_path / "go on").touch()
     limited.close()
     with pytest.raises(EngineStopped):
-        other.result(20)
+        other.result(100)
     assert not psutil.pid_exists(pid)
 
 

@@ -159,7 +159,7 @@ def waiting(limited: Runtime, tmp_path: Path) -> Iterator[tuple[Background, Path
     yield other, go_on
     go_on.touch()
     (tmp_path / "hold").touch()
-    holder.result(20)
+    holder.result(100)
 
 
 def test_one_that_waits_is_shown_and_goes_on(limited, waiting, tmp_path):
@@ -170,14 +170,14 @@ def test_one_that_waits_is_shown_and_goes_on(limited, waiting, tmp_path):
     go_on.touch()
     assert eventually(lambda: notes(tmp_path / "second"), 20)
     (tmp_path / "hold").touch()
-    assert other.result(20) > MIB
+    assert other.result(100) > MIB
 
 
 def test_one_that_waits_is_cancelled(limited, waiting, tmp_path):
     other, _ = waiting
     other.cancel()
     with pytest.raises(Cancelled):
-        other.result(20)
+        other.result(100)
     assert eventually(lambda: "memory to grow" not in limited.explain(), 20)
     assert not notes(tmp_path / "second")
     assert limited.get({"y": (pow, 2, 3)}, "y") == 8
@@ -190,7 +190,7 @@ def test_one_that_dies_while_it_waits_is_tried_again(limited, waiting, tmp_path)
     go_on.touch()
     assert eventually(lambda: notes(tmp_path / "second"), 30)
     (tmp_path / "hold").touch()
-    assert other.result(30) > MIB
+    assert other.result(100) > MIB
 
 
 # -- Python's own objects -----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Graph:
 
     def __dask_graph__(self) -> dict[Any, Any]:
         self.begun.set()
-        assert self.goes_on.wait(10)
+        assert self.goes_on.wait(100)
         return {}
 
 
@@ -46,11 +46,11 @@ def test_the_setting_is_put_back_when_the_last_of_several_ends(first_to_end: int
     threads = [threading.Thread(target=_graph, args=(graph,)) for graph in graphs]
     for thread, graph in zip(threads, graphs, strict=True):
         thread.start()
-        assert graph.begun.wait(10)
+        assert graph.begun.wait(100)
     for number in (first_to_end, 1 - first_to_end):
         assert fusion() == (False, False)
         graphs[number].goes_on.set()
-        threads[number].join(10)
+        threads[number].join(100)
     assert fusion() == before
 
 
@@ -59,13 +59,13 @@ def test_a_forked_process_finds_the_setting_as_it_was() -> None:
     graph = Graph()
     thread = threading.Thread(target=_graph, args=(graph,))
     thread.start()
-    assert graph.begun.wait(10)
+    assert graph.begun.wait(100)
     child = os.fork()
     if not child:
         os._exit(fusion() != before or not unfused_graph(expression(da.ones(4, chunks=2))))
     _, status = os.waitpid(child, 0)
     graph.goes_on.set()
-    thread.join(10)
+    thread.join(100)
     assert status == 0
     assert fusion() == before
 

@@ -611,7 +611,7 @@ def test_what_was_read_back_is_not_written_again(small, written):
 
     def wait_here(size: int) -> float:
         begun.set()
-        return float(gate.wait(30))
+        return float(gate.wait(100))
 
     (kept,) = dask.persist(dask.delayed(large_array)(2, 7.0), scheduler=small.get)
     take_most_of_the_store()
@@ -620,7 +620,7 @@ def test_what_was_read_back_is_not_written_again(small, written):
     found: list[np.ndarray] = []
     reader = threading.Thread(target=lambda: found.append(last.compute(scheduler=small.get)))
     reader.start()
-    assert begun.wait(30)
+    assert begun.wait(100)
     # What is in a worker's queue pins its inputs: the sum is given back a moment after its input was.
     machine = small.engine()._machine
     assert eventually(lambda: not any(map(machine.in_hand, range(2))))

@@ -111,7 +111,7 @@ def test_what_is_beyond_it_waits_until_it_is_granted(room):
     # The answer cannot come from a thread while this one has the interpreter.
     answering = in_another_process(room)
     second = np.ones(2 * MIB, "u1")
-    assert answering.wait(10) == 0
+    assert answering.wait(100) == 0
     assert room.quota.refusal == (0, 0)
     assert room.control.asking() == []
     assert room.quota.growth_bytes == 3 * MIB
@@ -150,7 +150,7 @@ def test_what_is_refused_raises(room, reason):
     child = in_another_process(room, reason)
     with pytest.raises(MemoryError):
         np.ones(MIB, "u1")
-    assert child.wait(10) == 0
+    assert child.wait(100) == 0
     assert room.quota.refusal == (reason, MIB)
     if reason != STOPPED:
         assert quota_figures(room.part) == QuotaFigures(1, 2, 3, 4)
@@ -170,7 +170,7 @@ def test_all_ways_to_get_memory_count(room, make):
     take = partial(array.resize, refcheck=False) if make == "resize" else partial(getattr(np, make), dtype="u1")
     with pytest.raises(MemoryError):
         take(3 * MIB)
-    assert child.wait(10) == 0
+    assert child.wait(100) == 0
     assert array.sum() == MIB
 
 
@@ -181,7 +181,7 @@ def test_private_memory_counts_where_the_arena_is_full(room):
     child = in_another_process(room, REFUSED)
     with pytest.raises(MemoryError):
         arrays[2].resize(60 * MIB, refcheck=False)
-    assert child.wait(10) == 0
+    assert child.wait(100) == 0
     assert arrays[2].size == 10 * MIB
     arrays.clear()
     assert room.quota.growth_bytes == 0
@@ -257,7 +257,7 @@ def test_large_objects_that_are_refused_raise(objects, make):
     child = in_another_process(objects, REFUSED)
     with pytest.raises(MemoryError):
         make(16 * MIB)
-    assert child.wait(10) == 0
+    assert child.wait(100) == 0
     reason, asked_bytes = objects.quota.refusal
     assert reason == REFUSED
     assert asked_bytes >= 16 * MIB
@@ -268,7 +268,7 @@ def test_what_a_result_needs_on_its_way_is_not_refused(objects):
     objects.part[STEP_AT] = SEAL
     child = in_another_process(objects, REFUSED)
     assert len(bytes(16 * MIB)) == 16 * MIB
-    assert child.wait(10) == 0
+    assert child.wait(100) == 0
     assert objects.quota.refusal == (0, 0)
 
 
@@ -312,7 +312,7 @@ def test_other_threads_are_refused_no_small_blocks(refused):
     refused.control.grant(0, 24 * MIB)
     signal.signal(signal.SIGUSR2, lambda *_: None)
     with ThreadPoolExecutor(1) as executor:
-        assert executor.submit(lambda: len(list(range(10**6)))).result(10) == 10**6
+        assert executor.submit(lambda: len(list(range(10**6)))).result(100) == 10**6
     assert refused.quota.raise_exceeded()
 
 
@@ -322,7 +322,7 @@ def test_a_forked_process_has_its_objects_for_itself(objects):
     if not pid:
         kept = bytes(32 * MIB)
         os._exit(len(kept) != 32 * MIB)
-    assert Child(pid).wait(10) == 0
+    assert Child(pid).wait(100) == 0
     assert objects.control.private_growth_bytes(0) == 0
 
 
@@ -353,7 +353,7 @@ def test_a_forked_process_has_its_memory_for_itself(room):
     pid = os.fork()
     if not pid:
         os._exit(int(np.ones(MIB, "u1").sum() != MIB))
-    assert Child(pid).wait(10) == 0
+    assert Child(pid).wait(100) == 0
     assert room.control.asking() == []
 
 

@@ -31,7 +31,7 @@ def serving() -> Iterator[Server]:
         process.stdin.close()
         process.stdout.close()
         try:
-            process.wait(10)
+            process.wait(100)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

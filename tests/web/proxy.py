@@ -67,9 +67,9 @@ def proxying(target: str) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(100)
     try:
         yield f"http://127.0.0.1:{told['port']}/"
     finally:
         told["loop"].call_soon_threadsafe(told["end"].set)
-        thread.join(10)
+        thread.join(100)

@@ -64,7 +64,7 @@ class Work:
 
     def __exit__(self, *details: object) -> None:
         self.let(0, 1, 2, 3)
-        self._thread.join(20)
+        self._thread.join(100)
         assert not self._thread.is_alive()
 
 
@@ -292,7 +292,7 @@ def test_history_and_results_of_a_service(viewer, driver, tmp_path):
         viewer.reads("Nothing has been submitted yet")
         with service.connect() as client:
             computation = client.submit(da.arange(12, chunks=4) * 2, name="doubled")
-            assert computation.wait(20)
+            assert computation.wait(100)
         viewer.reads("doubled", ".computations")
         driver.refresh()
         viewer.reads("doubled", ".computations")

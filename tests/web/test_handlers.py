@@ -200,7 +200,7 @@ def test_who_waits_hears_of_news(ask, monitor):
     # Others may change meanwhile.
     monitor.add()
     monitor.change(id, state="finished")
-    waiting.join(20)
+    waiting.join(100)
     assert (found[0]["state"], found[0]["revision"]) == ("finished", known + 1)
 
 
@@ -220,20 +220,20 @@ def test_one_question_serves_all_who_ask(ask, monitor):
 
     def slow():
         begun.set()
-        assert go.wait(20)
+        assert go.wait(100)
         return state()
 
     monitor.state = slow
     asking = [threading.Thread(target=ask.api, args=("state",)) for _ in range(5)]
     for thread in asking:
         thread.start()
-    assert begun.wait(20)
+    assert begun.wait(100)
     # Others are answered while the monitor takes its time.
     for _ in range(5):
         assert ask.api("computations").status == 200
     go.set()
     for thread in asking:
-        thread.join(20)
+        thread.join(100)
     assert monitor.asked.count("state") <= 2
 
 

@@ -107,7 +107,7 @@ def jupyter(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(100)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -52,7 +52,7 @@ def test_a_computation_is_followed_and_cancelled(runtime, served, tmp_path):
     known = served.api(f"computations/{one['id']}").json["revision"]
     assert served.api(f"computations/{one['id']}/cancel", "POST").status == 202
     assert served.api(f"computations/{one['id']}?after={known}&wait=20").json["revision"] != known
-    thread.join(20)
+    thread.join(100)
     assert raised
     assert eventually(lambda: served.api(f"computations/{one['id']}").json["state"] == "cancelled", 20)
     assert served.api(f"computations/{one['id']}/cancel", "POST").status == 409

@@ -60,7 +60,7 @@ def test_who_submits_may_be_killed_and_another_process_gets_the_same_bits(served
         client.send_signal(signal.SIGKILL)
     computation = service.computation(id)
     expected = da.random.default_rng(7).random((1000, 1000), chunks=500).compute(scheduler="sync")
-    assert computation.result(timeout=20).tobytes() == expected.tobytes()
+    assert computation.result(timeout=100).tobytes() == expected.tobytes()
     assert (computation.name, computation.state) == ("noise", "finished")
 
 
@@ -101,7 +101,7 @@ def test_one_submission_by_ten_processes_is_one_computation(served, service, scr
         told = sorted(client.stdout.readline() for client in clients)
     assert told == ["200\n"] * 9 + ["201\n"]
     computation = service.computation(id)
-    assert computation.result(timeout=20).tobytes() == x.compute(scheduler="sync").tobytes()
+    assert computation.result(timeout=100).tobytes() == x.compute(scheduler="sync").tobytes()
     assert computation.summary()["attempt"] == 1
     assert len(list(service.computations())) == before + 1
 
@@ -110,7 +110,7 @@ def test_history_and_results_outlive_the_service(tmp_path: Path) -> None:
     with running(tmp_path / "d") as served:
         with served.connect() as service:
             id = service.submit(da.arange(10, chunks=5)).id
-            assert service.computation(id).wait(20)
+            assert service.computation(id).wait(100)
         served.stop()
         served.start()
         with served.connect() as service:
@@ -130,6 +130,6 @@ def test_what_was_promised_is_computed_by_the_next_service(tmp_path: Path) -> No
         served.start()
         with served.connect() as service:
             computation = service.computation(id)
-            assert computation.wait(20)
+            assert computation.wait(100)
             assert computation.summary()["state"] == "finished"
             assert computation.summary()["attempt"] == 2

@@ -44,18 +44,18 @@ def service(served: RunningService) -> Iterator[Service]:
 def test_delayed_and_bags_and_what_has_several(service: Service) -> None:
     bag = db.from_sequence(range(10), npartitions=3).map(lambda x: x + 1)
     assert bag.sum().compute(scheduler=service.get) == 55
-    assert service.submit(bag).result(20) == list(range(1, 11))
+    assert service.submit(bag).result(100) == list(range(1, 11))
     assert dask.delayed(lambda x: {"x": x})([1]).compute(scheduler=service.get) == {"x": [1]}
-    found = service.submit({"a": da.ones(3), "b": [da.full(1, 2), da.zeros(2)], "c": 5}).result(20)
+    found = service.submit({"a": da.ones(3), "b": [da.full(1, 2), da.zeros(2)], "c": 5}).result(100)
     assert (found["a"].tolist(), found["b"][0], found["b"][1].tolist(), found["c"]) == ([1] * 3, 2, [0] * 2, 5)
-    assert service.submit(5).result(20) == 5
+    assert service.submit(5).result(100) == 5
 
 
 def test_frames(service: Service) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     frame = dd.from_pandas(pd.DataFrame({"a": [1, 1, 2], "b": [1.0, 2.0, 3.0]}), npartitions=2)
     assert frame.groupby("a").b.sum().compute(scheduler=service.get).tolist() == [3.0, 3.0]
-    assert service.submit(frame).result(20).b.tolist() == [1.0, 2.0, 3.0]
+    assert service.submit(frame).result(100).b.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_frames_are_written_and_read(service: Service, tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_datasets_are_written_and_read(service: Service, tmp_path: Path, zarr) -
     with dask.config.set(scheduler=service.get):
         data.to_zarr(tmp_path / "a.zarr", consolidated=False)
     writing = service.submit(data.to_zarr(tmp_path / "b.zarr", compute=False, consolidated=False), name="write")
-    assert writing.result(30) is None
+    assert writing.result(100) is None
     for name in ("a.zarr", "b.zarr"):
         with xr.open_zarr(tmp_path / name, consolidated=False) as opened:
             assert np.array_equal(opened.t.values, values)
             assert np.array_equal(opened.t.sum("x").compute(scheduler=service.get), opened.t.sum("x").values)
-    found = service.submit(data).result(30)
+    found = service.submit(data).result(100)
     assert isinstance(found, xr.Dataset)
     assert np.array_equal(found.t.values, values)
 
@@ -103,11 +103,11 @@ def test_what_is_persisted_is_in_the_users_process(service: Service) -> None:
 
 def test_a_handle_shows_how_it_is(service: Service) -> None:
     computation = service.submit(da.ones(4, chunks=2).sum(), name="four")
-    assert computation.wait(20)
+    assert computation.wait(100)
     assert repr(computation).startswith("<RemoteComputation 'four' finished: ")
     assert repr(service.computation(computation.id)) == repr(computation)
     failing = service.submit(dask.delayed(int)("x"))
-    assert failing.wait(20)
+    assert failing.wait(100)
     assert f"<RemoteComputation {failing.id} failed: 0 of 1 chunk; ValueError: invalid" in repr(failing)
     failing.delete()
     assert f"{failing.id} deleted" in repr(failing)
@@ -213,7 +213,7 @@ def test_ctrl_c_cancels(served, service, scripts) -> None:
         client.send_signal(signal.SIGINT)
         assert client.communicate(timeout=20)[0] == "interrupted\n"
     newest = next(service.computations())
-    assert newest.wait(20)
+    assert newest.wait(100)
     assert (newest.name, newest.state) == ("endless", "cancelled")
 
 
@@ -224,7 +224,7 @@ def test_who_is_killed_loses_nothing(served, service, scripts) -> None:
         assert eventually(lambda: next(service.computations()).state == "running", 20)
         client.kill()
     newest = next(service.computations())
-    assert (newest.name, newest.result(20)) == ("left behind", (None,))
+    assert (newest.name, newest.result(100)) == ("left behind", (None,))
 
 
 def test_two_at_once_do_not_wait_for_each_other(served, service) -> None:
@@ -243,10 +243,10 @@ def test_two_at_once_do_not_wait_for_each_other(served, service) -> None:
         assert [c.name for c in other.computations("running")][-1:] == ["slow"]
         assert slow.cancel()
         for thread in threads:
-            thread.join(30)
+            thread.join(100)
         assert sorted(results) == [3, 10]
         with pytest.raises(Cancelled):
-            slow.result(20)
+            slow.result(100)
 
 
 def test_who_does_not_want_to_wait_longer(service: Service) -> None:

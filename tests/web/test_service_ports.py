@@ -97,7 +97,7 @@ def test_who_may_only_look_changes_nothing(served) -> None:
     # Results are looked at.
     assert asker(served)(f"/api/v1/computations/{id}", "PUT", BODY).status == 201
     with connect(served.directory / "connection.json") as service:
-        assert service.computation(id).result(20).tolist() == [0, 1, 2, 3]
+        assert service.computation(id).result(100).tolist() == [0, 1, 2, 3]
     assert view.api(f"computations/{id}/result?format=json").json["value"] == [0, 1, 2, 3]
     known = connection_file(served)
     with (

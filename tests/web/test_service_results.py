@@ -71,7 +71,7 @@ def result(served: RunningService, id: str, **headers: str) -> tuple[int, Any, b
 )
 def test_arrays_are_had_as_files_of_numpy(served, service, values) -> None:
     computation = service.submit(da.from_array(values))
-    assert np.array_equal(computation.result(20), values)
+    assert np.array_equal(computation.result(100), values)
     status, headers, text = result(served, computation.id, Accept="application/x-npy")
     assert (status, headers["Content-Type"]) == (200, "application/x-npy")
     assert headers["Content-Disposition"] == f'attachment; filename="{computation.id}.npy"'
@@ -86,15 +86,15 @@ def test_arrays_are_had_as_files_of_numpy(served, service, values) -> None:
 @pytest.mark.parametrize("value", [7, 1.5, "text", [1, [2.5]], {"a": None}, True])
 def test_small_results_are_had_as_json(served, service, value) -> None:
     computation = service.submit(dask.delayed(lambda: value)())
-    assert computation.wait(20)
+    assert computation.wait(100)
     status, headers, text = result(served, computation.id, Accept="application/json")
     assert check("/result", "get", status, headers, text)["value"] == value
 
 
 def test_arrays_too_if_they_are_small(served, service) -> None:
     small, large = service.submit(da.arange(5, chunks=2)), service.submit(da.arange(50_000, chunks=-1))
-    assert small.wait(20)
-    assert large.wait(20)
+    assert small.wait(100)
+    assert large.wait(100)
     told = check("/result", "get", *result(served, small.id, Accept="application/json"))
     assert told == {
         "kind": "array",
@@ -112,7 +112,7 @@ def test_frames_are_had_as_files_of_arrow(served, service) -> None:
     dd = pytest.importorskip("dask.dataframe")
     frame = pd.DataFrame({"a": range(10), "b": np.linspace(0, 1, 10)})
     computation = service.submit(dd.from_pandas(frame, npartitions=3))
-    assert computation.result(20).equals(frame)
+    assert computation.result(100).equals(frame)
     for _ in range(2):
         status, headers, text = result(served, computation.id, Accept="application/vnd.apache.arrow.file")
         assert (status, headers["Content-Type"]) == (200, "application/vnd.apache.arrow.file")
@@ -122,7 +122,7 @@ def test_frames_are_had_as_files_of_arrow(served, service) -> None:
 
 def test_parts_are_had_by_ranges(served, service) -> None:
     computation = service.submit(da.arange(1000, chunks=100))
-    assert computation.wait(20)
+    assert computation.wait(100)
     headers, whole = result(served, computation.id)[1:]
     assert (headers["Content-Type"], headers["Accept-Ranges"]) == (wire.MEDIA_TYPE, "bytes")
     status, headers, text = result(served, computation.id, Range="bytes=10-19")
@@ -149,7 +149,7 @@ def test_a_line_that_breaks_in_a_download_is_connected_again(served, service, mo
 
     values = np.random.default_rng(3).random(200_000)
     computation = service.submit(da.from_array(values))
-    assert computation.wait(20)
+    assert computation.wait(100)
     some, cuts = connection.Download._some, []
 
     def cut(self: Any, target: memoryview) -> int:
@@ -169,13 +169,13 @@ def test_who_downloads_what_is_deleted_gets_all_of_it_or_hears_so(served, servic
     values = np.arange(1 << 20)
     for _ in range(10):
         computation = service.submit(da.from_array(values, chunks=-1))
-        assert computation.wait(20)
+        assert computation.wait(100)
         path = f"computations/{computation.id}/result?format=npy"
         with ThreadPoolExecutor(4) as readers:
             answers = [readers.submit(raw, served, "GET", path) for _ in range(4)]
             computation.delete()
             for answer in answers:
-                status, headers, body = answer.result(timeout=20)
+                status, headers, body = answer.result(timeout=100)
                 if status == 200:
                     assert np.array_equal(np.load(io.BytesIO(body)), values)
                 else:
@@ -185,9 +185,9 @@ def test_who_downloads_what_is_deleted_gets_all_of_it_or_hears_so(served, servic
 
 def test_the_oldest_results_go_when_there_is_too_much(served, service) -> None:
     first = service.submit(da.ones(200_000, chunks=-1), name="first")
-    assert first.wait(20)
+    assert first.wait(100)
     for _ in range(2):
-        assert service.submit(da.random.default_rng().random(200_000, chunks=-1)).wait(20)
+        assert service.submit(da.random.default_rng().random(200_000, chunks=-1)).wait(100)
     assert eventually(lambda: first.summary()["result"]["evicted"], 10)
     status, headers, text = result(served, first.id)
     assert status == 410
@@ -227,7 +227,7 @@ def test_why_it_failed_is_kept(served, service) -> None:
 
     computation = service.submit(dask.delayed(fails)(3), name="bad")
     with pytest.raises(LookupError, match="nothing at 3"):
-        computation.result(20)
+        computation.result(100)
     path = f"computations/{computation.id}"
     told = json.loads(raw(served, "GET", f"{path}/error")[2])
     assert (told["type"], told["message"]) == ("LookupError", "nothing at 3")
@@ -240,7 +240,7 @@ def test_why_it_failed_is_kept(served, service) -> None:
 
 def test_what_was_quick_has_a_history_too(served, service) -> None:
     computation = service.submit(da.random.default_rng(1).random((100, 100), chunks=50).sum())
-    computation.result(20)
+    computation.result(100)
     layers = computation.summary()["layers"]
     assert layers
     assert all(layer["finished"] == layer["total"] > 0 for layer in layers)

@@ -22,7 +22,7 @@ class Slow:
         self.asked += 1
         asked = self.asked
         if asked > 1:
-            assert self.go.wait(20)
+            assert self.go.wait(100)
         return {"asked": asked}
 
 

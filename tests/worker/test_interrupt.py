@@ -84,7 +84,7 @@ class Background:
         assert isinstance(self.outcome, Cancelled)
 
     def end(self) -> Any:
-        self._thread.join(20)
+        self._thread.join(100)
         assert not self._thread.is_alive()
         return self.outcome
 
