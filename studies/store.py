@@ -25,7 +25,7 @@ from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.measure import ONE_THREAD_EACH
 from benchmarks.report import MIB, NONE, markdown_table, plain_console, print_tables
-from dask_mars.protocol.context import WORKER_ENVIRONMENT
+from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.protocol.object_ref import ObjectRef
 from dask_mars.store import arena as arenas
 from dask_mars.store.arena import Arena

@@ -27,32 +27,38 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + THREADS_TIMEOUT_
 ONE_BLAS_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 #: Runs scripts one after the other in one process: imports, which take longer than the scripts, happen once.
-UNDER_THREADS = """
+ONE_AFTER_THE_OTHER = """
 import contextlib, io, json, runpy, sys
 
-scripts, printed = sys.argv[1:], []
-sys.argv[1:] = ["threads"]
+scripts, printed = sys.argv[2:], []
+sys.argv[2:] = []
 for script in scripts:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
         runpy.run_path(script, run_name="__main__")
     printed.append(out.getvalue())
 print(json.dumps(printed))
 """
 
 
-@pytest.fixture(scope="module")
-def under_threads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what each script prints when Dask's threads compute it."""
+def printed(directory: Path, scheduler: str, scripts: list[str], **settings: str) -> list[str]:
+    """Return what each script prints, all in one process."""
     done = subprocess.run(
-        [sys.executable, "-c", UNDER_THREADS, *(str(TUTORIALS / script) for script in SCRIPTS)],
-        cwd=tmp_path_factory.mktemp("threads"),
-        env={**os.environ, "DASK_SCHEDULER": "threads", **ONE_BLAS_THREAD},
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, scheduler, *(str(TUTORIALS / script) for script in scripts)],
+        cwd=directory,
+        env={**os.environ, "DASK_SCHEDULER": scheduler, **ONE_BLAS_THREAD, **settings},
         capture_output=True,
         text=True,
         timeout=THREADS_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
-    return dict(zip(SCRIPTS, json.loads(done.stdout), strict=True))
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def under_threads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return what each script prints when Dask's threads compute it."""
+    return dict(zip(SCRIPTS, printed(tmp_path_factory.mktemp("threads"), "threads", SCRIPTS), strict=True))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -66,6 +72,15 @@ def test_it_gives_what_threads_give(script: str, scripts: Any, under_threads: di
     assert done.stderr == ""
     assert not list(scripts.directory.iterdir())
     assert not scripts.left()
+
+
+@pytest.mark.parametrize("start", [True, False], ids=["threads first", "processes"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_its_first_run_gives_what_its_second_gives(
+    script: str, start: bool, tmp_path: Path, under_threads: dict[str, str]
+) -> None:
+    settings = {"DASK_DASK_MARS__NUM_WORKERS": "2", "DASK_DASK_MARS__START_IN_THREADS": str(start)}
+    assert printed(tmp_path, "mars", [script, script], **settings) == [under_threads[script]] * 2
 
 
 def test_running_means_are_the_same_under_both(scripts: Any) -> None:

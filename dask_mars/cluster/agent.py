@@ -36,6 +36,7 @@ from dask_mars.cluster.versions import other_versions
 from dask_mars.engine.loop import Engine
 from dask_mars.errors import Cancelled
 from dask_mars.protocol import tracebacks
+from dask_mars.protocol.context import with_variables
 from dask_mars.version import __version__
 
 if TYPE_CHECKING:
@@ -282,7 +283,10 @@ class MarsWorker(Worker, Agent):  # type: ignore[misc]
                 done = False
                 try:
                     with _hints():
-                        found = run_graph(self.engine, graph, spec.default_retries, started, observer, saver)
+                        # Of what has to run in this process, these hold as well.
+                        found = with_variables(graph.surroundings or {}).run(
+                            run_graph, self.engine, graph, spec.default_retries, started, observer, saver
+                        )
                     done = True
                 finally:
                     if saver is not None:

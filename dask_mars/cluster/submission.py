@@ -11,6 +11,7 @@ import copy
 import operator
 import pickle
 import uuid
+import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.labels import label_of
 from dask_mars.protocol import tracebacks
+from dask_mars.protocol.context import Context
 from dask_mars.scheduler.events import CLIENT
 
 if TYPE_CHECKING:
@@ -123,7 +125,10 @@ def run_on_cluster(
     computation = ClusterComputation(
         client, graph, hosts, name, retries, threads, requirements, shuffles, user_futures
     )
-    packer = Packer(graph, retries)
+    surroundings = Context()
+    for text in surroundings.losses():
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    packer = Packer(graph, retries, surroundings.portable())
     unsendable = packer.unsendable()
     replica_bytes = find_replicas(client, user_futures, hosts)
     while True:

@@ -20,6 +20,7 @@ from dask_mars.cluster.stored_result import item_of, plain
 from dask_mars.dask_api.core import Task
 from dask_mars.errors import FilesLost
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand
+from dask_mars.protocol.context import unpack_portable, with_variables
 from dask_mars.protocol.pickling import dumps, loads
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class SubtaskSpec:
         On which it may be computed.
     saving : SaveOrder or None
         What of it is to be saved.
+    surroundings : bytes or None
+        `Context.portable` of the process that has submitted it.
     """
 
     id: bytes
@@ -124,6 +127,7 @@ class SubtaskSpec:
     default_retries: int
     constraints: Constraints = Constraints()
     saving: SaveOrder | None = None
+    surroundings: bytes | None = None
 
     def graph(self, arguments: Sequence[Any]) -> SubtaskGraph:
         """Return the chunk graph, given what the subtask reads.
@@ -152,6 +156,7 @@ class SubtaskSpec:
             retries=self.retries,
             priorities=self.priorities,
             sizes=[None] * known + self.sizes,
+            surroundings=None if self.surroundings is None else unpack_portable(self.surroundings),
         )
 
     def __call__(self, *arguments: Any) -> Any:
@@ -171,7 +176,9 @@ class SubtaskSpec:
 
     def compute_in_thread(self, arguments: Sequence[Any]) -> Any:
         """Compute the subtask in this thread, and return what calling it returns."""
-        found = _run(self.graph(arguments))
+        graph = self.graph(arguments)
+        # Other threads of this process share its settings, but not its context variables.
+        found = with_variables(graph.surroundings or {}).run(_run, graph)
         output_groups = [[found[chunk] for chunk in group] for group in self.output_groups]
         return output_groups[0] if len(output_groups) == 1 else output_groups
 
@@ -242,10 +249,13 @@ class Packer:
         The graph.
     default_retries : int
         Allowed failures of chunks of which the user has not said anything else.
+    surroundings : bytes, optional
+        What tasks are to find around them.
     """
 
-    def __init__(self, graph: ChunkGraph, default_retries: int) -> None:
+    def __init__(self, graph: ChunkGraph, default_retries: int, surroundings: bytes | None = None) -> None:
         self._graph = graph
+        self._surroundings = surroundings
         self._default_retries = default_retries
         self._operands: list[bytes | None] = [_dump_operand(operand) for operand in graph.operands]
 
@@ -306,6 +316,7 @@ class Packer:
             default_retries=self._default_retries,
             constraints=constraints,
             saving=None if saving is None else saving.order(graph, members),
+            surroundings=self._surroundings,
         )
         try:
             return dumps(spec)

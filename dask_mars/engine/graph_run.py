@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import queue
 from array import array
 from collections.abc import Callable, Collection, Sequence
@@ -122,6 +123,8 @@ class GraphRun:
         Number of the surroundings that its tasks run in.
     observed, values_wanted : bool
         Whether the calling thread wants `Started` and `Done`, and the values in them.
+    variables : contextvars.Context
+        Of the thread that has submitted it: threads run its tasks in copies.
     inbox : queue.SimpleQueue
         Messages to the calling thread.
     refs : list
@@ -158,6 +161,7 @@ class GraphRun:
     context: int
     observed: bool = False
     values_wanted: bool = False
+    variables: contextvars.Context = field(default_factory=contextvars.Context)
     inbox: queue.SimpleQueue[Message] = field(default_factory=queue.SimpleQueue)
     refs: list[ObjectRef | None] = field(default_factory=list)
     values: dict[int, Any] = field(default_factory=dict)

@@ -8,6 +8,7 @@ that sealed them.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import itertools
 import logging
@@ -262,13 +263,15 @@ class Engine:
     def submit(self, run: GraphRun) -> None:
         """Start computing a graph. What comes of it arrives in the run's inbox."""
         with self._lock:
-            if self._context is None or not self._context[1].is_current():
-                self._context = (next(self._numbers), Context())
+            given = run.graph.surroundings
+            if self._context is None or not self._context[1].is_current(given):
+                previous = None if self._context is None else self._context[1]
+                self._context = next(self._numbers), Context(previous, given)
             context = self._context
-        run.context = context[0]
+        run.context, run.variables = context[0], contextvars.copy_context()
 
         def command() -> None:
-            self._sender.add_context(context[0], context[1].payload)
+            self._sender.add_context(*context)
             self._runs[run.number] = run
             if run.copied_bytes:
                 # What the user's process has leaves less for copies of it.
@@ -1048,6 +1051,7 @@ class Engine:
             arenas=self.store.arenas,
             page=self._control,
             lent_array=lambda graph, chunk: self._runs[graph].values[chunk],
+            variables_of=lambda graph: self._runs[graph].variables,
         )
         handle = self._workers[number] = ThreadHandle(number, serve)
         self.view.labels[number] = handle.label

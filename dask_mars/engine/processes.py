@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from dask_mars.engine.worker_handle import WorkerHandle, connected
-from dask_mars.protocol.context import worker_environment
+from dask_mars.protocol.ambient import worker_environment
 from dask_mars.worker.interrupts import SIGNAL
 
 # The import path comes first, so that a worker finds what the client finds, dask_mars included.

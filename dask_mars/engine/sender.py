@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.graph_run import GraphRun, Warned
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import StoreFull
 from dask_mars.graph.functions import FunctionRegistry
@@ -22,6 +22,7 @@ from dask_mars.protocol.columns import (
     pack_numbers,
     pack_operand,
 )
+from dask_mars.protocol.context import Context as Surroundings
 from dask_mars.protocol.deferred import Deferred
 from dask_mars.protocol.messages import Context, Run
 from dask_mars.protocol.object_ref import Block, ObjectRef
@@ -62,14 +63,14 @@ class Sender:
         #: What the workers call the functions of operands.
         self._mapping = FunctionRegistry()
         #: What tasks find around them, by number.
-        self.contexts: dict[int, bytes] = {}
+        self.contexts: dict[int, Surroundings] = {}
         self._newest_context = -1
         #: How much of the user's arrays threads have read where they are.
         self.lent_bytes = 0
 
-    def add_context(self, number: int, payload: bytes) -> None:
+    def add_context(self, number: int, surroundings: Surroundings) -> None:
         """Note what tasks find around them under a number."""
-        self.contexts[number] = payload
+        self.contexts[number] = surroundings
         self._newest_context = number
 
     def prune_contexts(self, used: set[int]) -> None:
@@ -125,7 +126,9 @@ class Sender:
             records = self._pack_chunks(run, good)
         if run.context not in handle.contexts:
             handle.contexts.add(run.context)
-            handle.send(Context(run.context, self.contexts[run.context]))
+            handle.send(Context(run.context, self.contexts[run.context].payload))
+            for text in self.contexts[run.context].losses() if handle.is_process else ():
+                run.inbox.put(Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
         paths = self._new_paths(handle, operands.values())
         packed = pack_numbers(good)
         handle.send(Run(run.number, run.context, timed, packed, records, refs, restores, lent, operands, paths))

@@ -277,6 +277,8 @@ class ChunkGraph:
     declared: Mapping[str, Declared] = field(default_factory=dict)
     #: Declared bytes of chunks whose value is a tuple of what several chunks would be.
     joined_bytes: dict[int, int] = field(default_factory=dict)
+    #: What its tasks are to find around them, if another process has said so.
+    surroundings: Mapping[str, bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

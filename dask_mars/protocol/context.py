@@ -1,71 +1,46 @@
-"""The context of a task: directory, import path, environment, settings, warning filters, reloaded modules.
+"""What surrounds the tasks of a computation: compared and sent by clients, put in force and taken back by workers.
 
-Under threads a task shares all of these with the code that asked for it, so a worker takes them over.
+Under threads a task shares it with the code that asked for it. `ambient` has the settings of the process, a row
+each, and `variables` the calling thread's context variables. Threads of the user's process need the latter alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import os
+import contextvars
+import functools
 import pickle
 import sys
 import warnings
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
-import dask
-import numpy as np
+from dask_mars.protocol import variables
+from dask_mars.protocol.ambient import SETTINGS, Setting, frozen, is_same, settings
+from dask_mars.protocol.imports import ImportWatch
+from dask_mars.protocol.pickling import dumps, loads
 
-from dask_mars.protocol import reloads, thread_limits, zarr_settings
-
-#: Environment of workers, unless the user has set these: one thread a process, and memory that stays warm.
-WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "BLIS_NUM_THREADS": "1",
-    "VECLIB_MAXIMUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "NUMEXPR_MAX_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    "BLOSC_NTHREADS": "1",
-    "OPENCV_FOR_THREADS_NUM": "1",
-    "POLARS_MAX_THREADS": "1",
-    "RAYON_NUM_THREADS": "1",
-    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    # What decodes. Zarr's own concurrency and Arrow's threads of input and output wait more than they compute, and
-    # with one of these Arrow may wait for itself.
-    "ZARR_THREADING__MAX_WORKERS": "1",
-    # glibc: keep freed memory instead of faulting fresh pages in for every temporary array.
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "4294967296",
-    # Equal strings must hash alike in all workers, or grouping by hash would scatter a group over partitions.
-    "PYTHONHASHSEED": "6640",
-}
-#: What libraries go by that have no variable of their own set: who has set it means these as well.
-_COMMON = "OMP_NUM_THREADS"
-_FOLLOW = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-
-
-def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of workers, given the user's."""
-    added = WORKER_ENVIRONMENT
-    if _COMMON in environment:
-        added = {name: value for name, value in added.items() if name not in _FOLLOW}
-    return {**added, **environment}
+#: Under this name context variables travel with the settings.
+_VARIABLES = "context variables"
+_TABLE = {setting.name: setting for setting in SETTINGS}
+_KNOWN = _TABLE.keys() | {_VARIABLES}
+_OF_HOST = {name: setting for name, setting in _TABLE.items() if setting.of_host}
+_MISSING = object()
+#: Of which users were told that they stay behind.
+_told: set[str] = set()
 
 
 class Context:
     """A snapshot of the client's surroundings.
+
+    Parameters
+    ----------
+    previous : Context, optional
+        What has not changed since is not pickled again.
+    given : mapping of str to bytes, optional
+        Another machine's `portable`, unpacked, which takes the place of all but what belongs to this one.
 
     Attributes
     ----------
@@ -73,135 +48,224 @@ class Context:
         What a worker needs to take them over.
     """
 
-    def __init__(self) -> None:
-        self._parts = _snapshot()
-        self.payload = pickle.dumps(self._parts)
+    def __init__(self, previous: Context | None = None, given: Mapping[str, bytes] | None = None) -> None:
+        self._given = given
+        self._rows = settings() if given is None else _OF_HOST
+        self._values: dict[str, Any] = {}
+        #: Pickles by name, and what of each cannot be pickled, and why.
+        self._pickles: dict[str, tuple[bytes, dict[str, Exception]]] = {}
+        for setting, module, value in self._read():
+            name = setting.name
+            if value is _MISSING:
+                self._pickles[name] = b"", {name: AttributeError(f"this version of {setting.module} hides it")}
+                continue
+            if previous is not None and is_same(previous._values.get(name, _MISSING), value):
+                self._values[name], self._pickles[name] = previous._values[name], previous._pickles[name]
+            else:
+                self._values[name] = value = frozen(value)
+                self._pickles[name] = _pickled(name, setting.carried(module, value), setting.quiet)
+        self._variables = None if given is not None else variables.in_force()
+        if given is None:
+            found, lost = variables.carried()
+            self._pickles[_VARIABLES] = dumps([tuple(variable) for variable in found]), lost
+        self.payload = pickle.dumps({**self._known(), **(given or {})})
 
-    def is_current(self) -> bool:
-        """Say whether nothing has changed since the snapshot was taken."""
-        return self._parts == _snapshot()
+    def _read(self) -> Iterator[tuple[Setting, ModuleType, Any]]:
+        for setting in self._rows.values():
+            module = sys.modules.get(setting.module)
+            if module is not None:
+                try:
+                    value = setting.read(module)
+                except Exception:
+                    if getattr(module.__spec__, "_initializing", False):
+                        # Another thread imports it at the moment.
+                        continue
+                    value = _MISSING
+                yield setting, module, value
+
+    def is_current(self, given: Mapping[str, bytes] | None = None) -> bool:
+        """Return whether nothing has changed since the snapshot was taken."""
+        if given != self._given or (given is None and self._variables != variables.in_force()):
+            return False
+        known = self._values
+        return all(is_same(known.get(setting.name, _MISSING), value) for setting, _, value in self._read())
+
+    def portable(self) -> bytes:
+        """Return what holds on other machines as well, for `unpack_portable`."""
+        portable = {name: data for name, data in self._known().items() if name not in _OF_HOST}
+        # Each subtask has it.
+        return zlib.compress(pickle.dumps(portable), 1)
+
+    def _known(self) -> dict[str, bytes]:
+        return {name: data for name, (data, _) in self._pickles.items() if data}
+
+    def losses(self) -> list[str]:
+        """Return what to tell the user of settings that stay behind, once for each."""
+        texts = []
+        for _, lost in self._pickles.values():
+            for name, error in lost.items():
+                if name not in _told:
+                    _told.add(name)
+                    texts.append(
+                        f"worker processes do not find {name} as your program has set it, because it cannot be "
+                        f"pickled ({type(error).__name__}: {error}): set it within the task"
+                    )
+        return texts
 
 
-def _snapshot() -> tuple[Any, ...]:
-    return (
-        _working_directory(),
-        list(sys.path),
-        # The raw mapping: decoding every variable at each call would be half of the cost.
-        dict(getattr(os.environ, "_data", None) or os.environ),
-        _picklable_config(),
-        np.geterr(),
-        _picklable_filters(),
-        thread_limits.in_force(),
-        zarr_settings.in_force(),
-        reloads.in_force(),
-    )
-
-
-def _working_directory() -> str | None:
+def _pickled(name: str, value: Any, quiet: frozenset[str]) -> tuple[bytes, dict[str, Exception]]:
+    """Return the pickle of a setting without what cannot be pickled, and why that cannot be."""
     try:
-        # pathlib takes several times as long, and this is asked at each call.
-        return os.getcwd()  # noqa: PTH109
-    except OSError:
-        return None
+        return dumps(value), {}
+    except Exception as error:
+        lost = {name: error}
+    if isinstance(value, (dict, list)):
+        lost = {}
+        value = _without_lost(name, value, lost, quiet)
+        return dumps(value), lost
+    return b"", lost
 
 
-def _picklable_config() -> bytes:
-    try:
-        return pickle.dumps(dask.config.config)
-    except Exception:
-        return pickle.dumps({key: value for key, value in dask.config.config.items() if _can_pickle(value)})
+def _without_lost(name: str, value: Any, lost: dict[str, Exception], quiet: frozenset[str]) -> Any:
+    kept = []
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        part = f"{name}, {key!r}" if isinstance(value, dict) else name
+        if isinstance(item, dict):
+            item = _without_lost(part, item, lost, quiet)
+        try:
+            dumps(item)
+        except Exception as error:
+            if key not in quiet:
+                lost[part] = error
+        else:
+            kept.append((key, item))
+    return dict(kept) if isinstance(value, dict) else [item for _, item in kept]
 
 
-def _picklable_filters() -> list[Any]:
-    return [entry for entry in warnings.filters if getattr(entry[2], "__module__", "") != "__main__"]
+@functools.lru_cache(16)
+def unpack_portable(data: bytes) -> Mapping[str, bytes]:
+    """Return what a `Context` has given for other machines, by name."""
+    given: dict[str, bytes] = pickle.loads(zlib.decompress(data))
+    return given
 
 
-def _can_pickle(value: Any) -> bool:
-    try:
-        pickle.loads(pickle.dumps(value))
-    except Exception:
-        return False
-    return True
+def with_variables(given: Mapping[str, bytes]) -> contextvars.Context:
+    """Return a copy of this thread's context in which another's variables are set."""
+    context = contextvars.copy_context()
+    for variable in _variables_in(given):
+        # Another version of the module may have no such variable.
+        with contextlib.suppress(Exception):
+            context.run(variable.set)
+    return context
 
 
-def error_state(payload: bytes) -> dict[str, Any]:
-    """Return how NumPy treats floating point errors, as `numpy.seterr` takes it, from a `Context`'s payload."""
-    errors: dict[str, Any] = pickle.loads(payload)[4]
-    return errors
+def _variables_in(pickles: Mapping[str, bytes]) -> list[variables.Variable]:
+    data = pickles.get(_VARIABLES)
+    return [] if data is None else [variables.Variable(*found) for found in loads(data)]
 
 
 class TaskContext:
-    """What the tasks of a computation are to find around them, in a worker.
+    """What the tasks of a worker process find around them.
 
-    Parameters
+    Attributes
     ----------
-    payload : bytes
-        Of a `Context`.
+    variables : contextvars.Context
+        Tasks run in copies of it.
+    failures : list of str
+        What to tell the user of settings that could not be put in force.
     """
 
-    def __init__(self, payload: bytes) -> None:
-        (
-            self._directory,
-            self._path,
-            environment,
-            config,
-            self._errors,
-            self._filters,
-            self._limits,
-            zarr_variables,
-            self._reloads,
-        ) = pickle.loads(payload)
-        known = {_text(key): _text(value) for key, value in environment.items()}
-        # What the user has said to zarr itself counts more than what it has read before.
-        self._environment = worker_environment(known | zarr_variables)
-        self._settings: dict[str, Any] = pickle.loads(config)
-        # Workers are all the parallelism there is: a nested compute runs where it is. The last of these names is
-        # that of a client which is not here.
-        if self._settings.get("scheduler") in (None, "mars", "dask.distributed"):
-            self._settings["scheduler"] = "sync"
-        self._entered: tuple[Any, ...] = ()
+    def __init__(self) -> None:
+        self._base = contextvars.copy_context()
+        self.variables = self._base
+        self.failures: list[str] = []
+        self._failed: set[str] = set()
+        self._pickles: dict[str, bytes] = {}
+        #: By name: the pickle that was applied, None if the worker's own value was, and what was found afterwards.
+        self._applied: dict[str, tuple[bytes | None, Any]] = {}
+        #: What the settings were before.
+        self._own: dict[str, Any] = {}
+        self._watch = ImportWatch(self._arrived)
 
-    def enter(self) -> None:
-        """Take them over."""
-        if self._directory is not None:
-            # If it is gone since, relative paths fail in the task, as they would in the client.
-            with contextlib.suppress(OSError):
-                os.chdir(self._directory)
-        sys.path[:] = self._path
-        gone = os.environ.keys() - self._environment.keys()
-        changed = [name for name, value in self._environment.items() if os.environ.get(name) != value]
-        for name in gone:
-            del os.environ[name]
-        for name in changed:
-            os.environ[name] = self._environment[name]
-        if any(name.startswith(zarr_settings.PREFIX) for name in (*gone, *changed)):
-            zarr_settings.read_again()
-        dask.config.config.clear()
-        dask.config.config.update(copy.deepcopy(self._settings))
-        for defaults in dask.config.defaults:
-            # Of libraries that only tasks have imported.
-            dask.config.update(dask.config.config, defaults, priority="old")
-        np.seterr(**self._errors)
-        warnings.filters[:] = self._filters  # type: ignore[index]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
-        thread_limits.apply(self._limits)
-        reloads.follow(self._reloads)
-        # Tasks may change what is in them.
-        self._entered = copy.deepcopy(_present())
+    def enter(self, payload: bytes) -> None:
+        """Take over the surroundings that a `Context` has found."""
+        self._pickles = pickle.loads(payload)
+        self.restore()
 
-    def are_intact(self) -> bool:
-        """Say whether all is as it was when it was taken over: tasks may have changed it."""
+    def restore(self) -> None:
+        """Put in force what is not, or not any more: tasks may have changed it."""
+        for name, setting in self._rows().items():
+            if name not in self._pickles and name not in self._own:
+                continue
+            module = sys.modules.get(setting.module)
+            if module is None:
+                self._watch.wait_for(setting.module)
+            else:
+                self._put(setting, module)
+        self.variables = self._base.copy()
+        for variable in self._carried_variables():
+            if variable.module in sys.modules:
+                self._set(variable)
+            else:
+                self._watch.wait_for(variable.module)
+
+    def _rows(self) -> Mapping[str, Setting]:
+        # Looking for those of other packages takes milliseconds.
+        return _TABLE if self._pickles.keys() <= _KNOWN else settings()
+
+    def _arrived(self, name: str) -> None:
+        """Put in force what belongs to a module that has just been imported, maybe by a task."""
+        for setting in self._rows().values():
+            if setting.module == name and setting.name in self._pickles:
+                self._put(setting, sys.modules[name])
+        for variable in self._carried_variables():
+            if variable.module == name:
+                self._set(variable)
+                # If a task has imported it, that runs in a copy.
+                with contextlib.suppress(Exception):
+                    variable.set()
+
+    def _carried_variables(self) -> list[variables.Variable]:
         try:
-            return self._entered == _present()
-        except Exception:
-            # There is something in Dask's configuration that cannot be compared.
-            return False
+            return _variables_in(self._pickles)
+        except Exception as error:
+            self._fail(_VARIABLES, error)
+            return []
+
+    def _set(self, variable: variables.Variable) -> None:
+        try:
+            self.variables.run(variable.set)
+        except Exception as error:
+            self._fail(f"{variable.module}.{variable.attribute}", error)
+
+    def _put(self, setting: Setting, module: ModuleType) -> None:
+        name = setting.name
+        data, applied = self._pickles.get(name), self._applied.get(name)
+        try:
+            if applied is not None and applied[0] == data and is_same(applied[1], setting.read(module)):
+                return
+            value = self._own[name] if data is None else loads(data)
+            if applied is None:
+                self._own[name] = setting.carried(module, frozen(setting.read(module)))
+            # Of some settings only what has been changed travels.
+            if applied is not None or value != {}:
+                if setting.module == "sys":
+                    setting.apply(module, value)
+                else:
+                    with warnings.catch_warnings():
+                        # Whoever has set it has been warned.
+                        warnings.simplefilter("ignore")
+                        setting.apply(module, value)
+            self._applied[name] = data, frozen(setting.read(module))
+        except Exception as error:
+            self._fail(name, error)
+
+    def _fail(self, name: str, error: Exception) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
+            self.failures.append(
+                f"a worker process could not take over {name} from your program ({type(error).__name__}: {error})"
+            )
 
 
-def _present() -> tuple[Any, ...]:
-    environment = getattr(os.environ, "_data", os.environ)
-    return _working_directory(), sys.path, environment, np.geterr(), warnings.filters, dask.config.config
-
-
-def _text(value: bytes | str) -> str:
-    return os.fsdecode(value)
+__all__ = ["Context", "TaskContext", "unpack_portable", "with_variables"]

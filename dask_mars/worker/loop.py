@@ -18,7 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import Context
 from functools import partial
 from itertools import repeat
 from types import FrameType
@@ -152,7 +152,7 @@ class WorkerProcess:
         self._graphs: dict[int, KnownGraph] = {}
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
-        self._task_context: TaskContext | None = None
+        self._task_context = TaskContext()
         #: The graph of which something was loaded or run since the surroundings were last looked at, 0 for none.
         self._graph = 0
         #: Whether tasks get copies of arrays that they may write into, as the context says.
@@ -466,7 +466,7 @@ class WorkerProcess:
             self._step[0] = COMPUTE
             try:
                 # As under threads, what a task sets in variables of the context holds for itself alone.
-                result = copy_context().run(operand.run, values, literals)
+                result = self._variables_of(number).copy().run(operand.run, values, literals)
             except BaseException as error:
                 if self._forked:
                     forked.exit_process(error)
@@ -709,8 +709,7 @@ class WorkerProcess:
         payload = self._contexts.get(number)
         if self._context != number and payload is not None:
             self._context = number
-            self._task_context = TaskContext(payload)
-            self._task_context.enter()
+            self._task_context.enter(payload)
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
     def _turn_to(self, number: int) -> None:
@@ -719,13 +718,23 @@ class WorkerProcess:
             self._restore_context()
         self._graph = number
         main_module.show(self._graphs[number].main_names)
+        self._tell_failures(number)
 
     def _restore_context(self) -> None:
         """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
         self._graph = 0
         main_module.show({})
-        if self._task_context is not None and not self._task_context.are_intact():
-            self._task_context.enter()
+        self._task_context.restore()
+
+    def _variables_of(self, number: int) -> Context:
+        """Return the context variables that tasks of a graph find."""
+        return self._task_context.variables
+
+    def _tell_failures(self, number: int) -> None:
+        """Warn of settings that could not be put in force, in the name of a graph."""
+        for text in self._task_context.failures:
+            self._outbox.send(messages.Warning(number, dumps((text, RuntimeWarning, __file__, 0))))
+        self._task_context.failures.clear()
 
     def _collect_garbage(self) -> None:
         gc.collect()

@@ -10,6 +10,7 @@ import gc
 import socket
 import time
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,6 @@ import dask
 import numpy as np
 
 from dask_mars import process_role
-from dask_mars.protocol.context import error_state
 from dask_mars.protocol.control import ControlPage
 from dask_mars.protocol.messages import Start
 from dask_mars.store.arena import Arena
@@ -61,6 +61,8 @@ class WorkerThread(WorkerProcess):
     idle_time: IdleTime
     #: Returns the user's array that is a chunk of a graph.
     lent_array: Callable[[int, int], Any]
+    #: Returns the context variables of the thread that has submitted a graph.
+    variables_of: Callable[[int], Context]
 
     def _wait_for_messages(self) -> bool:
         self.idle_time.begin()
@@ -87,11 +89,17 @@ class WorkerThread(WorkerProcess):
         payload = self._contexts.get(number)
         if self._context != number and payload is not None:
             self._context = number
-            np.seterr(**error_state(payload))
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
     def _restore_context(self) -> None:
         self._graph = 0
+
+    def _variables_of(self, number: int) -> Context:
+        try:
+            return self.variables_of(number)
+        except KeyError:
+            # The computation has ended meanwhile.
+            return copy_context()
 
     def _collect_garbage(self) -> None:
         # The user's process has more than this thread's to look through, and sees to it itself.
@@ -109,6 +117,7 @@ def serve(
     arenas: list[Arena],
     page: ControlPage,
     lent_array: Callable[[int, int], Any],
+    variables_of: Callable[[int], Context],
 ) -> list[tuple[int, int]]:
     """Compute in this thread until the engine says EXIT or is gone.
 
@@ -127,6 +136,8 @@ def serve(
     lent_array : callable
         Takes the numbers of a graph and a chunk and returns the chunk, an array of the user's; raises KeyError if
         it is not there any more.
+    variables_of : callable
+        Takes the number of a graph and returns the context variables that its tasks find; raises KeyError as well.
 
     Returns
     -------
@@ -142,6 +153,7 @@ def serve(
     worker = WorkerThread(connection, store, page.part_of(start.number), start.idle_trim_s, overflow)
     worker.idle_time = idle_time
     worker.lent_array = lent_array
+    worker.variables_of = variables_of
     try:
         worker.serve()
         worker.finish()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import io
 import operator
 import pickle
 import shutil
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -25,7 +27,7 @@ import pandas as pd
 import pytest
 from dask._task_spec import TaskRef
 from dask.utils import key_split
-from distributed import Client, SchedulerPlugin, Security, futures_of, wait
+from distributed import Client, SchedulerPlugin, Security, futures_of, get_worker, wait
 from distributed.comm import connect
 from distributed.utils_test import gen_cluster
 
@@ -105,6 +107,34 @@ def test_forms_of_keys(get):
     assert get(graph, []) == ()
     with pytest.raises(KeyError):
         get(graph, "w")
+
+
+def test_surroundings_of_the_user_hold_on_hosts(get):
+    def found() -> tuple[str, str, int]:
+        return str(decimal.Decimal(1) / 3), np.array2string(np.array([1 / 3])), sys.getrecursionlimit()
+
+    look = dask.delayed(found, pure=False)()
+    before = look.compute(scheduler=get)
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(limit + 7)
+        with decimal.localcontext() as context, np.printoptions(precision=2):
+            context.prec = 5
+            assert look.compute(scheduler=get) == ("0.33333", "[0.33]", limit + 7)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert look.compute(scheduler=get) == before
+
+
+def test_variables_hold_in_threads_of_agents_and_of_workers_of_dask(client, get):
+    def found() -> str:
+        # It runs in the agent, since it names what is distributed's.
+        assert get_worker() is not None
+        return str(decimal.Decimal(1) / 3)
+
+    with decimal.localcontext() as context:
+        context.prec = 5
+        assert dask.delayed(found)().compute(scheduler=get) == "0.33333"
 
 
 def test_all_hosts_have_a_share_and_exchange_what_they_need(get, cluster):

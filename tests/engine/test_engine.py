@@ -35,7 +35,7 @@ from dask_mars import Runtime, config
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
-from dask_mars.protocol.context import WORKER_ENVIRONMENT
+from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
 
 pytestmark = pytest.mark.timeout(300)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import functools
+import operator
 import os
 import textwrap
 import threading
@@ -300,6 +302,18 @@ def test_errors_and_warnings_are_those_of_threads(runtime: Runtime) -> None:
     with np.errstate(divide="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.isinf((1 / x).compute(scheduler=runtime.get)[0])
+    assert runtime.engine().worker_pids() == []
+
+
+def test_variables_of_the_calling_thread_are_those_of_threads(runtime: Runtime) -> None:
+    text = dask.delayed(np.array2string, pure=False)(np.array([1 / 3]))
+    with np.printoptions(precision=2):
+        assert text.compute(scheduler=runtime.get) == "[0.33]"
+    assert text.compute(scheduler=runtime.get) == np.array2string(np.array([1 / 3]))
+    with decimal.localcontext() as context:
+        context.prec = 5
+        third = dask.delayed(operator.truediv)(decimal.Decimal(1), 3)
+        assert str(third.compute(scheduler=runtime.get)) == "0.33333"
     assert runtime.engine().worker_pids() == []
 
 

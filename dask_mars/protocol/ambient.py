@@ -1,0 +1,396 @@
+"""The settings of a process that tasks read: one row each, of Python, Dask and the libraries that tasks call.
+
+This module knows where each is kept, private corners included, and how to set it. `context` says when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import importlib.metadata
+import locale
+import os
+import socket
+import sys
+import time
+import warnings
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+
+from dask_mars.protocol import reloads, thread_limits
+
+#: Entry points by which other packages add rows: the name is the module whose settings they are, and the object
+#: has `read()` and `apply(value)`.
+GROUP = "dask_mars.ambient"
+#: Environment of workers, unless the user has set these: one thread a process, and memory that stays warm.
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "BLIS_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "NUMEXPR_MAX_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+    "BLOSC_NTHREADS": "1",
+    "OPENCV_FOR_THREADS_NUM": "1",
+    "POLARS_MAX_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    # What decodes. Zarr's own concurrency and Arrow's threads of input and output wait more than they compute, and
+    # with one of these Arrow may wait for itself.
+    "ZARR_THREADING__MAX_WORKERS": "1",
+    # glibc: keep freed memory instead of faulting fresh pages in for every temporary array.
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    # Equal strings must hash alike in all workers, or grouping by hash would scatter a group over partitions.
+    "PYTHONHASHSEED": "6640",
+}
+#: What libraries go by that have no variable of their own set: who has set it means these as well.
+_COMMON = "OMP_NUM_THREADS"
+_FOLLOW = (
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of workers, given the user's."""
+    added = WORKER_ENVIRONMENT
+    if _COMMON in environment:
+        added = {name: value for name, value in added.items() if name not in _FOLLOW}
+    return {**added, **environment}
+
+
+def frozen(value: Any) -> Any:
+    """Return a copy of a value that does not change with it, as far as it is made of dicts and lists."""
+    if isinstance(value, dict):
+        return {key: frozen(item) if isinstance(item, (dict, list)) else item for key, item in dict.items(value)}
+    return list(map(frozen, value)) if type(value) is list else value
+
+
+def is_same(copied: Any, live: Any) -> bool:
+    """Return whether a live value is still what `frozen` has copied."""
+    try:
+        # Subclasses of dict, such as matplotlib's, compare entry by entry in Python.
+        return bool(copied == live) if type(copied) is not dict else dict.__eq__(copied, live) is True
+    except Exception:
+        # Arrays among the values, say.
+        return False
+
+
+def _same(module: Any, value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+        What users call it.
+    read : callable
+        Takes the module, and returns the value in force, which need not be a copy.
+    apply : callable
+        Takes the module and what `carried` has returned elsewhere, and puts it in force.
+    module : str
+        Keeps the setting; where the module is not imported, the row costs nothing.
+    of_host : bool
+        Whether it belongs to the machine, and is not sent to another.
+    carried : callable
+        Takes the module and a copy of the value, and returns what travels.
+    quiet : frozenset of str
+        Parts that mean nothing to tasks, so that they may be lost without a word.
+    """
+
+    name: str
+    read: Callable[[Any], Any]
+    apply: Callable[[Any, Any], Any]
+    module: str = "sys"
+    of_host: bool = False
+    carried: Callable[[Any, Any], Any] = _same
+    quiet: frozenset[str] = frozenset()
+
+
+# -- Python and the operating system ------------------------------------------------------------------------------
+
+
+def _directory(module: Any) -> str | None:
+    try:
+        # pathlib takes several times as long, and each computation asks.
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return None
+
+
+def _change_directory(module: Any, directory: str | None) -> None:
+    if directory is not None:
+        # If it is gone since, relative paths fail in the task, as they would in the client.
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
+
+
+def _set_path(module: Any, path: list[str]) -> None:
+    sys.path[:] = path
+
+
+def _environment(module: Any) -> Any:
+    # The raw mapping: decoding every variable at each call would be half of the cost.
+    return getattr(os.environ, "_data", None) or os.environ
+
+
+def _set_environment(module: Any, raw: Mapping[Any, Any]) -> None:
+    known = {os.fsdecode(name): os.fsdecode(value) for name, value in raw.items()}
+    wanted = worker_environment(known)
+    zone = os.environ.get("TZ")
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    if os.environ.get("TZ") != zone and hasattr(time, "tzset"):
+        time.tzset()
+
+
+def _set_config(module: Any, settings: dict[str, Any]) -> None:
+    # Workers are all the parallelism there is: a nested compute runs where it is. The last of these names is that
+    # of a client which is not here.
+    if settings.get("scheduler") in (None, "mars", "dask.distributed"):
+        settings["scheduler"] = "sync"
+    dask.config.config.clear()
+    dask.config.config.update(settings)
+    for defaults in dask.config.defaults:
+        # Of libraries that only tasks have imported.
+        dask.config.update(dask.config.config, defaults, priority="old")
+
+
+def _umask(module: Any) -> int | None:
+    try:
+        # The only way to learn it that does not change it for a moment, in which other threads may make files.
+        status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        _, found, rest = os.read(status, 256).partition(b"Umask:")
+    finally:
+        os.close(status)
+    return int(rest.split()[0], 8) if found else None
+
+
+def _set_umask(module: Any, mask: int | None) -> None:
+    if mask is not None:
+        os.umask(mask)
+
+
+def _set_filters(module: Any, filters: list[Any]) -> None:
+    # It also has Python forget what the filters before have said.
+    warnings.resetwarnings()
+    warnings.filters.extend(filters)  # type: ignore[attr-defined]
+
+
+def _attribute(module: str, name: str, of_host: bool = False) -> Setting:
+    return Setting(
+        f"{module}.{name}",
+        lambda found: getattr(found, name),
+        lambda found, value: setattr(found, name, value),
+        module,
+        of_host,
+    )
+
+
+# -- libraries ----------------------------------------------------------------------------------------------------
+
+
+def _config_of(module: Any) -> Any:
+    return module.config.config
+
+
+def _changed_config(module: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """Return what differs from the defaults of a library: workers have others, of as many threads."""
+    return dict(_differences(config, ChainMap(*module.config.defaults)))
+
+
+def _differences(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        default = defaults.get(key)
+        if isinstance(value, Mapping) and isinstance(default, Mapping):
+            if found := dict(_differences(value, default)):
+                yield key, found
+        elif key not in defaults or value != default:
+            yield key, value
+
+
+def _set_changed_config(module: Any, changed: dict[str, Any]) -> None:
+    module.config.refresh()
+    module.config.update(changed)
+
+
+def _donfig(module: str) -> Setting:
+    """Return the row of a library whose `config` is one of donfig's."""
+    return Setting(f"{module}.config", _config_of, _set_changed_config, module, carried=_changed_config)
+
+
+def _set_fsspec(module: Any, conf: dict[str, Any]) -> None:
+    module.conf.clear()
+    module.conf.update(conf)
+
+
+def _xarray_options(module: Any) -> Any:
+    try:
+        # The public function takes thirty times as long.
+        return module.core.options.OPTIONS
+    except AttributeError:
+        return dict(module.get_options())
+
+
+def _set_xarray_options(module: Any, options: dict[str, Any]) -> None:
+    present = module.get_options()
+    module.set_options(**{name: value for name, value in options.items() if present[name] != value})
+
+
+def _pandas_options(module: Any) -> Any:
+    return vars(module.options)["d"]
+
+
+def _set_pandas_options(module: Any, options: dict[str, Any]) -> None:
+    present = dict(_flat(_pandas_options(module)))
+    for name, value in _flat(options):
+        if present.get(name) != value:
+            module.set_option(name, value)
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _changed_parameters(module: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    changed = dict(_differences(parameters, _default_parameters(module)))
+    if not isinstance(changed.get("backend"), str):
+        # While matplotlib has not chosen one, an object that stands for none is there.
+        changed.pop("backend", None)
+    return changed
+
+
+def _set_changed_parameters(module: Any, changed: dict[str, Any]) -> None:
+    present = dict(dict.items(module.rcParams))
+    wanted = _default_parameters(module) | changed
+    module.rcParams.update({name: value for name, value in wanted.items() if present.get(name) != value})
+
+
+def _default_parameters(module: Any) -> dict[str, Any]:
+    defaults = dict(dict.items(module.rcParamsDefault))
+    del defaults["backend"]
+    return defaults
+
+
+#: In the order in which they are applied.
+SETTINGS = (
+    Setting("the working directory", _directory, _change_directory, of_host=True),
+    Setting("sys.path", lambda module: sys.path, _set_path, of_host=True),
+    Setting("os.environ", _environment, _set_environment, of_host=True),
+    Setting(
+        "Dask's configuration",
+        lambda module: dask.config.config,
+        _set_config,
+        of_host=True,
+        quiet=frozenset({"pool", "scheduler"}),
+    ),
+    Setting(
+        "modules that were loaded again",
+        lambda module: reloads.in_force(),
+        lambda module, loaded: reloads.follow(loaded),
+        of_host=True,
+    ),
+    Setting("the warning filters", lambda module: warnings.filters, _set_filters),
+    Setting(
+        "the limits of threadpoolctl",
+        lambda module: thread_limits.in_force(),
+        lambda module, limits: thread_limits.apply(limits),
+        of_host=True,
+    ),
+    Setting("the umask", _umask, _set_umask, of_host=True),
+    Setting(
+        "the recursion limit",
+        lambda module: sys.getrecursionlimit(),
+        lambda module, limit: sys.setrecursionlimit(limit),
+    ),
+    Setting(
+        "the most digits of integers in text",
+        lambda module: sys.get_int_max_str_digits(),
+        lambda module, digits: sys.set_int_max_str_digits(digits),
+    ),
+    Setting(
+        "the locale",
+        lambda module: locale.setlocale(locale.LC_ALL),
+        lambda module, name: locale.setlocale(locale.LC_ALL, name),
+    ),
+    Setting(
+        "the timeout of sockets",
+        lambda module: socket.getdefaulttimeout(),
+        lambda module, timeout_s: socket.setdefaulttimeout(timeout_s),
+    ),
+    Setting(
+        "csv.field_size_limit",
+        lambda module: csv.field_size_limit(),
+        lambda module, limit: csv.field_size_limit(limit),
+    ),
+    _attribute("tempfile", "tempdir", of_host=True),
+    _attribute("PIL.Image", "MAX_IMAGE_PIXELS"),
+    _attribute("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"),
+    Setting("fsspec.config.conf", lambda module: module.conf, _set_fsspec, "fsspec.config", of_host=True),
+    _donfig("zarr"),
+    _donfig("satpy"),
+    _donfig("pyresample"),
+    Setting("xarray's options", _xarray_options, _set_xarray_options, "xarray"),
+    Setting("pandas' options", _pandas_options, _set_pandas_options, "pandas"),
+    Setting(
+        "matplotlib.rcParams",
+        lambda module: module.rcParams,
+        _set_changed_parameters,
+        "matplotlib",
+        carried=_changed_parameters,
+    ),
+)
+
+
+@functools.cache
+def settings() -> dict[str, Setting]:
+    """Return all rows by their names, those of other packages included."""
+    return {setting.name: setting for setting in (*SETTINGS, *_of_other_packages())}
+
+
+def _of_other_packages() -> Iterator[Setting]:
+    for distribution in importlib.metadata.distributions():
+        # Most have none, and parsing what the others have would take three times as long.
+        if GROUP in (distribution.read_text("entry_points.txt") or ""):
+            for entry_point in distribution.entry_points.select(group=GROUP):
+                # Imported with the first use, when the module itself is there.
+                yield _of_another_package(entry_point.name, functools.cache(entry_point.load))
+
+
+def _of_another_package(module: str, load: Callable[[], Any]) -> Setting:
+    return Setting(
+        f"the settings of {module}",
+        lambda found: load().read(),
+        lambda found, value: load().apply(value),
+        module,
+    )
+
+
+__all__ = ["GROUP", "WORKER_ENVIRONMENT", "Setting", "frozen", "is_same", "settings", "worker_environment"]

@@ -1,0 +1,255 @@
+"""What surrounds tasks: what is noticed, what travels, and what is put in force and taken back."""
+
+from __future__ import annotations
+
+import contextvars
+import decimal
+import importlib
+import os
+import pickle
+import socket
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+
+from dask_mars.protocol import ambient, context, variables
+from dask_mars.protocol.ambient import SETTINGS
+from dask_mars.protocol.context import Context, TaskContext, unpack_portable
+from dask_mars.protocol.imports import ImportWatch
+from dask_mars.protocol.pickling import dumps, loads
+from tests.cases import variable_of_a_module
+
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
+    "directory": lambda patch: patch.chdir("/"),
+    "path": lambda patch: patch.syspath_prepend("/nowhere"),
+    "environment": lambda patch: patch.setenv("A_NAME_OF_OURS", "1"),
+    "Dask": lambda patch: patch.setitem(dask.config.config, "a-name-of-ours", {"deep": 1}),
+    "filters": lambda patch: patch.setattr(warnings, "filters", [*warnings.filters, *warnings.filters[:1]]),
+    "timeout": lambda patch: patch.setattr(socket, "getdefaulttimeout", lambda: 7.0),
+    "recursion": lambda patch: patch.setattr(sys, "getrecursionlimit", lambda: 7),
+    "umask": lambda patch: os.umask(0o027),
+    "decimals": lambda patch: setattr(decimal.getcontext(), "prec", 7),
+    "errors": lambda patch: np.seterr(all="raise"),
+    "variable": lambda patch: variable_of_a_module.unit.set("km"),
+}
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.usefixtures("umask")
+def test_a_change_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noticed() -> None:
+        before = Context()
+        assert before.is_current()
+        CHANGES[name](monkeypatch)
+        assert not before.is_current()
+        after = Context(before)
+        assert after.is_current()
+        assert after.payload != before.payload
+
+    contextvars.copy_context().run(noticed)
+
+
+def test_what_has_happened_in_decimals_is_no_change() -> None:
+    def unchanged() -> bool:
+        decimal.getcontext().clear_flags()
+        before = Context()
+        assert decimal.Decimal(1) / 3
+        return before.is_current()
+
+    assert contextvars.copy_context().run(unchanged)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_the_versions_here_keep_each_setting_where_it_is_looked_for(setting: Any) -> None:
+    if setting.module in ("satpy", "pyresample"):
+        # Kept as zarr's are.
+        setting = ambient._donfig("zarr")
+    module = pytest.importorskip(setting.module)
+    value = ambient.frozen(setting.read(module))
+    carried = loads(dumps(setting.carried(module, value)))
+    if not setting.of_host and setting.name != "the warning filters":
+        # It is in force already.
+        setting.apply(module, carried)
+    assert ambient.is_same(value, setting.read(module))
+
+
+def test_settings_of_libraries_are_put_in_force_and_taken_back() -> None:
+    pandas, xarray, matplotlib = map(pytest.importorskip, ("pandas", "xarray", "matplotlib"))
+    zarr = pytest.importorskip("zarr")
+    with (
+        pandas.option_context("mode.string_storage", "python"),
+        xarray.set_options(keep_attrs=False),
+        matplotlib.rc_context({"figure.dpi": 33}),
+        zarr.config.set({"array.order": "F"}),
+    ):
+        found = {name: data for name, data in unpack_portable(Context().portable()).items() if "'" in name}
+        found |= {
+            name: unpack_portable(Context().portable())[name] for name in ("matplotlib.rcParams", "zarr.config")
+        }
+
+    def present() -> tuple[Any, ...]:
+        return (
+            pandas.get_option("mode.string_storage"),
+            xarray.get_options()["keep_attrs"],
+            matplotlib.rcParams["figure.dpi"],
+            zarr.config.get("array.order"),
+        )
+
+    before, tasks = present(), TaskContext()
+    tasks.enter(pickle.dumps(found))
+    assert present() == ("python", False, 33, "F")
+    xarray.set_options(keep_attrs=True)
+    matplotlib.rcParams["figure.dpi"] = 44
+    tasks.restore()
+    assert present() == ("python", False, 33, "F")
+    tasks.enter(pickle.dumps({}))
+    assert present() == before
+    assert tasks.failures == []
+
+
+def test_what_cannot_be_put_in_force_is_told_once() -> None:
+    tasks = TaskContext()
+    payload = pickle.dumps({"the locale": dumps("no locale"), "sys.path": b"no pickle", context._VARIABLES: b""})
+    for _ in range(2):
+        tasks.enter(payload)
+    told = sorted(text.split(" from ")[0] for text in tasks.failures)
+    assert told == [
+        f"a worker process could not take over {name}" for name in ("context variables", "sys.path", "the locale")
+    ]
+    assert "unsupported locale setting" in " ".join(tasks.failures)
+
+
+def test_what_cannot_be_pickled_is_told_once_and_the_rest_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_told", set())
+
+    def twice() -> tuple[Context, Context]:
+        variable_of_a_module.unit.set(threading.Lock())  # type: ignore[arg-type]
+        np.seterrcall(Unpicklable())
+        np.seterr(divide="call")
+        with dask.config.set({"a": {"of-ours": threading.Lock(), "other": 1}, "pool": threading.Lock()}):
+            return Context(), Context()
+
+    first, second = contextvars.copy_context().run(twice)
+    assert loads(pickle.loads(first.payload)["Dask's configuration"])["a"] == {"other": 1}
+    assert sorted(
+        text.split(" as your")[0].removeprefix("worker processes do not find ") for text in first.losses()
+    ) == [
+        "Dask's configuration, 'a', 'of-ours'",
+        "numpy.seterrcall",
+        "tests.cases.variable_of_a_module.unit",
+    ]
+    assert second.losses() == []
+
+
+class Unpicklable:
+    def __call__(self, kind: str, flag: int) -> None:
+        pass
+
+    def __reduce__(self) -> Any:
+        raise TypeError("of this process")
+
+
+def test_a_setting_that_has_moved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "_told", set())
+    monkeypatch.setitem(sys.modules, "pandas", types.ModuleType("pandas"))
+    surroundings = Context()
+    assert surroundings.is_current()
+    assert "pandas' options" not in pickle.loads(surroundings.payload)
+    assert any("pandas" in text for text in surroundings.losses())
+
+
+def test_another_machine_has_its_own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = unpack_portable(Context().portable())
+    monkeypatch.chdir(tmp_path)
+    merged = Context(given=given)
+    assert merged.is_current(given)
+    assert not merged.is_current()
+    found = pickle.loads(merged.payload)
+    assert loads(found["the working directory"]) == str(tmp_path)
+    assert found["the recursion limit"] == given["the recursion limit"]
+    assert "the working directory" not in given
+
+
+def test_variables_are_found_where_they_are_defined() -> None:
+    def carried() -> list[variables.Variable]:
+        variable_of_a_module.unit.set("km")
+        return variables.carried()[0]
+
+    found = contextvars.copy_context().run(carried)
+    assert ("tests.cases.variable_of_a_module", "unit", "km") in [tuple(variable) for variable in found]
+
+
+def test_modules_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "awaited_by_mars.py").write_text("value = 1\n")
+    (tmp_path / "failing_for_mars.py").write_text("raise ValueError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
+    arrived: list[str] = []
+    watch = ImportWatch(arrived.append)
+    for name in ("awaited_by_mars", "failing_for_mars", "nowhere_for_mars"):
+        watch.wait_for(name)
+    assert importlib.import_module("awaited_by_mars").value == 1
+    for name, error in (("failing_for_mars", ValueError), ("nowhere_for_mars", ModuleNotFoundError)):
+        with pytest.raises(error):
+            importlib.import_module(name)
+    assert arrived == ["awaited_by_mars"]
+    module = importlib.reload(sys.modules["awaited_by_mars"])
+    assert arrived == ["awaited_by_mars"]
+    assert "exec_module" not in vars(module.__loader__)
+    del sys.modules["awaited_by_mars"]
+
+
+PACKAGE = """
+level = 1
+
+class Ambient:
+    @staticmethod
+    def read():
+        return level
+
+    @staticmethod
+    def apply(value):
+        global level
+        level = value
+"""
+
+SCRIPT = """
+import dask, dask_mars, package_for_mars
+
+def level():
+    import package_for_mars
+    return package_for_mars.level
+
+if __name__ == "__main__":
+    dask.config.set({"dask-mars.start-in-threads": False, "dask-mars.num-workers": 1})
+    for package_for_mars.level in (1, 5, 2):
+        print(dask.delayed(level, pure=False)().compute(scheduler=dask_mars.get))
+"""
+
+
+def test_packages_bring_settings_of_their_own(scripts: Any, tmp_path: Path) -> None:
+    information = tmp_path / "package_for_mars-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: package-for-mars\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(
+        f"[{ambient.GROUP}]\npackage_for_mars = package_for_mars:Ambient\n"
+    )
+    (tmp_path / "package_for_mars.py").write_text(PACKAGE)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = scripts.run(str(tmp_path / "script.py"), env={"PYTHONPATH": str(tmp_path)}, timeout_s=100)
+    assert (done.stdout.split(), done.stderr) == (["1", "5", "2"], "")
