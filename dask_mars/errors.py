@@ -456,6 +456,27 @@ class AddressSpaceTooSmall(EngineStartFailed):
         )
 
 
+class SharedMemoryDenied(EngineStartFailed):
+    """The system does not let processes share memory.
+
+    Attributes
+    ----------
+    reason : str
+        What the system said.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def _message(self) -> str:
+        return (
+            f"the system refuses shared memory: {self.reason}. Workers share memory by memfd_create or an unnamed "
+            "file, and mmap, which a container or a sandbox (seccomp) may deny. Allow these, or compute with "
+            'scheduler="threads".'
+        )
+
+
 class MemoryLimitTooLow(EngineStartFailed):
     """The memory limit is less than what processes take before anything has been computed.
 

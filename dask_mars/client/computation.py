@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import errno
 import os
 import pickle
 import queue
@@ -361,7 +362,12 @@ class Computation:
         stream = sys.stderr if message.stream == "stderr" else sys.stdout
         if stream is not None:
             stream.write(message.text)
-            stream.flush()
+            try:
+                stream.flush()
+            except OSError as error:
+                # The program has closed the descriptor; its own prints stay in the buffer as well.
+                if error.errno != errno.EBADF:
+                    raise
 
     def _on_warned(self, run: GraphRun, message: client_messages.Warned) -> None:
         text, category, filename, line = pickle.loads(message.payload)

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from dask_mars import process_role
 from dask_mars.config import Settings
+from dask_mars.descriptors import hold_streams
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.engine.cancellation import Cancellation
 from dask_mars.engine.executor import Executor
@@ -194,16 +195,19 @@ class Engine:
 
         self._control_bytes = page_bytes(count)
         sizes = [self._capacity_bytes] * (count + 1) + [self._control_bytes]
-        descriptors = [arenas.create(f"dask-mars-{number}", size) for number, size in enumerate(sizes)]
+        hold_streams()
+        descriptors: list[int] = []
         try:
+            for number, size in enumerate(sizes):
+                descriptors.append(arenas.create(f"dask-mars-{number}", size))
             *views, control = [arenas.Arena(*made) for made in zip(descriptors, sizes, strict=True)]
+            self._locks_file = _locks_file()
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise not_mapped(settings.memory_limit, count, self._capacity_bytes) from error
+            raise not_mapped(error, settings.memory_limit, count, self._capacity_bytes) from error
         *self._arena_files, self._control_file = descriptors
         self._memory_watch = MemoryWatch(settings.memory_limit, count, self.pid, self._arena_files)
-        self._locks_file = _locks_file()
         self._control = ControlPage(control.view(0, self._control_bytes).data)
         self.store = Store(views, count, inline_bytes=settings.inline_bytes)
         registry = Registry(self.store, settings.spill_directory, settings.memory_limit)

@@ -187,7 +187,10 @@ class Receiver:
         else:
             # Printed by something that outlived its task: nobody in particular is listening.
             stream = sys.__stderr__ if message.stream == "stderr" else sys.__stdout__
-            print(message.text, end="", file=stream)
+            if stream is not None:
+                # A program may have closed it.
+                with contextlib.suppress(OSError, ValueError):
+                    stream.write(message.text)
 
     def _on_warning(self, handle: WorkerHandle, message: messages.Warning) -> None:
         run = self._runs.get(message.graph)

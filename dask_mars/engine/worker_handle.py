@@ -8,6 +8,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, ClassVar
+from dask_mars.descriptors import hold_streams
 
 from dask_mars.errors import EngineStartFailed
 from dask_mars.labels import worker_label
@@ -20,6 +21,7 @@ _MOST_FREES = 64
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
+    hold_streams()
     """Return the engine's end of a new connection, which does not wait, and the worker's."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

@@ -18,6 +18,9 @@ import numpy.typing as npt
 # Linux' flag for a mapping that reserves no swap; arenas are sparse and far larger than what they hold.
 _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
+#: A file system in memory.
+_SHARED_MEMORY = "/dev/shm"
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -31,14 +34,24 @@ def create(name: str, capacity_bytes: int) -> int:
     capacity_bytes : int
         Most bytes that it can hold; pages are taken from the system when they are first written.
     """
-    if hasattr(os, "memfd_create"):
+    try:
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-    else:
-        # macOS: a file without a name, gone with the last descriptor.
-        with tempfile.TemporaryFile(prefix=name) as file:
+    except (AttributeError, OSError):
+        # macOS, or a sandbox that denies the call: a file without a name, gone with the last descriptor.
+        with tempfile.TemporaryFile(prefix=name, dir=_directory(capacity_bytes)) as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, capacity_bytes)
     return descriptor
+
+
+def _directory(capacity_bytes: int) -> str | None:
+    """Return where a file in place of an arena is to lie; None for the directory of temporary files."""
+    with contextlib.suppress(OSError):
+        # Beyond the size of this file system a write would end the process.
+        found = os.statvfs(_SHARED_MEMORY)
+        if found.f_bavail * found.f_frsize >= capacity_bytes:
+            return _SHARED_MEMORY
+    return None
 
 
 class Arena:
@@ -70,7 +83,9 @@ class Arena:
     def give_back(self, offset: int, size_bytes: int) -> None:
         """Return the pages of a range to the system; reading them afterwards gives zeros."""
         if hasattr(mmap, "MADV_REMOVE") and size_bytes:
-            self._map.madvise(mmap.MADV_REMOVE, offset, size_bytes)
+            # Where that is denied, or the file system cannot, the next block uses them again.
+            with contextlib.suppress(OSError):
+                self._map.madvise(mmap.MADV_REMOVE, offset, size_bytes)
 
     def close(self) -> None:
         """Unmap, if no array refers to the mapping; otherwise it goes with the last of them."""

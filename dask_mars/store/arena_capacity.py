@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dask_mars.errors import AddressSpaceTooSmall
+import errno
+
+from dask_mars.errors import AddressSpaceTooSmall, SharedMemoryDenied
 from dask_mars.limits import AddressSpace, address_space
 from dask_mars.store.allocator import PAGE_BYTES
 
@@ -70,15 +72,21 @@ def _addresses_for(capacity: int, memory_limit: int, num_workers: int) -> int:
     return min(shared + memory_limit, -(-shared * _PRIVATE_SHARE // (_PRIVATE_SHARE - 1)) + 1)
 
 
-def not_mapped(memory_limit: int, num_workers: int, capacity_bytes: int) -> AddressSpaceTooSmall:
-    """Return the error for arenas that the system would not map, although there seemed to be room.
+def not_mapped(
+    reason: OSError | MemoryError, memory_limit: int, num_workers: int, capacity_bytes: int
+) -> AddressSpaceTooSmall | SharedMemoryDenied:
+    """Return the error for arenas that the system would not make or map, although there seemed to be room.
 
     Parameters
     ----------
+    reason : OSError or MemoryError
+        What the system said.
     memory_limit, num_workers : int
         The engine's.
     capacity_bytes : int
         Size of each arena.
     """
+    if isinstance(reason, OSError) and reason.errno != errno.ENOMEM:
+        return SharedMemoryDenied(str(reason))
     free, limit = address_space()
     return AddressSpaceTooSmall(memory_limit, num_workers, (num_workers + 1) * capacity_bytes, free, limit)

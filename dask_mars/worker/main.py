@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from dask_mars import process_role
+from dask_mars.descriptors import hold_streams
 from dask_mars.protocol import channel, main_module, messages
 from dask_mars.protocol.control import ControlPage
 from dask_mars.protocol.locks import InterprocessLock
@@ -51,6 +52,7 @@ def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
             importlib.import_module(name)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
+    hold_streams()
     start = channel.receive_start(connection)
     for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
         # Programs that tasks start are not to have them, whoever they run as.
@@ -64,9 +66,9 @@ def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
         arenas = [Arena(arena, start.capacity_bytes) for arena in start.arenas]
         control = Arena(start.control, start.control_bytes)
         heap = make_heap(arenas[start.number], start.live, threshold_bytes)
-    except (OSError, MemoryError):
+    except (OSError, MemoryError) as reason:
         # The engine's own process had addresses enough, and may have fewer libraries.
-        error = not_mapped(start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
+        error = not_mapped(reason, start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
         return
     page = ControlPage(control.view(0, start.control_bytes).data)

@@ -1,0 +1,92 @@
+"""Programs that were started without standard streams, as by cron, `nohup` or a desktop."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Scripts, environment_for_scripts
+
+from dask_mars.descriptors import hold_streams
+
+REDIRECTIONS = ("<&-", ">&-", "2>&-")
+CLOSED = [which for count in (1, 2, 3) for which in itertools.combinations(range(3), count)]
+
+COMPUTE = """
+import os, sys
+import dask, dask.array as da
+import dask_mars
+
+def streams():
+    found = {}
+    for number in range(3):
+        try:
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            found[number] = ""
+    return found
+
+def task(value):
+    print("printed")
+    print("printed", file=sys.stderr)
+    os.write(os.open(os.devnull, os.O_WRONLY), b"x")
+    return value + 1, streams()
+
+dask.config.set({"scheduler": dask_mars.get, "dask-mars.num-workers": 2})
+results = [float(da.ones(100, chunks=10).sum().compute()), *streams().values()]
+value, seen = dask.delayed(task)(2).compute()
+results += [value, *seen.values(), *streams().values()]
+with open(sys.argv[1], "w") as file:
+    print(*results, sep="\\n", file=file)
+"""
+
+
+@pytest.mark.parametrize("closed", CLOSED, ids=str)
+def test_streams_that_are_closed(closed: tuple[int, ...], scripts: Scripts, tmp_path: Path) -> None:
+    script, out = scripts.write("closed.py", COMPUTE), tmp_path / "out"
+    redirections = " ".join(REDIRECTIONS[number] for number in closed)
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, str(script), str(out)],
+        env=environment_for_scripts(scripts.marker),
+        cwd=scripts.directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    first, *lines = out.read_text().splitlines()
+    value = lines[3]
+    assert (first, value) == ("100.0", "3")
+    # Nothing of ours is taken for a stream, neither here nor there.
+    assert not [name for name in lines if "memfd" in name or "socket" in name]
+    printed = {1: done.stdout, 2: done.stderr}
+    for number in (1, 2):
+        assert printed[number] == (b"" if number in closed else b"printed\n")
+
+
+CLOSED_LATER = """
+import os
+import dask, dask_mars
+dask.config.set(scheduler=dask_mars.get)
+dask.delayed(lambda: 1)().compute()
+stdout = os.dup(1)
+os.close(1)
+dask.delayed(lambda: print("printed"))().compute()
+os.dup2(stdout, 1)
+"""
+
+
+def test_a_stream_that_the_program_closes_itself(scripts: Scripts) -> None:
+    script = scripts.write("later.py", CLOSED_LATER)
+    done = scripts.run(str(script), env={"PYTHONUNBUFFERED": ""}, timeout_s=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "printed\n", "")
+
+
+def test_nothing_is_opened_where_all_streams_are_open() -> None:
+    before = os.listdir("/dev/fd")
+    hold_streams()
+    assert os.listdir("/dev/fd") == before
