@@ -69,7 +69,7 @@ class Settings:
     cancel_grace_s : float
         How long a task that was interrupted may go on before its process is ended.
     start_timeout_s : float
-        How long a worker process may take to get ready.
+        How long a worker process that starts may make no progress.
     starts_in_threads : bool
         Whether threads of the user's process compute what is library code until worker processes are up.
     replaces_waiting_threads : bool

@@ -528,6 +528,34 @@ class WorkerStartFailed(EngineStartFailed):
         )
 
 
+class WorkerStartTimeout(WorkerStartFailed):
+    """Worker processes make no progress while they start.
+
+    Attributes
+    ----------
+    attempts : int
+        How many in a row were ended for it.
+    timeout_s : float
+        Seconds for which each made none.
+    doing : str
+        What the last one was doing.
+    """
+
+    def __init__(self, attempts: int, timeout_s: float, doing: str) -> None:
+        super().__init__(attempts, f"made no progress for {timeout_s:g} s")
+        self.args = (attempts, timeout_s, doing)
+        self.timeout_s = timeout_s
+        self.doing = doing
+
+    def _message(self) -> str:
+        return (
+            f"worker processes do not come up: {self.attempts} in a row were ended by dask_mars because they made "
+            f"no progress for {self.timeout_s:g} s (dask-mars.start-timeout), the last one while {self.doing}. "
+            "Raise dask-mars.start-timeout if the machine is busy or its files are slow to read, or find out "
+            "what that waits for."
+        )
+
+
 class WorkerDied(MarsError):
     """A worker process died again and again while it ran the same task.
 

@@ -1,10 +1,9 @@
-"""Deadlines of workers: to be up, and to have left a cancelled graph."""
+"""Deadlines of workers to have left a cancelled graph."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -42,13 +41,8 @@ class Cancellation:
         self._in_hand = in_hand
         self._grace_s = grace_s
         self._numbers = itertools.count()
-        #: (when to look, tie-breaker, worker process, graph or 0 for the start, when its process is to be ended).
+        #: (when to look, tie-breaker, worker process, graph, when its process is to be ended).
         self._heap: list[tuple[float, int, WorkerHandle, int, float]] = []
-
-    def add_start_deadline(self, handle: WorkerHandle, timeout_s: float) -> None:
-        """Give a worker time to be up, or to be loaded if it has not been told who it is."""
-        handle.deadline_s = time.monotonic() + timeout_s
-        self._push(handle.deadline_s, handle, 0, handle.deadline_s)
 
     def add_stop_deadline(self, handle: WorkerHandle, graph: int) -> None:
         """See to it that a worker has nothing of a graph in hand when the grace period is over."""
@@ -58,26 +52,18 @@ class Cancellation:
     def next_s(self) -> float | None:
         """Return when there is something to do."""
         # What is in time needs no look: an engine without work is not to be woken for it.
-        while self._heap and self._is_over(*self._heap[0][2:4]):
+        while self._heap and self._is_gone(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def _is_over(self, handle: WorkerHandle, graph: int) -> bool:
-        """Say whether a worker is gone, or was to be up and is."""
-        if graph == 0:
-            return handle.ready or handle.is_closed or handle.deadline_s == math.inf
+    def _is_gone(self, handle: WorkerHandle) -> bool:
         return self._workers.get(handle.number) is not handle
 
     def enforce(self, now_s: float) -> None:
         """Do what is due."""
         while self._heap and self._heap[0][0] <= now_s:
             _, _, handle, graph, end_s = heapq.heappop(self._heap)
-            if self._is_over(handle, graph):
-                continue
-            if graph == 0:
-                if handle.deadline_s <= now_s:
-                    handle.kill()
-            elif any(number == graph for number, _ in self._in_hand(handle.number)):
+            if not self._is_gone(handle) and any(number == graph for number, _ in self._in_hand(handle.number)):
                 self._stop(handle, graph, now_s, end_s)
 
     def _stop(self, handle: WorkerHandle, graph: int, now_s: float, end_s: float) -> None:

@@ -42,6 +42,7 @@ from dask_mars.engine.profile import Profile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.recorder import Recorder
 from dask_mars.engine.registry import Registry, ReservationRecord
+from dask_mars.engine.start_watch import StartWatch
 from dask_mars.engine.startup import Startup
 from dask_mars.engine.threads import ThreadHandle
 from dask_mars.engine.worker_handle import WorkerHandle
@@ -55,6 +56,7 @@ from dask_mars.errors import (
     WorkerDied,
     WorkerOverLimit,
     WorkerStartFailed,
+    WorkerStartTimeout,
     describe_exit,
 )
 from dask_mars.graph.chunks import ChunkGraph
@@ -105,8 +107,6 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Start failures in a row, over all workers, after which the engine gives up.
-_START_ATTEMPTS = 3
 #: How often limits follow what the processes really use, and from which share of the limit on free memory is given
 #: back to the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
@@ -185,7 +185,7 @@ class Engine:
         #: Guards `_released`: the numbers of closed descriptors may stand for anything else.
         self._descriptors_lock = threading.Lock()
         self._released = False
-        self._start_failures = 0
+        self._starts = StartWatch(settings.start_timeout_s)
         #: Whether a worker has come up, and was seen to leave some of the memory.
         self._is_up = False
         self._closing = False
@@ -745,6 +745,7 @@ class Engine:
             self._write(handle)
         # After the messages: what an interrupted worker is to give back it reads before it goes on.
         self._cancellation.enforce(now)
+        self._end_stuck(now)
         self._give_back(now)
 
     def _release_persisted(self, gone: list[PersistedWeakRef]) -> None:
@@ -883,7 +884,7 @@ class Engine:
     def _timeout_s(self) -> float | None:
         now_s = time.monotonic()
         idle_s = self._idle.next_s(self.store.is_trimmed, bool(self._workers))
-        times = [self._cancellation.next_s(), idle_s, self._ending.next_s(now_s)]
+        times = [self._cancellation.next_s(), self._starts.next_s(), idle_s, self._ending.next_s(now_s)]
         if self._runs:
             if self._has_threads() and not self._startup.loading:
                 times.append(self._startup.due_s(self._runs.values(), now_s))
@@ -1020,13 +1021,15 @@ class Engine:
 
     def _launch(self, number: int) -> ProcessHandle:
         """Run a worker process, which imports what it needs and waits until it is told who it is."""
-        inherited = (self._control_file, self._locks_file, self._wake_writer, *self._arena_files)
+        inherited = (self._locks_file, self._wake_writer, *self._arena_files)
+        self._control.clear_progress(number)
         try:
             modules = sorted({module for run in self._runs.values() for module in run.modules})
-            handle = ProcessHandle(number, inherited, modules)
+            handle = ProcessHandle(number, self._control_file, inherited, modules)
         except OSError as error:
-            raise WorkerStartFailed(self._start_failures + 1, f"could not be run ({error})") from error
+            raise WorkerStartFailed(1, f"could not be run ({error})") from error
         self._listen_to(handle)
+        self._starts.begin(number, 0, time.monotonic())
         return handle
 
     def _listen_to(self, handle: WorkerHandle) -> None:
@@ -1038,7 +1041,7 @@ class Engine:
         """Tell a worker process who it is, and give it work."""
         self._control.clear(handle.number)
         handle.start(self._start_message(handle.number))
-        self._cancellation.add_start_deadline(handle, self.settings.start_timeout_s)
+        self._starts.begin(handle.number, self._control.progress(handle.number), time.monotonic())
         self._workers[handle.number] = handle
         self.view.labels[handle.number] = handle.label
         # Nothing else may happen before it is up, and it waits for its first message.
@@ -1094,6 +1097,7 @@ class Engine:
                 self._receiver.take(handle, message)
                 if not was_ready and handle.ready and handle.is_process:
                     was_ready = True
+                    self._starts.came_up()
                     self._memory_watch.add(handle.number, handle.pid)
                     self._check_memory_limit(handle)
         except (ProtocolError, UnreadableStream) as error:
@@ -1101,8 +1105,9 @@ class Engine:
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, str(error))
             self._lose(handle)
             return
-        if handle.ready:
-            self._start_failures = 0
+        if handle.is_process and (handle.ready or (handle.is_loaded and not handle.is_started)):
+            # It waits for the engine.
+            self._starts.end(handle.number)
         if ended or not goes_on:
             self._lose(handle, over_limit)
 
@@ -1136,11 +1141,10 @@ class Engine:
         if self._workers.get(number) is not handle and not is_loading:
             return
         self._leave(handle)
+        self._starts.end(number)
         code = handle.close()
         if not handle.ready:
-            self._start_failures += 1
-            if self._start_failures >= _START_ATTEMPTS:
-                raise handle.start_error or WorkerStartFailed(self._start_failures, describe_exit(code))
+            self._note_start_failure(handle, code)
         if is_loading:
             return
         running = self._inspection.running(number) if over_limit is None else self._in_hands_of(number)
@@ -1150,6 +1154,33 @@ class Engine:
         self._registry.trim_arena(number)
         self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
         self._start_process(number)
+
+    def _end_stuck(self, now: float) -> None:
+        """End processes that make no progress while they start."""
+        for number in self._starts.stuck(self._control.progress, now):
+            handle = self._startup.loading.get(number) or self._process(number)
+            module = self._control.importing(number)
+            handle.stuck_in = f"importing {module}" if module else "starting Python"
+            timeout_s = self.settings.start_timeout_s
+            text = "worker %d is replaced: it made no progress for %g s (dask-mars.start-timeout) while %s"
+            logger.warning(text, number, timeout_s, handle.stuck_in)
+            handle.kill()
+
+    def _note_start_failure(self, handle: WorkerHandle, code: int) -> None:
+        """Note that a process has ended before it was up; raise if nothing else computes, and nothing will."""
+        attempts = self._starts.failed(handle.number)
+        stuck_in = handle.stuck_in if isinstance(handle, ProcessHandle) else None
+        error = handle.start_error or (
+            WorkerStartFailed(attempts, describe_exit(code))
+            if stuck_in is None
+            else WorkerStartTimeout(attempts, self.settings.start_timeout_s, stuck_in)
+        )
+        threads_suffice = self._startup.may_use_threads(self._runs.values())
+        are_up = any(worker.ready and (worker.is_process or threads_suffice) for worker in self._workers.values())
+        if self._starts.is_hopeless(handle.number):
+            if not are_up:
+                raise error
+            logger.warning("worker %d: %s", handle.number, error)
 
     def _leave(self, handle: WorkerHandle) -> None:
         """Have nothing to do with a worker any more."""
@@ -1256,15 +1287,16 @@ class Engine:
         """
         there = sum([handle.is_process for handle in self._workers.values()])
         missing = count - there - len(self._startup.loading)
+        threads_suffice = self._startup.may_use_threads(self._runs.values())
         for handle in self._workers.values():
             if not isinstance(handle, ThreadHandle) or handle.is_leaving:
                 continue
             loading = self._startup.loading.get(handle.number)
             if loading is None:
-                if missing > 0:
+                # Where threads suffice, nothing waits for processes that do not come up.
+                if missing > 0 and not (threads_suffice and self._starts.is_hopeless(handle.number)):
                     missing -= 1
                     loading = self._startup.loading[handle.number] = self._launch(handle.number)
-                    self._cancellation.add_start_deadline(loading, self.settings.start_timeout_s)
             elif loading.is_loaded and joins:
                 handle.is_leaving = True
                 handle.send(Exit())

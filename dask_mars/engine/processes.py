@@ -12,17 +12,30 @@ from typing import ClassVar
 
 from dask_mars.engine.worker_handle import WorkerHandle, connected
 from dask_mars.protocol.ambient import worker_environment
+from dask_mars.protocol.control import starting_at
 from dask_mars.worker.interrupts import SIGNAL
 
-# The import path comes first, so that a worker finds what the client finds, dask_mars included.
+# The import path comes first, so that a worker finds what the client finds, dask_mars included. `Progress` finds
+# nothing: it notes each module in the control page, so that the engine tells slow from stuck.
 _BOOT = """
-import json, sys
+import json, os, struct, sys
 
 options = json.loads(sys.argv[1])
 sys.path[:] = options["path"]
+
+class Progress:
+    modules = 0
+
+    def find_spec(self, name, path=None, target=None):
+        self.modules += 1
+        noted = struct.pack("=I28s", self.modules, name.encode("utf-8", "replace")[-28:])
+        os.pwrite(options["control"], noted, options["starting_at"])
+
+progress = Progress()
+sys.meta_path.insert(0, progress)
 from dask_mars.worker.main import main
 
-main(options["socket"], options["parent"], options["modules"])
+main(options["socket"], options["parent"], options["modules"], lambda: sys.meta_path.remove(progress))
 """
 
 
@@ -33,19 +46,32 @@ class ProcessHandle(WorkerHandle):
     ----------
     number : int
         Its number.
+    control : int
+        Descriptor of the control page, in which it notes its progress.
     descriptors : collection of int
-        What it inherits: of arenas and the like, as `Start` names them.
+        What it inherits besides: of arenas and the like, as `Start` names them.
     modules : collection of str, optional
         What it imports besides, as it will need it.
     """
 
     is_process: ClassVar[bool] = True
 
-    def __init__(self, number: int, descriptors: Collection[int], modules: Collection[str] = ()) -> None:
+    def __init__(
+        self, number: int, control: int, descriptors: Collection[int], modules: Collection[str] = ()
+    ) -> None:
         ours, theirs = connected()
         options = json.dumps(
-            {"path": sys.path, "socket": theirs.fileno(), "parent": os.getpid(), "modules": list(modules)}
+            {
+                "path": sys.path,
+                "socket": theirs.fileno(),
+                "parent": os.getpid(),
+                "modules": list(modules),
+                "control": control,
+                "starting_at": starting_at(number),
+            }
         )
+        #: Whether it was ended because it made no progress, and what it was doing.
+        self.stuck_in: str | None = None
         # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
         try:
             self.process = subprocess.Popen(
@@ -58,7 +84,7 @@ class ProcessHandle(WorkerHandle):
                 ],
                 stdin=subprocess.DEVNULL,
                 env=worker_environment(os.environ),
-                pass_fds=(theirs.fileno(), *descriptors),
+                pass_fds=(theirs.fileno(), control, *descriptors),
                 # Ctrl-C in a terminal is for the client alone.
                 process_group=0,
             )

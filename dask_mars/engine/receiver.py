@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, ClassVar
@@ -80,8 +79,6 @@ class Receiver:
 
     def _on_loaded(self, handle: WorkerHandle, message: messages.Loaded) -> None:
         handle.is_loaded = True
-        if not handle.is_started:
-            handle.deadline_s = math.inf
 
     def _on_ready(self, handle: WorkerHandle, message: messages.Ready) -> None:
         handle.ready = True

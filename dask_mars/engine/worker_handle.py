@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, ClassVar
-from dask_mars.descriptors import hold_streams
 
+from dask_mars.descriptors import hold_streams
 from dask_mars.errors import EngineStartFailed
 from dask_mars.labels import worker_label
 from dask_mars.protocol import channel
@@ -21,8 +20,8 @@ _MOST_FREES = 64
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
-    hold_streams()
     """Return the engine's end of a new connection, which does not wait, and the worker's."""
+    hold_streams()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     for end in (ours, theirs):
@@ -62,8 +61,6 @@ class WorkerHandle(ABC):
         #: Whether it was told who it is.
         self.is_started = False
         self.is_closed = False
-        #: When a process is ended that has not come as far as it is to: infinite while it waits for the engine.
-        self.deadline_s = math.inf
         #: What it has said of why it does not come up.
         self.start_error: EngineStartFailed | None = None
         #: Chunks of each graph whose references this worker knows.

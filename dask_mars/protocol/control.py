@@ -37,6 +37,8 @@ _HELD = slice(48, 56)
 _PRIVATE_GROWTH = slice(56, 64)
 #: What was counted when it was refused: `QuotaFigures`.
 _FIGURES = slice(64, 96)
+#: Of a process that starts: how many modules it has begun to import, and the end of the last one's name.
+_MODULES, _MODULE = slice(96, 100), slice(100, 128)
 
 #: Behind all parts: the length of the path of the directory for spilled values, and the path.
 _PATH_BYTES = 4096
@@ -88,6 +90,11 @@ def granted_bytes(part: memoryview) -> int:
 def page_bytes(workers: int) -> int:
     """Return the size of a control page, in whole pages of memory."""
     return -(-workers * PART_BYTES // 4096) * 4096 + _PATH_BYTES
+
+
+def starting_at(worker: int) -> int:
+    """Return where in the page a process that starts writes "=I28s", its modules and the last one's name."""
+    return worker * PART_BYTES + _MODULES.start
 
 
 def to_stop(part: memoryview) -> int:
@@ -154,6 +161,18 @@ class ControlPage:
     def step(self, worker: int) -> str:
         """Return the step of the subtask that a worker is in the middle of."""
         return STEPS[self._memory[worker * PART_BYTES + STEP_AT]]
+
+    def clear_progress(self, worker: int) -> None:
+        """Note that a worker has not begun to import anything."""
+        self.part_of(worker)[_MODULES.start : _MODULE.stop] = bytes(_MODULE.stop - _MODULES.start)
+
+    def progress(self, worker: int) -> int:
+        """Return how many modules a worker that starts has begun to import."""
+        return int(self.part_of(worker)[_MODULES].cast("I")[0])
+
+    def importing(self, worker: int) -> str:
+        """Return the module that a worker has begun to import last; "" if it has not come so far."""
+        return bytes(self.part_of(worker)[_MODULE]).rstrip(b"\0").decode("utf-8", "replace")
 
     def stop(self, worker: int, graph: int) -> None:
         """Note whose task a worker is to leave, 0 for none."""

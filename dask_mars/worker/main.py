@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,12 @@ from dask_mars.worker.outbox import Output
 from dask_mars.worker.preload import load_dask_array
 
 
-def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
+def main(
+    descriptor: int,
+    parent: int,
+    modules: Collection[str] = (),
+    imported: Callable[[], None] = lambda: None,
+) -> None:
     """Run a worker process.
 
     Parameters
@@ -40,19 +45,22 @@ def main(descriptor: int, parent: int, modules: Collection[str] = ()) -> None:
         Process id of the engine.
     modules : collection of str, optional
         What tasks are known to need besides what arrays do.
+    imported : callable, optional
+        Called when all of it is imported.
     """
     # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
     process_role.die_with_parent(parent)
+    hold_streams()
     _load_what_arrays_need()
     for name in modules:
         # Whoever needs it gets the error.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    imported()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
-    hold_streams()
     start = channel.receive_start(connection)
     for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
         # Programs that tasks start are not to have them, whoever they run as.

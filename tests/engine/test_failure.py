@@ -43,6 +43,7 @@ from dask_mars.errors import (
     WorkerDied,
     WorkerOverLimit,
     WorkerStartFailed,
+    WorkerStartTimeout,
 )
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
@@ -482,9 +483,49 @@ def test_workers_that_never_get_ready(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "executable", make_program(tmp_path / "sleep", "exec sleep 60"))
     with dask.config.set({"dask-mars.start-timeout": "200 ms", "dask-mars.start-in-threads": False}):
         runtime = Runtime(num_workers=1)
-    with pytest.raises(WorkerStartFailed, match="SIGKILL"):
+    with pytest.raises(
+        WorkerStartTimeout, match=r"3 in a row .* 0.2 s \(dask-mars.start-timeout\).*starting Python"
+    ):
         delayed_sum(runtime.get)
     runtime.close()
+
+
+SHADOW = """
+import importlib, os, sys, time
+
+here = os.path.dirname(__file__)
+try:
+    os.close(os.open(os.path.join(here, "begun"), os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    pass
+else:
+    time.sleep(600)
+sys.path.remove(here)
+del sys.modules[__name__]
+importlib.import_module(__name__)
+"""
+
+
+def test_a_worker_that_is_stuck_at_an_import_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The first of the processes sleeps when it imports this, which is loaded here.
+    (tmp_path / "cloudpickle.py").write_text(SHADOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    with (
+        dask.config.set({"dask-mars.start-timeout": "5 s", "dask-mars.start-in-threads": False}),
+        Runtime(num_workers=1) as runtime,
+    ):
+        assert delayed_sum(runtime.get) == 3
+    assert (tmp_path / "begun").exists()
+    assert re.search(r"no progress for 5 s \(dask-mars.start-timeout\) while importing cloudpickle", caplog.text)
+
+
+def test_progress_is_noted_for_each_module(runtime: Runtime) -> None:
+    engine = runtime.engine()
+    for number in range(2):
+        assert engine._control.progress(number) > 100
+        assert engine._control.importing(number)
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

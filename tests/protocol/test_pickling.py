@@ -397,6 +397,7 @@ OURS = {
     errors.SharedMemoryDenied: ("[Errno 1] Operation not permitted",),
     errors.MemoryLimitTooLow: (64 << 20, 2, 46 << 20, 40 << 20),
     errors.WorkerStartFailed: (3, "ended with exit code 1"),
+    errors.WorkerStartTimeout: (3, 60.0, "importing pandas"),
     errors.WorkerDied: ("'x'", -9, 4),
     errors.StoreFull: (3 << 20, 2 << 20, 1 << 30),
     errors.QuotaExceeded: (1 << 30, 1 << 20, 1 << 29, 0, 0, 1 << 27),

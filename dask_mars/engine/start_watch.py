@@ -1,0 +1,76 @@
+"""Decides which worker processes make no progress while they start, and when none will come up. Pure: no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+#: Starts of one worker that may fail in a row while no other is up.
+_ATTEMPTS = 3
+
+
+class StartWatch:
+    """Watches worker processes that start.
+
+    Parameters
+    ----------
+    timeout_s : float
+        Seconds without progress after which a process is to be ended.
+
+    Examples
+    --------
+    >>> watch = StartWatch(timeout_s=60)
+    >>> watch.begin(0, progress=0, now_s=0.0)
+    >>> watch.stuck(lambda number: 17, now_s=60.0), watch.next_s()
+    ([], 120.0)
+    >>> watch.stuck(lambda number: 17, now_s=120.0)
+    [0]
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        #: When each worker is due, by number, and its progress when it was seen last.
+        self._due: dict[int, tuple[float, int]] = {}
+        self._failures: Counter[int] = Counter()
+
+    def begin(self, number: int, progress: int, now_s: float) -> None:
+        """Watch a worker from now on."""
+        self._due[number] = now_s + self._timeout_s, progress
+
+    def end(self, number: int) -> None:
+        """Watch a worker no more."""
+        self._due.pop(number, None)
+
+    def next_s(self) -> float | None:
+        """Return when a worker is due, None if none is watched."""
+        return min([due_s for due_s, _ in self._due.values()], default=None)
+
+    def stuck(self, progress_of: Callable[[int], int], now_s: float) -> list[int]:
+        """Return the workers that have made no progress since they were seen last, and watch these no more."""
+        found = []
+        for number, (due_s, before) in list(self._due.items()):
+            if due_s > now_s:
+                continue
+            progress = progress_of(number)
+            if progress == before:
+                self.end(number)
+                found.append(number)
+            else:
+                self.begin(number, progress, now_s)
+        return found
+
+    def came_up(self) -> None:
+        """Note that a worker process is up."""
+        self._failures.clear()
+
+    def failed(self, number: int) -> int:
+        """Note that a worker has ended before it was up; return how many of its starts have failed in a row."""
+        self._failures[number] += 1
+        return self._failures[number]
+
+    def is_hopeless(self, number: int) -> bool:
+        """Return whether starting a worker again is of no use, as far as was seen."""
+        return self._failures[number] >= _ATTEMPTS
+
+
+__all__ = ["StartWatch"]
