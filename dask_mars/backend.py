@@ -6,12 +6,17 @@ computes inline need what the user's process does. So this loads neither `dask_m
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import dask
 
 from dask_mars.dask_api.core import get_sync
+
+#: What only a runtime as a whole can be given.
+_OF_RUNTIMES = ("memory_limit", "policy")
 
 
 class Options(NamedTuple):
@@ -45,8 +50,15 @@ class Options(NamedTuple):
         ------
         TypeError, ValueError
             One of ours makes no sense.
+
+        Warns
+        -----
+        UserWarning
+            One looks like one of ours.
         """
         found = cls(**{name: options[name] for name in cls._fields if name in options})
+        for name in options.keys() - set(cls._fields):
+            _warn_of_mistaken(name)
         for name in ("num_workers", "retries"):
             _refuse_all_but_counts(name, getattr(found, name))
         if found.cache is not None and not isinstance(found.cache, Mapping):
@@ -56,6 +68,18 @@ class Options(NamedTuple):
                 f"'callbacks' are tuples of functions, or instances of Callback, and not {found.callbacks!r}"
             )
         return found
+
+
+def _warn_of_mistaken(name: str) -> None:
+    """Warn of an option that has no effect and was probably to have one."""
+    nearest = difflib.get_close_matches(name, (*Options._fields, *_OF_RUNTIMES), 1, 0.8)
+    if not nearest:
+        return
+    advice = f"did you mean {nearest[0]!r}?"
+    if nearest[0] in _OF_RUNTIMES:
+        setting = nearest[0].replace("_", "-")
+        advice = f"it is for dask_mars.Runtime({nearest[0]}=...), or set dask-mars.{setting}"
+    warnings.warn(f"dask_mars ignores the option {name!r} of a computation: {advice}", stacklevel=2)
 
 
 def _refuse_all_but_counts(name: str, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import os
@@ -306,9 +307,16 @@ def _is_duration(text: str) -> bool:
 
 def _spill_directory() -> Path:
     """Return the directory to spill into: ours, Dask's, or one that is more likely than /tmp to be on a disk."""
-    chosen = get("spill-directory") or dask.config.get("temporary-directory", None)
+    name, chosen = f"{_SECTION}.spill-directory", get("spill-directory")
+    if not chosen:
+        name, chosen = "temporary-directory", dask.config.get("temporary-directory", None)
     if chosen is not None:
-        return Path(chosen).expanduser()
+        path = Path(chosen).expanduser()
+        # Whether it can be written to matters once something has to go to disk.
+        with contextlib.suppress(PermissionError):
+            if file := next((part for part in (path, *path.parents) if part.is_file()), None):
+                raise ValueError(f"{name} must be a directory, but {file} is a file")
+        return path
     lasting = Path("/var/tmp")
     return lasting if os.access(lasting, os.W_OK) else Path(tempfile.gettempdir())
 

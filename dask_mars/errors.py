@@ -9,6 +9,9 @@ from typing import Any
 
 from dask_mars.version import __version__
 
+#: Signals that the system sends for what a process has done.
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
+
 
 class MarsError(Exception):
     """Base of all errors that dask_mars raises on its own account.
@@ -583,7 +586,12 @@ class WorkerDied(MarsError):
         hint = ""
         if self.exit_code == -signal.SIGKILL:
             hint = " The system kills processes like this when memory runs out."
-        how_often = f"{self.attempts} times in a row."
+        elif has_crashed(self.exit_code):
+            hint = (
+                " Compiled code has crashed; standard error says where Python was. To find the place, compute the "
+                'task with scheduler="sync" under `python -X faulthandler` or a debugger.'
+            )
+        how_often = "once." if self.attempts == 1 else f"{self.attempts} times in a row."
         if not self.repeatable:
             how_often = (
                 "which appends to files or tables, and is not tried again because what it had written would be "
@@ -933,6 +941,11 @@ def refuse_unhashable(key: Any) -> None:
         hash(key)
     except TypeError as error:
         raise TypeError(f"Key {key!r} cannot be a key: {error}") from None
+
+
+def has_crashed(exit_code: int) -> bool:
+    """Return whether a process was ended by what its own code did, and not from outside."""
+    return -exit_code in _CRASHES
 
 
 def describe_exit(exit_code: int) -> str:

@@ -253,6 +253,17 @@ def test_examples_in_the_documentation():
 # -- the disk ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["dask-mars.spill-directory", "temporary-directory"])
+@pytest.mark.parametrize("below", [".", "below", "below/deep"])
+def test_a_file_to_spill_into(tmp_path, name, below):
+    file = tmp_path / "file"
+    file.touch()
+    none = {"temporary-directory": None, "dask-mars.spill-directory": None}
+    told = f"^{name} must be a directory, but .*/file is a file$"
+    with dask.config.set(none | {name: str(file / below)}), pytest.raises(ValueError, match=told):
+        config.settings()
+
+
 def test_directory_to_spill_into(tmp_path, monkeypatch):
     with dask.config.set({"temporary-directory": str(tmp_path), "dask-mars.spill-directory": None}):
         assert config.settings().spill_directory == tmp_path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -130,3 +132,26 @@ def test_it_says_what_is_wrong(
         call(runtime)
     assert runtime.get(GRAPH, "x") == 3
     assert set(before) <= set(runtime.engine().worker_pids())
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("num_worker", "did you mean 'num_workers'?"),
+        ("callback", "did you mean 'callbacks'?"),
+        ("memry_limit", "dask_mars.Runtime(memory_limit=...), or set dask-mars.memory-limit"),
+        ("memory_limit", "dask_mars.Runtime(memory_limit=...), or set dask-mars.memory-limit"),
+    ],
+)
+def test_options_that_have_no_effect_and_look_like_others(runtime: Runtime, option: str, told: str) -> None:
+    with pytest.warns(UserWarning, match=f"^dask_mars ignores the option '{option}' .*{re.escape(told)}"):
+        assert runtime.get(GRAPH, "x", **{option: 1}) == 3
+
+
+@pytest.mark.parametrize(
+    "option", ["pool", "chunksize", "workers", "priority", "resources", "optimize_graph", "pure"]
+)
+def test_options_of_other_schedulers_are_passed_over(runtime: Runtime, option: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert runtime.get(GRAPH, "x", **{option: 1}) == 3

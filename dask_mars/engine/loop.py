@@ -58,6 +58,7 @@ from dask_mars.errors import (
     WorkerStartFailed,
     WorkerStartTimeout,
     describe_exit,
+    has_crashed,
 )
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
@@ -1152,7 +1153,7 @@ class Engine:
         for block in handle.retained:
             self._blocks.decref(block)
         self._registry.trim_arena(number)
-        self._handle(WorkerLost(number, running, handle.ready, over_limit is not None))
+        self._handle(WorkerLost(number, running, handle.ready, over_limit is not None, has_crashed(code)))
         self._start_process(number)
 
     def _end_stuck(self, now: float) -> None:
@@ -1214,7 +1215,7 @@ class Engine:
             if logger.isEnabledFor(logging.INFO):
                 logger.info("worker %d %s while it ran %s", number, describe_exit(code), run.name_of(chunk))
             if run.plan.is_repeatable(chunk):
-                attempts = self.settings.allowed_worker_losses + 1
+                attempts = self._machine.parameters.allowed_losses(has_crashed(code)) + 1
                 run.errors[chunk] = death_of(run, chunk, attempts, repeatable=True)
 
     # -- without work -----------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Parameters:
         A worker that has not reported anything for so long gets no more work, and if another has nothing to do, it
         is asked to give back what waits in its queue; after twice as long once more, and so on.
     allowed_worker_losses : int
-        How often a worker may die on the same chunk before the chunk is FATAL.
+        How often a worker may die on the same chunk before the chunk is FATAL; see `allowed_losses`.
     retry_delay_s, retry_delay_limit_s : float
         Delay before the first retry, doubled for each further one up to the limit.
     disk_delay_s : float
@@ -98,6 +98,10 @@ class Parameters:
     read_ahead_limit: int = 4
     look_ahead: int = 8
     pass_limit: int = 100
+
+    def allowed_losses(self, crashed: bool) -> int:
+        """Return how often a worker may die on the same chunk, which is once if its code crashes."""
+        return min(self.allowed_worker_losses, 1) if crashed else self.allowed_worker_losses
 
 
 class Blocked(NamedTuple):

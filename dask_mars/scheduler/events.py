@@ -155,13 +155,14 @@ class WorkerLost:
     """A worker process died while it ran `running`, if anything.
 
     Unless it was up it has begun nothing of what it had in hand. With `over_limit` it was ended because it had
-    taken too much memory.
+    taken too much memory; with `crashed` its own code has brought it down, as a segmentation fault does.
     """
 
     worker: int
     running: tuple[int, int] | None
     was_up: bool = True
     over_limit: bool = False
+    crashed: bool = False
 
 
 @dataclass(slots=True)

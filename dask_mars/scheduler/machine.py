@@ -414,7 +414,7 @@ class Machine:
                         graph.push(chunk)
             else:
                 losses = graph.losses[chunk] = graph.losses.get(chunk, 0) + 1
-                if losses > self.parameters.allowed_worker_losses:
+                if losses > self.parameters.allowed_losses(event.crashed):
                     self._fail(graph, chunk, worker_lost=True)
                 else:
                     self._delay(graph, chunk, losses, now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import signal
@@ -53,6 +54,8 @@ def main(
     connection = socket.socket(fileno=descriptor)
     process_role.die_with_parent(parent)
     hold_streams()
+    # Where a crash was is said on the user's standard error, whatever tasks make of Python's.
+    faulthandler.enable(file=2, all_threads=False)
     _load_what_arrays_need()
     for name in modules:
         # Whoever needs it gets the error.

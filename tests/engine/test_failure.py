@@ -230,6 +230,21 @@ def delayed_sum(get: Get) -> int:
     return dask.delayed(sum)([1, 2]).compute(scheduler=get)
 
 
+def test_a_task_that_crashes_is_tried_once_more_and_says_where_it_was(
+    tmp_path: Path, get: Get, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def crash_in_compiled_code() -> None:
+        note(tmp_path / "deaths")
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    with pytest.raises(WorkerDied, match=r"SIGSEGV\) .* 2 times in a row.* scheduler=\"sync\" under") as caught:
+        dask.delayed(crash_in_compiled_code)(dask_key_name="the-crash").compute(scheduler=get)
+    assert (caught.value.key, caught.value.attempts) == (repr("the-crash"), 2)
+    assert len(notes(tmp_path / "deaths")) == 2
+    # The first process may have been started before the test, with another standard error.
+    assert "in crash_in_compiled_code" in capfd.readouterr().err
+
+
 def test_one_failure_stops_the_rest(tmp_path: Path, get: Get) -> None:
     def slow(number: int) -> None:
         time.sleep(0.02)

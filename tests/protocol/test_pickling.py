@@ -435,6 +435,8 @@ def test_death_by_kill_hints_at_memory_and_other_deaths_do_not():
     assert "memory" in str(errors.WorkerDied("'x'", -9, 4))
     assert "killed by signal 9 (SIGKILL)" in str(errors.WorkerDied("'x'", -9, 4))
     assert "memory" not in str(errors.WorkerDied("'x'", -11, 4))
+    assert "faulthandler" in str(errors.WorkerDied("'x'", -11, 2))
+    assert "faulthandler" not in str(errors.WorkerDied("'x'", -15, 2))
     assert "exit code 3" in str(errors.WorkerDied("'x'", 3, 4))
     assert errors.describe_exit(-200) == "was killed by signal 200"
 

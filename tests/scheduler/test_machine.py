@@ -350,6 +350,17 @@ def test_chunk_that_takes_too_many_workers_with_it_fails_its_graph():
     assert machine.post(WorkerLost(0, running=(1, 0))) == [FailGraph(1, 0, True), ForgetGraph(1)]
 
 
+@pytest.mark.parametrize(("allowed", "tries"), [(0, 1), (1, 2), (5, 2)])
+def test_chunk_that_crashes_is_tried_once_more_at_most(allowed, tries):
+    machine = CheckedMachine(allowed_worker_losses=allowed, retry_delay_s=0.5)
+    machine.submit(())
+    for _ in range(tries - 1):
+        assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == []
+        machine.post(WorkerStarted(0))
+        assert machine.post(TimePassed(), after_s=0.5) == [Run(0, 1, [0])]
+    assert machine.post(WorkerLost(0, running=(1, 0), crashed=True)) == [FailGraph(1, 0, True), ForgetGraph(1)]
+
+
 def test_chunk_is_not_blamed_for_a_death_before_it_started():
     machine = CheckedMachine(allowed_worker_losses=0)
     machine.submit(())
