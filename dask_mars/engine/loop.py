@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from dask_mars import process_role
+from dask_mars import greenlets, process_role
 from dask_mars.config import Settings
 from dask_mars.descriptors import hold_streams
 from dask_mars.engine import graph_run as client_messages
@@ -37,7 +37,7 @@ from dask_mars.engine.inspection import Inspection
 from dask_mars.engine.listeners import EngineView, ListenerEvent, ProcessesMeasured, listeners
 from dask_mars.engine.memory_account import MemoryAccount, measure_processes
 from dask_mars.engine.memory_watch import LEAST_SHARE_BYTES, MemoryWatch
-from dask_mars.engine.processes import ProcessHandle
+from dask_mars.engine.processes import ProcessHandle, is_launching
 from dask_mars.engine.profile import Profile, by_layer
 from dask_mars.engine.receiver import ProtocolError, Receiver
 from dask_mars.engine.recorder import Recorder
@@ -147,6 +147,11 @@ class Engine:
     """
 
     def __init__(self, settings: Settings, is_agent: bool = False) -> None:
+        if greenlets.has_eventlet():
+            raise EngineStartFailed(
+                "eventlet has replaced threads by greenlets, in which dask_mars would wait for ever. Compute with "
+                'scheduler="threads", or start the program without eventlet.monkey_patch().'
+            )
         count = settings.num_workers
         self._capacity_bytes = arena_capacity(settings.memory_limit, count, address_space())
         # More than that all arenas together do not hold.
@@ -235,7 +240,8 @@ class Engine:
             self._renew_workers,
         )
 
-        starts_in_threads = settings.starts_in_threads and not is_agent
+        # Greenlets would compute one after the other, and none could wait for its socket alone.
+        starts_in_threads = settings.starts_in_threads and not is_agent and not greenlets.has_gevent()
         counts_lost_time = settings.replaces_waiting_threads
         self._startup = Startup(starts_in_threads, settings.memory_limit, count, counts_lost_time)
         self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
@@ -1404,6 +1410,9 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _abandon_engines() -> None:
+    # gevent's processes are forked by Python, with its hooks.
+    if is_launching():
+        return
     for engine in list(_engines):
         engine.abandon()
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -37,6 +38,14 @@ from dask_mars.worker.main import main
 
 main(options["socket"], options["parent"], options["modules"], lambda: sys.meta_path.remove(progress))
 """
+
+
+_launching = threading.local()
+
+
+def is_launching() -> bool:
+    """Return whether this thread runs a worker process, whose fork needs the descriptors of the engine."""
+    return getattr(_launching, "is_so", False)
 
 
 class ProcessHandle(WorkerHandle):
@@ -72,6 +81,7 @@ class ProcessHandle(WorkerHandle):
         )
         #: Whether it was ended because it made no progress, and what it was doing.
         self.stuck_in: str | None = None
+        _launching.is_so = True
         # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
         try:
             self.process = subprocess.Popen(
@@ -92,6 +102,7 @@ class ProcessHandle(WorkerHandle):
             ours.close()
             raise
         finally:
+            _launching.is_so = False
             theirs.close()
         super().__init__(number, ours)
         self.pid = self.process.pid
@@ -144,4 +155,4 @@ def _watch_exit(pid: int) -> int | None:
         return None
 
 
-__all__ = ["ProcessHandle"]
+__all__ = ["ProcessHandle", "is_launching"]

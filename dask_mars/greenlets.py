@@ -1,0 +1,21 @@
+"""Tells where greenlets stand in the place of threads, as gevent and eventlet put them. All share one thread."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def has_gevent() -> bool:
+    """Return whether what `threading` starts are gevent's greenlets."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def has_eventlet() -> bool:
+    """Return whether what `threading` starts are eventlet's greenlets."""
+    patcher: Any = sys.modules.get("eventlet.patcher")
+    return patcher is not None and bool(patcher.is_monkey_patched("thread"))
+
+
+__all__ = ["has_eventlet", "has_gevent"]
