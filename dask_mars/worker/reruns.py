@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import sys
 from collections.abc import Iterator
 
 #: How NumPy, Python's buffers, Cython, numba and OpenCV say that memory cannot be written to, and NumPy that an
@@ -16,8 +15,9 @@ _READ_ONLY = re.compile(
 _LOCKED = "unable to lock file"
 _NETCDF_HDF_ERROR = -101
 #: How pickle and imports say that ``__main__`` lacks a name, and that what travelled by value is not its module's.
+#: What pickle says at loading names a module by how it was run.
 _NOT_IN_MAIN = re.compile(
-    r"on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
+    r"Can't get attribute|on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
     r"|not the same object as|import of module .+ failed"
 )
 #: How many exceptions of a chain are looked at: it may go in circles.
@@ -46,9 +46,7 @@ def is_about_main(error: BaseException) -> bool:
 
     The user's own process has all of the script, where only what a graph refers to has travelled.
     """
-    # Unpickling shows the module itself, and that by the name it was run by.
-    pattern = re.compile(f"{_NOT_IN_MAIN.pattern}|{re.escape(repr(sys.modules.get('__main__')))}")
-    return any(isinstance(link, Exception) and _says(pattern, link) for link in _chain(error))
+    return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in _chain(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
