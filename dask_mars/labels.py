@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dask.utils import key_split
+from typing import Any
+
+from dask.utils import funcname, key_split
 
 #: The number of the user's own process among workers.
 _OWN = -1
@@ -53,4 +55,12 @@ class WorkerRows:
         return number
 
 
-__all__ = ["WorkerRows", "label_of", "worker_label"]
+def function_label(function: Any) -> str:
+    """Return what Dask calls a function, or the name of its class where it has none that is text."""
+    try:
+        return str(funcname(function))
+    except Exception:
+        return type(function).__name__
+
+
+__all__ = ["WorkerRows", "function_label", "label_of", "worker_label"]

@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dask_mars.graph.callables import package_of
+
 #: What file systems say of a file that is another when its content is: sums, versions, times. Letters alone count.
 _TELLING = frozenset(
     {
@@ -111,7 +113,7 @@ def source_named(address: str) -> Source | None:
 
 def zarr_source(array: Any) -> Source | None:
     """Return where a Zarr array is; None if it is in this process's memory, or none of Zarr's."""
-    if type(array).__module__.partition(".")[0] != "zarr":
+    if package_of(type(array)) != "zarr":
         return None
     store = getattr(array, "store", None)
     for _ in range(_DEEPEST):

@@ -12,6 +12,7 @@ from dask_mars.checkpointing.elsewhere import Source, zarr_source
 from dask_mars.checkpointing.stores import StoredRegion, regions, store_calls
 from dask_mars.dask_api.arrays import finalize
 from dask_mars.dask_api.paths import WRITERS
+from dask_mars.graph.callables import called_by, full_name
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram
 from dask_mars.optimize.effects import appends, makes_files
 from dask_mars.worker.shuffle import map_bag, map_frame
@@ -136,7 +137,7 @@ def _kinds(graph: ChunkGraph) -> _Kinds:
             beginning.add(number)
         elif operand.in_client:
             tainting.add(number)
-        elif any(function in (map_bag, map_frame) for function in functions):
+        elif any(function is map_bag or function is map_frame for function in functions):
             # A map output has a form of its own, of which its readers take parts.
             exempt.add(number)
         elif store_calls(operand):
@@ -150,15 +151,14 @@ def _called(operand: Operand) -> list[object]:
         if isinstance(function, Subprogram):
             found += _called(function.operand)
         else:
-            found.append(getattr(function, "func", function))
+            found.append(called_by(function))
     return found
 
 
 def _writes(function: object) -> bool:
     if function is np.save or function is np.savez:
         return True
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}" in WRITERS
+    return full_name(function) in WRITERS
 
 
 def _spread(graph: ChunkGraph, taints: set[int]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from typing import Any
 
+from dask_mars.graph.callables import full_name
 from dask_mars.graph.chunks import DATA, ChunkGraph, Key, Operand, Subprogram, layer_of
 
 #: What a key ends with that is another one in each run.
@@ -98,10 +99,7 @@ def _path(function: Any) -> str:
     if isinstance(function, Subprogram):
         inner = function.operand
         return _path(inner.functions[inner.steps[-1].function])
-    while hasattr(function, "func"):
-        function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+    return full_name(function)
 
 
 __all__ = ["form_of", "has_lasting_keys", "known_by"]

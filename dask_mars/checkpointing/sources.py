@@ -14,6 +14,7 @@ import numpy as np
 
 from dask_mars.checkpointing.elsewhere import Elsewhere, Source, known_of, source_at, source_named, zarr_source
 from dask_mars.checkpointing.stores import store_calls, target_slots
+from dask_mars.graph.callables import full_name, module_of, package_of
 from dask_mars.graph.chunks import DATA, ChunkGraph, Constant, Operand, Subprogram
 
 #: What objects that read files have of each other: xarray's adapters, its files, HDF5's.
@@ -117,9 +118,9 @@ def _is_reader(function: Any) -> bool:
     """Say whether something is a function that reads the files that its arguments name."""
     if isinstance(function, Subprogram):
         return _has_reader(function.operand)
-    called = getattr(function, "func", function)
-    package = str(getattr(called, "__module__", "")).partition(".")[0]
-    return str(getattr(called, "__qualname__", "")).startswith(_READERS.get(package, "\0"))
+    module = module_of(function)
+    name = full_name(function).removeprefix(f"{module}.")
+    return name.startswith(_READERS.get(module.partition(".")[0], "\0"))
 
 
 def _named_in(values: Any, depth: int = 0) -> Iterator[Source]:
@@ -151,7 +152,7 @@ def _held(operand: Operand) -> Iterator[Any]:
 def _tells(kind: type) -> bool:
     """Say whether objects of a type may tell what they read, as `_read_by` asks them."""
     return (
-        kind.__module__.partition(".")[0] in _TELLING_PACKAGES
+        package_of(kind) in _TELLING_PACKAGES
         or kind.__name__ == "CachingFileManager"
         or _is_of_fsspec(kind)
         or issubclass(kind, np.memmap)
@@ -160,7 +161,7 @@ def _tells(kind: type) -> bool:
 
 def _is_of_fsspec(kind: type) -> bool:
     """Say whether objects of a type are open files, or such as can be opened, of a file system of fsspec's."""
-    return any(base.__module__.partition(".")[0] == "fsspec" for base in kind.__mro__)
+    return any(package_of(base) == "fsspec" for base in kind.__mro__)
 
 
 def _read_by(value: Any, depth: int) -> Iterator[Source]:
@@ -174,7 +175,7 @@ def _read_by(value: Any, depth: int) -> Iterator[Source]:
         return
     if kind in _PLAIN:
         return
-    module = kind.__module__.partition(".")[0]
+    module = package_of(kind)
     if module == "zarr":
         source = zarr_source(value)
         if source is not None:

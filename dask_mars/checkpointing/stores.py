@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dask_mars.checkpointing.journal import FileProof
 from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import fuse_slice, load_store_chunk
+from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Operand, Subprogram
 
 #: Of how many files is looked at most for one chunk.
@@ -154,7 +155,7 @@ def _found(graph: ChunkGraph, chunk: int, part: Any) -> Any:
 
 def zarr_directory(array: Any) -> Path | None:
     """Return the directory that a Zarr array is in, if that is on a local disk."""
-    if type(array).__module__.partition(".")[0] != "zarr":
+    if package_of(type(array)) != "zarr":
         return None
     store = getattr(array, "store", None)
     kind = type(store).__name__

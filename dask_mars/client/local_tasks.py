@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dask.utils import funcname
-
+from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import ChunkGraph
-from dask_mars.labels import label_of
+from dask_mars.labels import function_label, label_of
 from dask_mars.protocol.locks import interprocess
 
 #: Functions of an operand that are named.
@@ -58,9 +57,9 @@ def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
     """Return what the functions of an operand are called, but for those that users have not heard of."""
     names = []
     for function in functions:
-        if str(getattr(function, "__module__", "")).partition(".")[0] == "dask_mars":
+        if module_of(function).partition(".")[0] == "dask_mars":
             continue
-        name = str(funcname(function))
+        name = function_label(function)
         name = type(function).__name__ if name.startswith("<") else name
         if not name.startswith("_") and name not in names:
             names.append(name)

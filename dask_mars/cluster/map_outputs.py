@@ -105,7 +105,7 @@ def _reads_of_reducers(graph: ChunkGraph, fixed: Collection[int]) -> dict[int, d
     maps = {
         number
         for number, operand in enumerate(graph.operands)
-        if operand.functions[operand.steps[-1].function] in _MAPS
+        if any(operand.functions[operand.steps[-1].function] is function for function in _MAPS)
     }
     reduces = {
         number: steps for number, operand in enumerate(graph.operands) if (steps := _reducing_steps(operand))

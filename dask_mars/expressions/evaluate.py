@@ -101,8 +101,9 @@ class RegionFunction:
             return kind, value
         if kind in _NUMBERS:
             return (kind,)
-        if isinstance(value, np.generic) and value.dtype.char in DTYPES:
-            return value.dtype
+        if issubclass(kind, np.generic) and value.dtype.char in DTYPES:
+            dtype: Hashable = value.dtype
+            return dtype
         raise Unsupported
 
     def _plan(self, key: Hashable, values: tuple[Any, ...]) -> EvaluationPlan | None:

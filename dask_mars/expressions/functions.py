@@ -7,7 +7,7 @@ how it is called with an array for the result.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -23,6 +23,8 @@ from dask_mars.dask_api.arrays import (
     numel,
     reductions,
 )
+
+from dask_mars.graph.callables import look_up
 
 #: What is known of an argument before its value is: its dtype, or the type of a Python number.
 ArgumentType = Any
@@ -234,8 +236,7 @@ _KNOWN: dict[Any, tuple[Elementwise, tuple[tuple[str, ...], ...]]] = {
 }
 
 
-@cache
-def elementwise(function: Hashable, keywords: tuple[str, ...]) -> Elementwise | None:
+def elementwise(function: Callable[..., Any], keywords: tuple[str, ...]) -> Elementwise | None:
     """Return what is known of a function that is called with these keywords, or None.
 
     Parameters
@@ -245,13 +246,18 @@ def elementwise(function: Hashable, keywords: tuple[str, ...]) -> Elementwise | 
     keywords : tuple of str
         Names of the last arguments.
     """
-    known = _KNOWN.get(function)
+    known = look_up(_KNOWN, function)
     if known is not None:
         return known[0] if keywords in known[1] else None
-    ufunc = _OPERATORS.get(function, function)
+    ufunc = look_up(_OPERATORS, function, function)
     if type(ufunc) is np.ufunc and ufunc.nout == 1 and ufunc.signature is None and not keywords:
-        return _Ufunc(ufunc)
+        return _of_ufunc(ufunc)
     return None
+
+
+@cache
+def _of_ufunc(ufunc: np.ufunc) -> _Ufunc:
+    return _Ufunc(ufunc)
 
 
 class _WithoutNan:
@@ -361,7 +367,7 @@ def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduct
     if not {"axis"} <= set(keywords) <= {"axis", "keepdims"}:
         return None
     given: dict[str, Any] = {}
-    if isinstance(function, partial):
+    if type(function) is partial:
         if function.args:
             return None
         given = dict(function.keywords)
@@ -376,7 +382,7 @@ def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduct
         if given:
             return None
         return Reduction((Part(None, np.add, total_dtype),), partial(_mean_chunk, total_dtype=total_dtype))
-    known = _REDUCTIONS.get(function) if isinstance(function, Hashable) else None
+    known = look_up(_REDUCTIONS, function)
     if known is None or given or (has_dtype and not known[2]):
         return None
     return Reduction((Part(known[0], known[1], dtype),), _as_it_is)
@@ -390,7 +396,7 @@ def total_and_count(dtype: Any) -> Reduction:
 
 def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
     """Say whether a function is Dask's for the second moment of real numbers, as `var` and `std` use it."""
-    if not (isinstance(function, partial) and function.func is moment_chunk and not function.args):
+    if not (type(function) is partial and function.func is moment_chunk and not function.args):
         return False
     is_known = _counts_as_known(function, {"dtype", "implicit_complex_dtype"})
     return is_known and not function.keywords.get("implicit_complex_dtype")
@@ -399,7 +405,7 @@ def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
 def is_mean(function: Callable[..., Any]) -> bool:
     """Say whether a function is Dask's for the parts of a mean, with NaN or without."""
     return (
-        isinstance(function, partial)
+        type(function) is partial
         and function.func is mean_chunk
         and not function.args
         and _counts_as_known(function, {"dtype"})
@@ -413,4 +419,4 @@ def _counts_as_known(function: partial[Any], others: Set[str]) -> bool:
 
 def leaves_out_nan(function: Callable[..., Any]) -> bool:
     """Say whether Dask's function for second moments is the one of `nanvar` and `nanstd`."""
-    return isinstance(function, partial) and "numel" in function.keywords
+    return type(function) is partial and "numel" in function.keywords

@@ -104,11 +104,7 @@ def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
     if type(function) is SelectedSum:
         # The cache of what is known of functions would keep it, and its plans have memory of the store.
         return None
-    try:
-        found: Any = functions.elementwise(function, step.keywords)
-    except TypeError:
-        # It cannot be hashed.
-        found = None
+    found: Any = functions.elementwise(function, step.keywords)
     if found is None and reductions and len(step.slots) == 1 + len(step.keywords):
         found = functions.reduction(function, step.keywords)
     return found

@@ -16,6 +16,7 @@ import numpy as np
 from dask_mars.dask_api.arrays import _enforce_dtype, getitem
 from dask_mars.expressions import functions, native
 from dask_mars.expressions.evaluate import SMALL, RegionFunction
+from dask_mars.graph.callables import look_up
 from dask_mars.graph.chunks import Operand, Step
 
 _where: Callable[..., Any] = np.where
@@ -131,11 +132,8 @@ def _as_it_is(results: Sequence[Any], *_: Any) -> Any:
 
 
 def _names_of(function: Any) -> tuple[str, ...] | None:
-    try:
-        return _SELECTS.get(function)
-    except TypeError:
-        # It cannot be hashed.
-        return None
+    names: tuple[str, ...] | None = look_up(_SELECTS, function)
+    return names
 
 
 def _adds(function: Callable[..., Any], step: Step) -> bool:

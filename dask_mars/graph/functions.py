@@ -10,17 +10,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import mmh3
 from cloudpickle.cloudpickle import list_registry_pickle_by_value
 
-#: Kinds of callables that are no more than what their path says: pickles, too, hold only their path. Others, such
-#: as partial functions and instances of the user's classes, may have a state besides.
-_NAMED = (FunctionType, BuiltinFunctionType, type, MethodDescriptorType, WrapperDescriptorType)
-# NumPy's own kinds of functions, named here because this module has to do without NumPy.
-_NAMED_BY_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
+from dask_mars.graph.callables import is_named
+
 #: Where to look for ufuncs, which need not know the module that they belong to.
 _HOMES_OF_UFUNCS = ("numpy", "scipy.special")
 
@@ -56,10 +52,8 @@ def path_of(function: Callable[..., Any]) -> str | None:
     >>> path_of(OrderedDict.fromkeys), path_of(OrderedDict.move_to_end)
     (None, 'collections:OrderedDict.move_to_end')
     """
-    if not isinstance(function, _NAMED):
-        kind = type(function)
-        if kind.__module__ != "numpy" or kind.__name__ not in _NAMED_BY_NUMPY:
-            return None
+    if not is_named(function):
+        return None
     for module, name in _names(function):
         try:
             found = _look_up(module, name)

@@ -13,6 +13,7 @@ from dask.utils import SerializableLock
 
 from dask_mars.dask_api.arrays import load_chunk, load_store_chunk
 from dask_mars.dask_api.core import Alias, DataNode, Task, TaskRef
+from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import Subprogram
 
 #: Name of the task by which Dask assembles a collection's result from its chunks.
@@ -25,7 +26,7 @@ def is_shared_target(target: Any) -> bool:
     Only targets known to be addressed by a path or a URL qualify: a Zarr array that is not held in memory.
     """
     store = getattr(target, "store", None)
-    if store is None or type(target).__module__.partition(".")[0] != "zarr":
+    if store is None or package_of(type(target)) != "zarr":
         return False
     if isinstance(store, dict):
         return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -30,7 +30,7 @@ from dask_mars.optimize.siblings import FEWEST_BYTES, SMALL_SHARE, Group, is_red
 
 #: Most chunks that a group is made of.
 _MOST_SOURCES = 4
-_ITEMS = frozenset({operator.getitem, getitem})
+_ITEMS = (operator.getitem, getitem)
 
 #: Returns the declared bytes of a chunk.
 SizeOf = Callable[[int], "int | None"]
@@ -64,7 +64,7 @@ def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[
         return graph
     consumers, kept = _consumers(graph, joinable), _kept(graph)
     group_of = _group_of(graph, joinable, consumers, size_of)
-    slices = {number for number, operand in enumerate(graph.operands) if _ITEMS.issuperset(operand.functions)}
+    slices = {number for number, operand in enumerate(graph.operands) if all(map(_is_item, operand.functions))}
     members: dict[frozenset[int], list[int]] = {}
     for chunk, sources in group_of.items():
         members.setdefault(sources, []).append(chunk)
@@ -145,10 +145,12 @@ def _is_elementwise(operand: Operand) -> bool:
     return all(_is_known(operand.functions[step.function], step.keywords) for step in operand.steps)
 
 
+def _is_item(function: Any) -> bool:
+    return any(function is item for item in _ITEMS)
+
+
 def _is_known(function: Any, keywords: tuple[str, ...]) -> bool:
-    if not isinstance(function, Hashable):
-        return False
-    return function in _ITEMS or elementwise(function, keywords) is not None
+    return _is_item(function) or elementwise(function, keywords) is not None
 
 
 def _consumers(graph: ChunkGraph, joinable: list[bool]) -> list[list[int]]:

@@ -191,7 +191,7 @@ class Compiler:
         return self._emit_literal(program, argument)
 
     def _emit_literal(self, program: Program, value: Any) -> int:
-        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_LITERAL_BYTES:
+        if issubclass(type(value), np.ndarray) and value.nbytes >= LARGE_LITERAL_BYTES:
             key = ("mars-literal", id(value))
             self.extra[key] = DataNode(key, value)
             return program.input(key)
@@ -203,7 +203,7 @@ class Compiler:
             # Not for the next one of its type: that may hold what has to be read.
             return self._emit_container(program, value) if holds_persisted(value) else program.literal(value)
         if not callable(value):
-            if not isinstance(value, np.ndarray):
+            if not issubclass(type(value), np.ndarray):
                 self._literal_types.add(type(value))
             return program.literal(value)
         held = self._constant_for(value)

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from dask_mars import config
+from dask_mars.graph.callables import module_of
 from dask_mars.graph.chunks import Operand
 from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import PrepareOptions
@@ -48,7 +49,7 @@ def remaking() -> Remaking | None:
 def _remaking(reductions: bool) -> Remaking:
     # They take Dask's arrays along, which are there already where there is something to ask.
     def is_source(operand: Operand) -> bool:
-        return getattr(operand.functions[0], "__module__", None) == "dask.array.random"
+        return module_of(operand.functions[0]) == "dask.array.random"
 
     def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
         from dask_mars.expressions.rewrite import make_ns

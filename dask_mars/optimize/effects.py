@@ -17,6 +17,7 @@ from typing import Any
 from dask.utils import SerializableLock
 
 from dask_mars.dask_api.paths import APPENDING, APPENDING_BEHIND, BEHIND, MAKER_OF_FILES
+from dask_mars.graph.callables import attribute, full_name
 from dask_mars.graph.chunks import Constant, Operand, Subprogram
 
 #: Make the directory of a shuffle's files.
@@ -37,7 +38,7 @@ def appends(operand: Operand) -> bool:
             if isinstance(function, Subprogram):
                 operands.append(function.operand)
                 continue
-            path = _path(function)
+            path = full_name(function)
             if path in APPENDING or (path == APPENDING_BEHIND and BEHIND in step.keywords):
                 return True
     return False
@@ -45,12 +46,12 @@ def appends(operand: Operand) -> bool:
 
 def makes_files(values: Iterable[Any]) -> bool:
     """Say whether there is, among values, what makes the directory in which a shuffle keeps its files."""
-    return any(_path(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
+    return any(full_name(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
 
 
 def locks_of(values: Iterable[Any]) -> frozenset[str]:
     """Return the tokens of Dask's locks among values."""
-    return frozenset([str(value.token) for value in values if isinstance(value, SerializableLock)])
+    return frozenset([str(value.token) for value in values if issubclass(type(value), SerializableLock)])
 
 
 def need_distributed(values: Iterable[Any]) -> bool:
@@ -90,7 +91,7 @@ class EffectScanner:
             else:
                 found += _visible((literal,), set())
         for value in found:
-            if not (callable(value) or isinstance(value, SerializableLock) or _is_of_distributed(value)):
+            if not (callable(value) or issubclass(type(value), SerializableLock) or _is_of_distributed(value)):
                 plain.add(type(value))
         return [value for value in found if type(value) not in plain]
 
@@ -164,19 +165,11 @@ def _names_in(code: CodeType) -> set[str]:
 
 
 def _is_of_distributed(value: Any) -> bool:
-    if isinstance(value, ModuleType):
+    if issubclass(type(value), ModuleType):
         return _belongs(value.__name__)
-    module = getattr(value, "__module__", None)
-    return isinstance(module, str) and _belongs(module)
+    module = attribute(value, "__module__")
+    return type(module) is str and _belongs(module)
 
 
 def _belongs(module: str) -> bool:
     return module.split(".", 1)[0] == "distributed" or module == "dask.distributed"
-
-
-def _path(value: Any) -> str:
-    """Return the path of a function or class, or of an object's class."""
-    # A partial function is what it calls.
-    value = getattr(value, "func", value)
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"

@@ -31,6 +31,7 @@ from dask_mars.dask_api.core import (
     _HLGExprSequence,
     optimize_delayed,
 )
+from dask_mars.graph.callables import called_by
 from dask_mars.graph.chunks import ChunkGraph, Declared, Key, Restriction
 from dask_mars.optimize.blockwise import lazy_blockwise
 from dask_mars.optimize.frames import fused, lazy_expression
@@ -361,11 +362,8 @@ def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, 
 def _is_broadcast(layer: Layer) -> bool:
     """Say whether the chunks of a layer are of one element that is repeated, or repeat those of their inputs."""
     if isinstance(layer, Blockwise):
-        function: Any = layer.task.func if isinstance(layer.task, Task) else None
         # It has been given its arguments in several steps.
-        while hasattr(function, "func"):
-            function = function.func
-        return function is broadcast_trick
+        return isinstance(layer.task, Task) and called_by(layer.task.func) is broadcast_trick
     if not layer.is_materialized() or not layer:
         return False
     task = next(iter(layer.values()))

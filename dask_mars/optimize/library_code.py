@@ -11,7 +11,6 @@ import decimal
 import functools
 import operator
 import sys
-from collections.abc import Hashable
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import Dispatch, methodcaller
 
+from dask_mars.graph.callables import package_of
 from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.store.persisted import PersistedChunk
@@ -105,8 +105,8 @@ class _Look:
     """One look at a graph; it remembers what it has seen."""
 
     def __init__(self) -> None:
-        self._functions: dict[Hashable, bool] = {}
-        #: What it has found of objects, by identity; kept, so that no two have the same.
+        #: What it has found of functions and of other objects, by identity; kept, so that no two have the same.
+        self._functions: dict[int, tuple[Any, bool]] = {}
         self._objects: dict[int, tuple[Any, bool]] = {}
         #: Where what it has seen is from, but for what every worker has.
         self.modules: set[str] = set()
@@ -141,15 +141,11 @@ class _Look:
             return True
         if kind.__name__ == "Compose" and self._is_library(kind.__module__):
             return all(self.is_known(inner, depth - 1) for inner in (function.first, *function.funcs))
-        try:
-            known = self._functions.get(function)
-        except TypeError:
-            return False
-        if known is None:
+        if id(function) not in self._functions:
             # Not again for what leads back to it.
-            self._functions[function] = True
-            known = self._functions[function] = self._is_library_function(function, kind, depth)
-        return known
+            self._functions[id(function)] = function, True
+            self._functions[id(function)] = function, self._is_library_function(function, kind, depth)
+        return self._functions[id(function)][1]
 
     def _is_library_function(self, function: Any, kind: type, depth: int) -> bool:
         if kind is FunctionType:
@@ -162,7 +158,7 @@ class _Look:
         if path is not None:
             return path not in _NOT and self._is_library(path.partition(":")[0])
         # An object that can be called, such as what makes a part of Dask's example frames.
-        return not isinstance(function, type) and self._is_library_object(function, kind, depth)
+        return not issubclass(kind, type) and self._is_library_object(function, kind, depth)
 
     def is_plain(self, value: Any, depth: int = _DEPTH) -> bool:
         """Say whether a value is data, a library's function, or a container of such."""
@@ -179,11 +175,11 @@ class _Look:
             return all(self.is_plain(key, depth - 1) and self.is_plain(value[key], depth - 1) for key in value)
         if kind is np.ndarray:
             return not value.dtype.hasobject
-        if kind.__module__.partition(".")[0] == "pandas" and hasattr(value, "dtypes"):
+        if package_of(kind) == "pandas" and hasattr(value, "dtypes"):
             # A frame, a series, or an index of groups, say.
             self.modules.add("pandas")
             return self._is_plain_frame(value, depth)
-        if isinstance(value, _DATA) and kind.__module__.startswith("numpy."):
+        if issubclass(kind, _DATA) and kind.__module__.startswith("numpy."):
             return True
         if kind is HighLevelGraph:
             # Xarray puts results together by a method of what is not computed yet. Tasks call nothing in there.
@@ -226,14 +222,16 @@ class _Look:
         # What leads back to it does not make it otherwise.
         self._objects[id(value)] = value, True
         known = self._is_library(kind.__module__)
-        if known and kind.__module__.partition(".")[0] not in _READERS:
+        if known and package_of(kind) not in _READERS:
             state = [getattr(value, name) for name in _slots(kind) if hasattr(value, name)]
             state += list(getattr(value, "__dict__", {}).values())
             known = all(self.is_plain(item, depth - 1) for item in state)
         self._objects[id(value)] = value, known
         return known
 
-    def _is_library(self, module: str) -> bool:
+    def _is_library(self, module: Any) -> bool:
+        if type(module) is not str:
+            return False
         root = module.partition(".")[0]
         if root not in _LIBRARIES and root not in _READERS:
             return False
@@ -246,7 +244,7 @@ def _is_data(dtype: Any) -> bool:
     """Say whether values of a dtype, NumPy's or pandas', cannot be objects of the user's."""
     if isinstance(dtype, np.dtype):
         return not dtype.hasobject
-    return type(dtype).__name__ in _DATA_DTYPES and type(dtype).__module__.partition(".")[0] == "pandas"
+    return type(dtype).__name__ in _DATA_DTYPES and package_of(type(dtype)) == "pandas"
 
 
 def _slots(kind: type) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dask.utils import funcname
 
 from dask_mars.dask_api.core import GraphNode
 from dask_mars.graph.chunks import Constant, Key, Operand, Step, Subprogram
+from dask_mars.labels import function_label
 
 
 def make_list(*items: Any) -> list[Any]:
@@ -101,7 +101,7 @@ def finish_operand(program: Program, name: str, in_client: bool = False) -> Oper
 def name_of(functions: list[Callable[..., Any]]) -> str:
     """Name a program after the last functions that it calls."""
     called = [function for function in functions if type(function) is not Constant]
-    return "-".join(str(funcname(function)) for function in called[-4:])
+    return "-".join(function_label(function) for function in called[-4:])
 
 
 class BoundSubprogram(Subprogram):

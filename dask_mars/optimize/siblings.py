@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tlz.functoolz import Compose
 
+from dask_mars.graph.callables import called_by, module_of
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 from dask_mars.optimize.compose import LONGEST, applied, count_uses, fixed_chunks
 from dask_mars.optimize.folding import JoinedSteps
@@ -171,12 +172,11 @@ def is_reduction(operand: Operand) -> bool:
 
 
 def _is_of_packages(function: Any) -> bool:
-    while hasattr(function, "func"):
-        function = function.func
-    if isinstance(function, Compose):
+    function = called_by(function)
+    if type(function) is Compose:
         # So Dask puts parts together and reduces them.
         return _is_of_packages(function.first) and all(map(_is_of_packages, function.funcs))
-    return str(getattr(function, "__module__", None)).startswith(_PACKAGES)
+    return module_of(function).startswith(_PACKAGES)
 
 
 def _is_room(graph: ChunkGraph, group: _Siblings, chunk: int, size_of: SizeOf) -> bool:

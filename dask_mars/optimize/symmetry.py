@@ -85,7 +85,7 @@ def _is_symmetric(operand: Operand) -> bool:
     return (
         functions[0] is np.transpose
         and functions[1] is _matmul
-        and isinstance(summing, partial)
+        and type(summing) is partial
         and summing.func is _chunk_sum
         and not summing.args
         and set(summing.keywords) <= {"dtype"}

@@ -9,9 +9,9 @@ elementwise functions, sorting, concatenating, astype and einsum write where the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
+from dask_mars.graph.callables import attribute, called_by, module_of
 from dask_mars.graph.chunks import Operand
 
 _PACKAGES = ("numpy", "scipy")
@@ -64,13 +64,10 @@ def temporaries_of(operands: Sequence[Operand]) -> dict[int, float]:
 
 
 def _share_of(function: Callable[..., Any]) -> float:
-    while isinstance(function, partial):
-        function = function.func
-    name = getattr(function, "__name__", None)
+    name = attribute(called_by(function), "__name__")
     if type(name) is not str or name not in _SHARES:
         return 0.0
-    module = getattr(function, "__module__", None)
-    return _SHARES[name] if type(module) is str and module.partition(".")[0] in _PACKAGES else 0.0
+    return _SHARES[name] if module_of(function).partition(".")[0] in _PACKAGES else 0.0
 
 
 __all__ = ["temporaries_of", "temporary_share"]

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from dask_mars.graph.callables import attribute
+
 #: A slice is of so many numbers at least: calls for smaller ones take longer than flox does.
 _FEWEST = 256
 #: The reductions that there are, by flox's names.
@@ -38,7 +40,7 @@ def grouped_sums(function: Any, reductions: bool = True) -> Any:
     reductions : bool, optional
         Whether what several chunks have found may be added up in another order.
     """
-    module = getattr(function, "__module__", None)
+    module = attribute(function, "__module__")
     if module == "flox.core" and function.__name__ == "chunk_reduce":
         return partial(_reduce_chunk, function)
     if module == "flox.dask" and function.__name__ == "_simple_combine" and reductions:

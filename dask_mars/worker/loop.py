@@ -28,6 +28,7 @@ import dask
 import numpy as np
 
 from dask_mars.errors import ExecutionInterrupted, QuotaExceeded, SpillError, StoreFull
+from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
@@ -424,7 +425,7 @@ class WorkerProcess:
         # A step alone gains nothing, but for Dask's moments, which are partial, its random numbers and histograms.
         if len(operand.steps) < 2:
             function = operand.functions[0]
-            if type(function) is not partial and getattr(function, "__module__", None) not in _WORTH_A_LOOK:
+            if type(function) is not partial and attribute(function, "__module__") not in _WORTH_A_LOOK:
                 return operand
         if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
             return operand
@@ -782,7 +783,7 @@ _WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.a
 
 def _is_elementwise(function: Any) -> bool:
     """Say whether a function looks like one that an expression may have."""
-    return type(function) is np.ufunc or getattr(function, "__module__", None) == "_operator"
+    return type(function) is np.ufunc or attribute(function, "__module__") == "_operator"
 
 
 def _is_source(value: Any) -> bool:
@@ -795,5 +796,5 @@ def _is_source(value: Any) -> bool:
         # Tasks may write into arrays, and into what pandas has.
         and not hasattr(kind, "__array_ufunc__")
         and not hasattr(kind, "__array_function__")
-        and not isinstance(value, np.generic)
+        and not issubclass(kind, np.generic)
     )

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from dask_mars.graph.callables import look_up
+
 _Array = np.ndarray[Any, Any]
 
 #: Rows are of so many numbers at least, each of them with so many neighbours: calls for smaller ones take longer.
@@ -28,11 +30,7 @@ def running_sums(function: Any) -> Any:
     function : callable
         Is returned if it is none that is known.
     """
-    try:
-        return _SUBSTITUTES.get(function, function)
-    except TypeError:
-        # It has no hash, and so it is none of them.
-        return function
+    return look_up(_SUBSTITUTES, function, function)
 
 
 def _running(

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_mars.graph.callables import attribute, package_of
+
 #: Decompresses what was read into an array, which is contiguous; says whether it was as much as that.
 Decode = Callable[[Any, Any], bool]
 
@@ -42,7 +44,7 @@ def direct_reads(function: Any) -> Any:
     function : callable
         Is returned if it is any other.
     """
-    if getattr(function, "__module__", None) == _GETTERS_MODULE and function.__name__ in _GETTERS:
+    if attribute(function, "__module__") == _GETTERS_MODULE and function.__name__ in _GETTERS:
         return _DirectGetter(function)
     return function
 
@@ -116,7 +118,7 @@ def _is_xarrays(value: Any) -> bool:
 
 
 def _package(value: Any) -> str:
-    return type(value).__module__.partition(".")[0]
+    return package_of(type(value))
 
 
 class DirectArray:

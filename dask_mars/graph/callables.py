@@ -1,0 +1,89 @@
+"""What a callable is, found by its type.
+
+Objects of users may have every attribute (mocks), raise whatever they like for one, or lie about their class.
+None of their own code runs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
+from typing import Any
+
+_TOOLZ = frozenset({"cytoolz", "toolz"})
+#: Kinds of callables that are no more than what their path says: pickles, too, hold only their path. Others, such
+#: as partial functions and instances of the user's classes, may have a state besides.
+_NAMED = (FunctionType, BuiltinFunctionType, type, MethodDescriptorType, WrapperDescriptorType)
+# NumPy's own kinds of functions, named here because this module has to do without NumPy.
+_NAMED_BY_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
+
+
+def called_by(function: Any) -> Any:
+    """Return the callable that partial functions, curried ones and methods call in the end."""
+    while True:
+        kind = type(function)
+        if issubclass(kind, partial) or is_of_toolz(kind, "curry"):
+            function = function.func
+        elif kind is MethodType:
+            function = function.__func__
+        else:
+            return function
+
+
+def is_of_toolz(kind: type, name: str) -> bool:
+    """Return whether a class is the one of toolz or cytoolz with this name."""
+    return kind.__name__ == name and package_of(kind) in _TOOLZ
+
+
+def is_named(function: Any) -> bool:
+    """Return whether a callable is a function or a class, which its path says everything about."""
+    kind = type(function)
+    return issubclass(kind, _NAMED) or (kind.__name__ in _NAMED_BY_NUMPY and package_of(kind) == "numpy")
+
+
+def look_up(known: Mapping[Any, Any], function: Any, default: Any = None) -> Any:
+    """Return what is known of a function or a class; objects of the user's need not have a hash that works."""
+    return known.get(function, default) if is_named(function) else default
+
+
+def package_of(kind: type) -> str:
+    """Return the package of a class, or "" if it does not say."""
+    module = kind.__module__
+    return module.partition(".")[0] if type(module) is str else ""
+
+
+def attribute(value: Any, name: str, default: Any = None) -> Any:
+    """Return an attribute that an object really has, without its own ``__getattr__`` and ``__getattribute__``."""
+    try:
+        return object.__getattribute__(value, name)
+    except Exception:
+        return default
+
+
+def module_of(function: Any) -> str:
+    """Return the module of what a callable calls in the end, or "" if it does not say."""
+    module = attribute(called_by(function), "__module__")
+    return module if type(module) is str else ""
+
+
+def full_name(function: Any) -> str:
+    """Return module and qualified name of what a callable calls in the end; for other objects, of their class."""
+    named = called_by(function)
+    name = attribute(named, "__qualname__")
+    if type(name) is not str:
+        named = type(named)
+        name = named.__qualname__
+    return f"{module_of(named)}.{name}"
+
+
+__all__ = [
+    "attribute",
+    "called_by",
+    "full_name",
+    "is_named",
+    "is_of_toolz",
+    "look_up",
+    "module_of",
+    "package_of",
+]
