@@ -13,8 +13,8 @@ import mmap
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Callable
-from types import CodeType, MemberDescriptorType, WrapperDescriptorType
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -24,6 +24,7 @@ import tblib.pickling_support
 from dask.utils import SerializableLock
 
 from dask_mars import process_role
+from dask_mars.graph.callables import attribute, package_of
 from dask_mars.protocol import hdf5, main_module, tracebacks
 from dask_mars.protocol.classes import complete_reduction
 from dask_mars.protocol.locks import InterprocessLock
@@ -76,12 +77,16 @@ class _PlainPickler(pickle.Pickler):
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(_DTYPES, cloudpickle.Pickler.dispatch_table)
     thaw: Callable[[Any], Any] | None = None
+    #: By their ids, as classes need not be hashable.
+    kinds: dict[int, type] | None = None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
+        if self.kinds is not None:
+            self.kinds[id(kind)] = kind
         if kind is SerializableLock:
             return InterprocessLock, (obj.token,)
-        if isinstance(obj, SerializableLock):
+        if issubclass(kind, SerializableLock):
             raise pickle.PicklingError(f"a {kind.__name__} may do more than lock")
         if kind is io.TextIOWrapper and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would send a copy of what it holds, and what is written to that would be lost.
@@ -89,14 +94,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if _holds_descriptor(kind) and kind not in self.dispatch_table:
             # In another process the number names another file, or none.
             raise pickle.PicklingError(f"what a {kind.__name__} has open is in the user's process")
-        if kind.__name__ in _IN_MEMORY and kind.__module__.startswith(_IN_MEMORY[kind.__name__]):
+        if kind.__name__ in _IN_MEMORY and package_of(kind) == _IN_MEMORY[kind.__name__]:
             raise pickle.PicklingError(f"the contents of a {kind.__name__} are in the user's process")
         if kind.__name__ == "SharedMemory" and kind.__module__ == "multiprocessing.shared_memory":
             return _attach_shared_memory, obj.__reduce__()
         if kind is CodeType:
             build, arguments = self.dispatch_table[CodeType](obj)
             return _code_of_file, (obj.co_filename, build, arguments)
-        if kind.__name__ == "Dataset" and kind.__module__.startswith("h5py."):
+        if kind.__name__ == "Dataset" and package_of(kind) == "h5py":
             reduced = hdf5.reduce_dataset(obj)
             if reduced is not None:
                 return reduced
@@ -108,15 +113,24 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return _reduce_masked(obj)
         if kind is np.ndarray and 0 in obj.strides and _is_broadcast(obj):
             return _reduce_broadcast(obj)
-        if kind is not np.ndarray and isinstance(obj, np.ndarray) and _is_numbers_of_a_subclass(obj):
-            return _build_subclass, (kind, obj.view(np.ndarray))
-        if self.thaw is not None and kind is np.ndarray:
-            thawed = self.thaw(obj)
-            if thawed is not obj:
-                return thawed.__reduce_ex__(5)
+        if kind is np.ndarray:
+            array = obj if self.thaw is None else self.thaw(obj)
+            if _travels_raw(array.dtype):
+                return _with_dtype, (array.view(f"V{array.itemsize}"), array.dtype)
+            if array is not obj:
+                return array.__reduce_ex__(5)
+        elif issubclass(kind, np.ndarray) and _is_pickled_as_array(kind):
+            return _reduce_subclass(obj)
+        if kind is memoryview:
+            return _reduce_memoryview(obj)
+        if kind.__module__ == "unittest.mock" and _is_mock(kind):
+            raise pickle.PicklingError("a mock notes its calls in the user's process")
+        if not (kind is FunctionType or issubclass(kind, type)):
+            # cloudpickle takes what says that it is a function for one.
+            return NotImplemented
         reduced = super().reducer_override(obj)
         if type(reduced) is tuple and len(reduced) == _BY_VALUE:
-            complete = complete_reduction(obj, reduced) if isinstance(obj, type) else reduced
+            complete = complete_reduction(obj, reduced) if kind is not FunctionType else reduced
             return main_module.reduce_named(obj, complete)
         return reduced
 
@@ -132,6 +146,21 @@ def _attach_shared_memory(kind: type[Any], arguments: tuple[Any, ...]) -> Any:
     return memory
 
 
+def _is_mock(kind: type) -> bool:
+    """Return whether a class is one of mocks: each has a class of its own, which pickle does not take either."""
+    return any(base.__name__ == "NonCallableMock" for base in kind.__mro__)
+
+
+def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
+    """Reduce a view of memory to a view of a copy; cloudpickle makes bytes of it."""
+    data = view.tobytes()
+    return _view_again, (data if view.readonly else bytearray(data), view.format, view.shape)
+
+
+def _view_again(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
+    return memoryview(data).cast(form, shape) if form != "B" or len(shape) != 1 else memoryview(data)
+
+
 def _code_of_file(name: str, build: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
     """Make code that knows the file it is from, which tracebacks show: since 3.1.3 cloudpickle leaves it out."""
     return build(*arguments).replace(co_filename=name)
@@ -141,6 +170,7 @@ def dumps(
     value: Any,
     buffers: Callable[[pickle.PickleBuffer], Any] | None = None,
     thaw: Callable[[Any], Any] | None = None,
+    kinds: dict[int, type] | None = None,
 ) -> bytes:
     """Pickle a value.
 
@@ -152,6 +182,8 @@ def dumps(
         Gets each out-of-band buffer and returns a true value to keep it in band.
     thaw : callable, optional
         Gets each array and returns the one to pickle in its place.
+    kinds : dict, optional
+        Gets the classes of what is in the value, but for Python's own numbers, texts and containers.
     """
     if plain_bytes(value, arrays=thaw is not frozen) is not None:
         return dumps_plain(value, buffers)
@@ -159,6 +191,7 @@ def dumps(
         pickler = _Pickler(file, protocol=5, buffer_callback=buffers)
         if thaw is not None:
             pickler.thaw = thaw
+        pickler.kinds = kinds
         pickler.dump(value)
         return file.getvalue()
 
@@ -225,7 +258,7 @@ def plain_bytes(value: Any, arrays: bool = True, depth: int = _DEPTH) -> int | N
     if kind in _NUMPY_NUMBERS or kind is np.random.SeedSequence:
         return 4 * _NUMBER_BYTES
     # A user's own module may be called numpy_something.
-    return 4 * _NUMBER_BYTES if kind is type and value.__module__.partition(".")[0] == "numpy" else None
+    return 4 * _NUMBER_BYTES if kind is type and package_of(value) == "numpy" else None
 
 
 #: What can be pickled, without a look at it.
@@ -274,25 +307,53 @@ def _map_again(
     return np.ndarray.__new__(np.memmap, shape, dtype, memory.data, position, strides)
 
 
-def _is_numbers_of_a_subclass(array: np.ndarray[Any, Any]) -> bool:
-    """Say whether an array is of a subclass that is pickled as an array, that is, with its data in the pickle.
-
-    So are matrices, records and the copies of memory maps that `dask.array.from_array` makes. Each task that uses
-    a part of one would read it all.
-    """
-    kind = type(array)
-    if not array.size or array.dtype.hasobject or kind in copyreg.dispatch_table:
+def _travels_raw(dtype: np.dtype[Any]) -> bool:
+    """Return whether NumPy's pickles of arrays with a dtype may lose byte order or the flag of read-only ones."""
+    if dtype.hasobject or not dtype.itemsize:
         return False
-    return all(
+    return dtype.kind in "mM" or dtype.names is not None or not dtype.isnative
+
+
+def _with_dtype(raw: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    return raw.view(dtype)
+
+
+def _is_pickled_as_array(kind: type[np.ndarray[Any, Any]]) -> bool:
+    """Return whether NumPy itself pickles a subclass of arrays: with its data in the pickle, without attributes.
+
+    Each task that uses a part of a matrix, of records, or of a copy of a memory map would read it all.
+    """
+    return kind not in copyreg.dispatch_table and all(
         getattr(kind, name) is getattr(np.ndarray, name)
         for name in ("__reduce_ex__", "__reduce__", "__setstate__")
     )
 
 
+def _reduce_subclass(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """Reduce an array of a subclass to its data and its attributes, which threads hand on with the object."""
+    kind = type(array)
+    # Those of a memory map are of the process that has mapped it.
+    own = {} if issubclass(kind, np.memmap) else attribute(array, "__dict__", {})
+    slots = _filled_slots(array)
+    state = (own, slots) if own or slots else None
+    return _build_subclass, (kind, array.view(np.ndarray)), state, None, None, _set_state
+
+
 def _build_subclass(kind: type[np.ndarray[Any, Any]], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Make an array of a subclass on the memory of another, and without its attributes, as NumPy's pickles do."""
+    """Make an array of a subclass on the memory of another."""
+    if not array.size or array.dtype.hasobject:
+        return array.view(kind)
     memory = array.ravel(order="K").view(np.uint8).data
     return np.ndarray.__new__(kind, array.shape, array.dtype, memory, 0, array.strides)
+
+
+def _set_state(value: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Set what an object has in its dictionary and in slots, whatever its class does when attributes are set."""
+    own, slots = state
+    if own:
+        object.__getattribute__(value, "__dict__").update(own)
+    for name, item in slots.items():
+        object.__setattr__(value, name, item)
 
 
 def _is_broadcast(array: np.ndarray[Any, Any]) -> bool:
@@ -378,15 +439,8 @@ def pack_error(error: BaseException) -> FailureRecord:
     for kind in _kinds_behind(error):
         if _slots_of(kind):
             copyreg.pickle(kind, _reduce_with_slots)
-    for candidate in (_Whole(error), _Rebuilt(error), _Described(error)):
-        try:
-            payload = dumps(candidate)
-            # Many exceptions pickle and then cannot be unpickled: their __init__ wants other arguments.
-            loads(payload)
-        except Exception:
-            continue
-        return FailureRecord(payload, summary)
-    return FailureRecord(dumps(RuntimeError(summary)), summary)
+    packed = _packed(error, {})
+    return FailureRecord(dumps(RuntimeError(summary) if packed is None else packed), summary)
 
 
 def unpack_error(record: FailureRecord) -> BaseException:
@@ -423,6 +477,9 @@ def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
     return set(map(type, found.values()))
 
 
+_UNSET = object()
+
+
 def _slots_of(kind: type) -> list[str]:
     return [
         name
@@ -434,8 +491,9 @@ def _slots_of(kind: type) -> list[str]:
     ]
 
 
-def _filled_slots(error: BaseException) -> dict[str, Any]:
-    return {name: getattr(error, name) for name in _slots_of(type(error)) if hasattr(error, name)}
+def _filled_slots(value: Any) -> dict[str, Any]:
+    found = {name: attribute(value, name, _UNSET) for name in _slots_of(type(value))}
+    return {name: item for name, item in found.items() if item is not _UNSET}
 
 
 def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
@@ -446,14 +504,8 @@ def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
 
 def _with_slots(function: Callable[..., Any], arguments: tuple[Any, ...], slots: dict[str, Any]) -> BaseException:
     error: BaseException = function(*arguments)
-    _fill_slots(error, slots)
+    _set_state(error, ({}, slots))
     return error
-
-
-def _fill_slots(error: BaseException, slots: dict[str, Any]) -> None:
-    for name, value in slots.items():
-        # The class may forbid to set them.
-        object.__setattr__(error, name, value)
 
 
 class _Whole:
@@ -467,54 +519,90 @@ class _Whole:
 
 
 class _Rebuilt:
-    """Pickles as the exception's class, arguments and attributes: its __init__ is not called again."""
+    """Pickles as the call that makes an exception again, without its own `__init__` and `__new__`."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        error = self.error
-        attributes = {name: value for name, value in vars(error).items() if _can_pickle(value)}
-        slots = {name: value for name, value in _filled_slots(error).items() if _can_pickle(value)}
-        arguments = tuple(arg if _can_pickle(arg) else repr(arg) for arg in error.args)
-        return _rebuild, (type(error), arguments, attributes, slots, *_chain_of(error))
-
-
-class _Described:
-    """Pickles as a RuntimeError that says what the exception was."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    def __init__(
+        self,
+        error: BaseException,
+        kind: type[BaseException],
+        arguments: tuple[Any, ...],
+        state: tuple[dict[str, Any], dict[str, Any]],
+        packed: dict[int, Any],
+    ) -> None:
+        behind = [each and _packed(each, packed) for each in (error.__cause__, error.__context__)]
+        chain = error.__traceback__, *behind, error.__suppress_context__
+        self._call = kind, arguments, state, *chain
 
     def __reduce__(self) -> tuple[Any, ...]:
-        text = f"{type(self.error).__name__}: {_text_of(self.error)}"
-        return _rebuild, (RuntimeError, (text,), {}, {}, *_chain_of(self.error))
+        return _rebuild, self._call
+
+
+def _packed(error: BaseException, packed: dict[int, Any]) -> Any:
+    """Return what is pickled in place of an exception; None if nothing can be, or if a circle leads back to it.
+
+    `packed` has those of other exceptions by their ids: of a chain each is packed once.
+    """
+    if id(error) not in packed:
+        packed[id(error)] = None
+        packed[id(error)] = next(filter(_can_pickle, _candidates(error, packed)), None)
+    return packed[id(error)]
+
+
+def _candidates(error: BaseException, packed: dict[int, Any]) -> Iterator[Any]:
+    """Yield what may be pickled in place of an exception, the most faithful first."""
+    # Many exceptions pickle and then cannot be unpickled: their constructors want other arguments.
+    yield _Whole(error)
+
+    def travelling(value: Any) -> Any:
+        if issubclass(type(value), BaseException):
+            return _packed(value, packed) or repr(value)
+        if type(value) in (list, tuple):
+            return type(value)(map(travelling, value))
+        return value if _can_pickle(value) else repr(value)
+
+    arguments = tuple([arg if _can_pickle(arg) else travelling(arg) for arg in error.args])
+    own, slots = (
+        {name: value for name, value in attributes.items() if _can_pickle(value)}
+        for attributes in (vars(error), {**_members_of(error), **_filled_slots(error)})
+    )
+    yield _Rebuilt(error, type(error), arguments, (own, slots), packed)
+    text = f"{type(error).__name__}: {_text_of(error)}"
+    yield _Rebuilt(error, RuntimeError, (text,), ({}, {}), packed)
+
+
+def _members_of(error: BaseException) -> dict[str, Any]:
+    """Return what an exception has in members of Python's own classes, such as an errno."""
+    names = [
+        name
+        for base in type(error).__mro__
+        for name, member in vars(base).items()
+        if type(member) is MemberDescriptorType and name not in _OF_ALL_ERRORS
+    ]
+    return {name: value for name in names if (value := attribute(error, name)) is not None}
+
+
+#: What `_rebuild` sets itself, and what groups of exceptions have by their arguments.
+_OF_ALL_ERRORS = frozenset({"__suppress_context__", "exceptions", "message"})
 
 
 def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
     return error.with_traceback(traceback)
 
 
-def _chain_of(error: BaseException) -> tuple[Any, ...]:
-    """Return an exception's traceback, and what can travel of the exceptions behind it."""
-    cause, context = (behind if _can_pickle(behind) else None for behind in (error.__cause__, error.__context__))
-    return error.__traceback__, cause, context, error.__suppress_context__
-
-
 def _rebuild(
     kind: type[BaseException],
     arguments: tuple[Any, ...],
-    attributes: dict[str, Any],
-    slots: dict[str, Any],
+    state: tuple[dict[str, Any], dict[str, Any]],
     traceback: Any,
     cause: BaseException | None,
     context: BaseException | None,
     suppress_context: bool,
 ) -> BaseException:
-    error = kind.__new__(kind, *arguments)
+    # A __new__ of the class's own may want what it was called with, which is not known.
+    base = next(base for base in kind.__mro__ if type(vars(base).get("__new__")) is BuiltinFunctionType)
+    error: BaseException = base.__new__(kind, *arguments)
     error.args = arguments
-    error.__dict__.update(attributes)
-    _fill_slots(error, slots)
+    _set_state(error, state)
     error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress_context
     return error.with_traceback(traceback)
 
@@ -522,7 +610,7 @@ def _rebuild(
 def _can_pickle(value: Any) -> bool:
     try:
         loads(dumps(value))
-    except Exception:
+    except BaseException:
         return False
     return True
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dask_mars.errors import StoreFull
+from dask_mars.graph.callables import package_of
 from dask_mars.protocol.object_ref import (
     ARRAY,
     ARRAYS,
@@ -100,6 +101,8 @@ class Store:
         self._in_place_sealing = None if heap is None else InPlaceSealing(heap, arenas[own], own)
         #: Whether what has no room in the own arena gets one for itself.
         self._is_overflowing = False
+        #: Classes of which an object could be unpickled, by their ids.
+        self._loaded_kinds: dict[int, type] = {}
         #: Where arrays of the user's lie that the operand has been lent: from which address to which.
         self._borrowed: list[tuple[int, int]] = []
         #: Whether no block was released since `trim`. Arrays release theirs by themselves.
@@ -146,7 +149,7 @@ class Store:
         if kind is MapOutput and value.data is not None and value.data.nbytes > self.inline_bytes:
             return (MAP_OUTPUT, *self._seal_array(value.data, inputs, in_place)[1:])
         if (
-            isinstance(value, np.generic)
+            issubclass(kind, np.generic)
             and type(dtype := _portable(value.dtype)) is str
             and kind is value.dtype.type
         ):
@@ -316,7 +319,12 @@ class Store:
 
         if type(value) in (bytes, bytearray) and len(value) > self.inline_bytes:
             value = _OutOfBand(value)
-        header = dumps(value, out_of_band, thaw)
+        kinds: dict[int, type] = {}
+        header = dumps(value, out_of_band, thaw, kinds)
+        if thaw is not frozen and kinds.keys() - self._loaded_kinds.keys():
+            # Some pickle and cannot be unpickled. Now their task can still be run where its result need not be.
+            loads(header, buffers=buffers)
+            self._loaded_kinds.update(kinds)
         return header, buffers, sum(buffer.nbytes for buffer in buffers) + len(header)
 
     def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
@@ -669,13 +677,13 @@ class Store:
 
 def bytes_to_store(value: Any) -> int:
     """Return the bytes that a value would take in the store, roughly; 0 where that is not seen at a glance."""
-    if isinstance(value, np.ndarray):
-        low, high = _byte_bounds(value) if value.size else (0, 0)
-        return min(value.nbytes, high - low)
     kind = type(value)
+    if issubclass(kind, np.ndarray):
+        low, high = _byte_bounds(value) if value.size else (0, 0)
+        return int(min(value.nbytes, high - low))
     if kind is bytes or kind is bytearray:
         return len(value)
-    library = kind.__module__.partition(".")[0]
+    library = package_of(kind)
     if library == "pandas" and hasattr(value, "memory_usage"):
         # What strings take besides their addresses would take long to see.
         return int(np.sum(value.memory_usage()))
@@ -749,7 +757,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 def _portable(dtype: np.dtype[Any]) -> Any:
     """Return what a message carries of a dtype: its short name where that says everything."""
-    if dtype.kind in "biufc" and dtype.metadata is None:
+    if dtype.kind in "biufcmM" and dtype.metadata is None:
         name = _names.get(dtype)
         if name is None:
             name = _names[dtype] = dtype.str
@@ -784,7 +792,7 @@ class _Memory:
 def _is_users(array: np.ndarray[Any, Any]) -> bool:
     """Say whether an array has come in a message, and is read-only because it is the user's."""
     owner: Any = array
-    while isinstance(owner, np.ndarray):
+    while issubclass(type(owner), np.ndarray):
         owner = owner.base
     return type(owner) is bytes
 

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import fsspec
 import numpy as np
@@ -301,8 +302,8 @@ def test_exception_of_a_class_made_in_a_function_arrives():
     assert (type(arrived).__name__, arrived.args) == ("Local", ("text",))
 
 
-def test_exception_that_cannot_be_rebuilt_is_described():
-    class Awkward(Exception):
+def test_exceptions_with_a_constructor_of_their_own_need_it_not():
+    class Awkward(OSError):
         def __new__(cls, *args: object, secret: str = "") -> Awkward:
             if secret != "open":
                 raise TypeError("no secret")
@@ -310,14 +311,68 @@ def test_exception_that_cannot_be_rebuilt_is_described():
 
         def __init__(self, *args: object, secret: str) -> None:
             super().__init__(*args)
+            self.secret = secret
+
+        @property
+        def depth(self) -> int:
+            return len(self.args)
 
     def raiser() -> None:
-        raise Awkward("text", secret="open")
+        try:
+            raise Awkward(2, "inner", secret="open")
+        except Awkward as inner:
+            inner.add_note("noted")
+            outer = Awkward(5, "text", secret="open")
+            outer.__dict__["depth"] = 7
+            raise ExceptionGroup("both", [outer, inner]) from inner
+
+    group = travelled(raiser)
+    assert type(group) is ExceptionGroup
+    arrived, inner = group.exceptions
+    assert [type(each).__name__ for each in (arrived, inner, group.__cause__)] == ["Awkward"] * 3
+    assert (arrived.args, str(arrived), arrived.errno, arrived.secret) == (
+        (5, "text"),
+        "[Errno 5] text",
+        5,
+        "open",
+    )
+    assert (arrived.depth, vars(arrived)["depth"]) == (2, 7)
+    assert (inner.errno, inner.__notes__) == (2, ["noted"])
+    assert frames(group)[-1] == frames(inner)[-1] == "raiser"
+
+
+def test_exceptions_that_cannot_be_rebuilt_are_described():
+    class Local(Exception):
+        lock = threading.Lock()
+
+    def raiser() -> None:
+        raise Local("text")
 
     arrived = travelled(raiser)
     assert type(arrived) is RuntimeError
-    assert str(arrived) == "Awkward: text"
+    assert str(arrived) == "Local: text"
     assert frames(arrived)[-1] == "raiser"
+
+
+def test_a_long_chain_of_exceptions_with_their_own_constructors_arrives():
+    class Wanting(Exception):
+        def __init__(self, text: str, *, code: int) -> None:
+            super().__init__(text)
+            self.code = code
+
+    def raiser(depth: int = 20) -> None:
+        try:
+            if depth:
+                raiser(depth - 1)
+        finally:
+            raise Wanting("text", code=depth)
+
+    error: BaseException | None = travelled(raiser)
+    codes = []
+    while error is not None:
+        codes.append(error.code)
+        error = error.__context__
+    assert codes == list(range(20, -1, -1))
 
 
 def test_exception_that_cannot_be_printed_arrives():
@@ -985,3 +1040,82 @@ def test_a_file_that_pickles_by_its_path_travels(tmp_path):
         with loads(dumps(file)) as arrived:
             assert arrived.read() == b"some text"
         assert not file.closed
+
+
+# -- arrays -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code", [">M8[s]", ">m8[ns]", ">i4", ">c16", ">U3", ">g", [("a", ">M8[s]"), ("b", ">i2")]]
+)
+@pytest.mark.parametrize("index", [(), (slice(None), slice(None, None, 2)), (0,)], ids=["whole", "steps", "row"])
+def test_arrays_keep_their_byte_order(code, index):
+    array = np.arange(24).reshape(3, 8).astype("i2").astype(np.dtype(code))[index]
+    for value in (array, frozen(array), {"in": [array]}):
+        arrived = loads(dumps(value))
+        found = arrived["in"][0] if isinstance(value, dict) else arrived
+        assert found.dtype.str == array.dtype.str
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+    assert not loads(dumps(frozen(array))).flags.writeable
+
+
+def test_dates_in_the_other_byte_order_leave_their_data_out_of_the_pickle():
+    array = np.arange(100_000).astype(">M8[s]")
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = dumps(array, lambda buffer: bool(buffers.append(buffer)))
+    assert len(pickled) < 1000
+    np.testing.assert_array_equal(loads(pickled, buffers=buffers), array)
+
+
+class Measured(np.ndarray):
+    """An array with attributes, one of them in a slot, and with no way to set what has no name of its own."""
+
+    __slots__ = ("__dict__", "unit")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
+
+
+def measured(values: Any) -> Any:
+    array = np.asarray(values).view(Measured)
+    vars(array).update(station="here", notes=[1])
+    object.__setattr__(array, "unit", "m")
+    return array
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(10.0),
+        np.zeros((0, 3)),
+        np.array([None, "a"]),
+        np.arange(6).reshape(2, 3).T,
+        np.arange(3).astype(">i4"),
+    ],
+    ids=["numbers", "empty", "objects", "transposed", "other byte order"],
+)
+def test_attributes_of_arrays_of_subclasses_arrive(values):
+    arrived = loads(dumps(measured(values)))
+    assert type(arrived) is Measured
+    assert (arrived.unit, vars(arrived)) == ("m", {"station": "here", "notes": [1]})
+    assert arrived.dtype.str == values.dtype.str
+    np.testing.assert_array_equal(arrived.view(np.ndarray), values)
+
+
+# -- odd objects ------------------------------------------------------------------------------------------------
+
+
+def test_views_of_memory_stay_views():
+    numbers = memoryview(np.arange(6.0).reshape(2, 3))
+    for view in (memoryview(b"abc"), memoryview(bytearray(b"abc")), numbers, numbers[::-1]):
+        arrived = loads(dumps(view))
+        assert (type(arrived), arrived.format, arrived.readonly) == (memoryview, view.format, view.readonly)
+        assert arrived.tolist() == view.tolist()
+
+
+def test_mocks_stay_where_their_calls_are_counted():
+    for value in (mock.Mock(), mock.MagicMock(spec=dict), mock.AsyncMock()):
+        with pytest.raises(pickle.PicklingError):
+            dumps([value])
+    assert loads(dumps(mock.sentinel.thing)) is mock.sentinel.thing
