@@ -2,7 +2,7 @@
 
 `da.from_array` reads a block of its source with a `getter`; indexing the array then slices that block. Read as
 they stand, the whole block comes from disk for a corner of it. Which pairs may become one is as in Dask's own
-array optimizer; a source that takes no fancy index is never given one.
+array optimizer; a source that takes no fancy index is asked for slices without steps alone, as under Dask.
 """
 
 from __future__ import annotations
@@ -128,6 +128,11 @@ def _item_literals(
     return (*read[:read_index], outer + inner, *read[read_index + 1 :], *sliced)
 
 
+def _is_contiguous(index: Any) -> bool:
+    """Return whether an index is a slice without a step, which all that Dask can read from understands."""
+    return type(index) is slice and index.step in (None, 1)
+
+
 def _slice_literals(
     read_index: int,
     slice_index: int,
@@ -146,8 +151,10 @@ def _slice_literals(
     if fancy:
         # Lists mean something else together with others or with integers, and masks are as long as what they mask.
         alone = len(fancy) == 1 and not any(isinstance(index, Integral) for index in indices)
-        if no_fancy or not alone or np.asarray(fancy[0]).dtype == bool:
+        if not alone or np.asarray(fancy[0]).dtype == bool:
             return None
+    if no_fancy and not all(map(_is_contiguous, indices)):
+        return None
     try:
         fused = fuse_slice(outer, inner)
     except (NameGone, NotImplementedError, IndexError, TypeError):
