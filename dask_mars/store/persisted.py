@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 import uuid
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -147,7 +148,7 @@ class PersistedChunk:
         return type(self).__name__, _program, os.getpid(), self._number
 
 
-class PersistedNode(GraphNode):  # type: ignore[misc]
+class _Persisted(GraphNode):  # type: ignore[misc]
     """The node of Dask's graph that stands for a persisted chunk: all schedulers can run it.
 
     Whoever looks into the graph of a persisted collection finds an array there under Dask's threads, and a future
@@ -165,7 +166,7 @@ class PersistedNode(GraphNode):  # type: ignore[misc]
         The persisted chunk; its value in a node that was pickled.
     """
 
-    __slots__ = ("value",)
+    __slots__ = ()
 
     value: Any
 
@@ -184,13 +185,13 @@ class PersistedNode(GraphNode):  # type: ignore[misc]
         """Return what `result` does: it is what schedulers call."""
         return self.result()
 
-    def copy(self) -> PersistedNode:
+    def copy(self) -> Self:
         """Return another node of the same key and chunk."""
-        return PersistedNode(self.key, self.value)
+        return type(self)(self.key, self.value)
 
-    def substitute(self, subs: Any, key: Any = None) -> PersistedNode:
+    def substitute(self, subs: Any, key: Any = None) -> Self:
         """Return the node under another key: it depends on none."""
-        return self if key is None or key == self.key else PersistedNode(key, self.value)
+        return self if key is None or key == self.key else type(self)(key, self.value)
 
     def result(self) -> Any:
         """Return the value: a copy, which may be written to.
@@ -216,14 +217,32 @@ class PersistedNode(GraphNode):  # type: ignore[misc]
         return np.asarray(self.result(), dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PersistedNode, (self.key, self.value)
+        return type(self), (self.key, self.value)
 
     def __dask_tokenize__(self) -> Any:
         # As with a future: what has the same key is the same, however often it was computed.
-        return type(self).__name__, self.key
+        return PersistedNode.__name__, self.key
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+class PersistedNode(_Persisted):
+    """The node of a persisted chunk that Dask's own schedulers read when its turn comes."""
+
+    __slots__ = ("value",)
+
+
+class PersistedData(_Persisted, DataNode):  # type: ignore[misc]
+    """The node of a persisted chunk in a graph whose maker tells data from tasks, and puts aliases to tasks there.
+
+    Array expressions do. Dask's own schedulers read all such nodes at the start.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.result())
 
 
 class _Value(DataNode):  # type: ignore[misc]
@@ -269,7 +288,7 @@ def weak_reference_to(persisted: PersistedChunk, when_gone: Callable[[Any], None
 
 def value_of(chunk: Any) -> Any:
     """Return what a persisted chunk or a future stands for; any other value as it is."""
-    return resolved(chunk.result()) if type(chunk) is PersistedChunk or isinstance(chunk, TaskRef) else chunk
+    return resolved(chunk.result()) if type(chunk) is PersistedChunk or issubclass(type(chunk), TaskRef) else chunk
 
 
 def as_node(key: Hashable, value: Any) -> Any:
@@ -278,12 +297,17 @@ def as_node(key: Hashable, value: Any) -> Any:
     Any scheduler can compute with it. As under Dask's threads that is the value itself, where Dask would not take
     it for a task or a key.
     """
-    if isinstance(value, TaskRef) and value.key == key:
+    if issubclass(type(value), TaskRef) and value.key == key:
         # So does distributed put its futures into graphs.
         return value
     if type(value) is PersistedChunk:
-        return PersistedNode(key, value)
+        return (PersistedData if _has_array_expressions() else PersistedNode)(key, value)
     return _Value(key, value) if isinstance(value, _READ_BY_DASK) or is_dask_future(value) else value
+
+
+def _has_array_expressions() -> bool:
+    """Return whether Dask's arrays are expressions, which it decides once."""
+    return bool(getattr(sys.modules.get("dask.array"), "ARRAY_EXPR_ENABLED", False))
 
 
 def as_data(key: Hashable, node: Any) -> Any:
@@ -314,6 +338,7 @@ _READ_BY_DASK = (str, tuple, list, set, frozenset, dict, GraphNode, TaskRef)
 __all__ = [
     "ObjectOwner",
     "PersistedChunk",
+    "PersistedData",
     "PersistedNode",
     "PersistedWeakRef",
     "as_data",

@@ -740,3 +740,40 @@ def test_what_stands_for_a_kept_chunk_can_be_copied_renamed_and_pickled():
             assert (same.block_fusion, same.dependencies, same.shape) == (True, frozenset(), (4,))
             np.testing.assert_array_equal(same({}), np.arange(4))
         assert node.substitute({}) is node
+
+
+WITH_ARRAY_EXPRESSIONS = """
+import dask
+dask.config.set({"array.query-planning": True})
+import dask.array as da, numpy as np
+import dask_mars
+from dask_mars.store.store import Store
+
+assert "_array_expr" in da.Array.__module__
+x = da.from_array(np.arange(90_000.0).reshape(300, 300), chunks=150) + 1
+known = x.persist(scheduler="threads")
+persisted = x.persist(scheduler=dask_mars.get)
+load_copy, loaded = Store.load_copy, []
+Store.load_copy = lambda store, ref: loaded.append(ref) or load_copy(store, ref)
+graph, blocks = persisted.dask, dict(persisted.__dask_graph__())
+assert [key[1:] for key in blocks] == [key[1:] for key in dict(known.__dask_graph__())]
+assert {key[0] for key in blocks} == {persisted.name}
+for key, block in blocks.items():
+    assert (np.shape(graph[key]), block.dtype) == ((150, 150), np.dtype(float))
+assert not loaded
+for key, other in dict(known.__dask_graph__()).items():
+    np.testing.assert_array_equal(graph[(persisted.name, *key[1:])], other)
+assert len(loaded) == 4
+total = float(known.sum().compute(scheduler="threads"))
+for scheduler in (dask_mars.get, "threads", "sync", dask_mars.get):
+    assert float(persisted.sum().compute(scheduler=scheduler)) == total
+    assert float((persisted + 1)[:10].sum().compute(scheduler=scheduler)) == float((x + 1)[:10].sum().compute())
+again = persisted.persist(scheduler=dask_mars.get)
+np.testing.assert_array_equal(again.compute(scheduler=dask_mars.get), known.compute())
+print("equal")
+"""
+
+
+def test_blocks_in_graphs_of_array_expressions_are_data(scripts):
+    done = scripts.run(str(scripts.write("expressions.py", WITH_ARRAY_EXPRESSIONS)))
+    assert (done.stderr, done.stdout, done.returncode) == ("", "equal\n", 0)
