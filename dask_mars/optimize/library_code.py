@@ -11,6 +11,7 @@ import decimal
 import functools
 import operator
 import sys
+from collections import deque
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -23,17 +24,14 @@ from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.store.persisted import PersistedChunk
 
-#: Packages whose functions may run in the user's process.
-_LIBRARIES = frozenset(
-    {"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy", "operator", "scipy"}
-    | {"flox", "numbagg", "numpy_groupies", "pandas", "pathlib", "pyarrow", "tlz", "toolz", "xarray", "zarr"}
+#: Of packages whose functions may run in the user's process: those that every worker has, or can import at once.
+_LOADED = frozenset(
+    {"_functools", "_operator", "builtins", "collections", "cytoolz", "dask", "dask_mars", "functools"}
+    | {"itertools", "math", "numpy", "operator", "pathlib", "tlz", "toolz"}
 )
-#: Of them, what every worker has, or next to nothing to import.
-_LOADED = frozenset({"_operator", "builtins", "dask", "dask_mars", "functools", "itertools", "math", "numpy"}) | {
-    "operator",
-    "pathlib",
-    "tlz",
-    "toolz",
+#: All packages whose functions may.
+_LIBRARIES = _LOADED | {
+    *("flox", "numbagg", "numpy_groupies", "pandas", "pyarrow", "scipy", "xarray", "zarr"),
 }
 #: Packages whose objects read and decode, whatever they hold.
 _READERS = frozenset({"adlfs", "fsspec", "gcsfs", "h5py", "numcodecs", "s3fs"})
@@ -225,6 +223,10 @@ class _Look:
         if known and package_of(kind) not in _READERS:
             state = [getattr(value, name) for name in _slots(kind) if hasattr(value, name)]
             state += list(getattr(value, "__dict__", {}).values())
+            if issubclass(kind, dict):
+                state += [*value.keys(), *value.values(), getattr(value, "default_factory", None)]
+            elif issubclass(kind, (tuple, list, set, frozenset, deque)):
+                state += value
             known = all(self.is_plain(item, depth - 1) for item in state)
         self._objects[id(value)] = value, known
         return known

@@ -2,13 +2,17 @@
 
 import functools
 import operator
+from collections import Counter, OrderedDict, defaultdict, deque
 
 import dask
 import dask.array as da
+import dask.bag as db
 import numpy as np
 import pytest
+import toolz
 
 from dask_mars.optimize import library_code
+from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.library_code import FRAMES, is_library_code, library_modules
 from dask_mars.optimize.prepare import prepare
 
@@ -161,3 +165,155 @@ def test_frames():
     assert not is_library(frame.value.apply(own, meta=("value", "f8")))
     with dask.config.set({"dataframe.convert-string": False}):
         assert not is_library(dd.from_pandas(objects, npartitions=2).own.count())
+
+
+# -- as `dask.compute` hands graphs over --------------------------------------------------------------------------
+
+
+class Handed(Exception):
+    """Carries the graph of a computation."""
+
+
+def handed_over(collection):
+    """Return the chunk graph of what `dask.compute` gives a scheduler."""
+
+    def get(dsk, keys, **options):
+        raise Handed(prepare(dsk, flatten(keys if isinstance(keys, list) else [keys])))
+
+    with pytest.raises(Handed) as handed:
+        dask.compute(collection, scheduler=get)
+    return handed.value.args[0]
+
+
+def add_own(left, right):
+    return left
+
+
+numbers = db.from_sequence(range(20), npartitions=3)
+pairs = db.from_sequence([(number % 3, number) for number in range(20)], npartitions=3)
+records = db.from_sequence([{"k": number % 3, "v": number} for number in range(20)], npartitions=3)
+
+BAGS = {
+    "fold": lambda: numbers.fold(operator.add),
+    "frequencies": lambda: records.pluck("k").frequencies(),
+    "foldby": lambda: numbers.foldby(abs, operator.add, 0, operator.add, 0),
+    "groupby": lambda: numbers.groupby(abs, shuffle="tasks"),
+    "join": lambda: numbers.join([1, 2], abs),
+    "topk": lambda: numbers.topk(3, key=operator.neg),
+    "moments": lambda: numbers.std(),
+    "accumulate": lambda: numbers.accumulate(operator.add),
+    "items": lambda: pairs.map(operator.itemgetter(0, 1)),
+    "attributes": lambda: numbers.map(operator.attrgetter("real")),
+    "methods": lambda: numbers.map(operator.methodcaller("bit_length")),
+    "strings": lambda: numbers.map(str).str.upper(),
+    "compose": lambda: numbers.map(toolz.compose(abs, operator.neg)),
+    "curry": lambda: numbers.map(toolz.curry(operator.add)(1)),
+    "juxt": lambda: numbers.map(toolz.juxt(abs, operator.neg)),
+    "complement": lambda: numbers.filter(toolz.complement(operator.truth)),
+    "excepts": lambda: numbers.map(toolz.excepts(ValueError, abs)),
+    "reduce": lambda: numbers.map_partitions(functools.partial(functools.reduce, operator.add)),
+    "containers": lambda: numbers.map(
+        functools.partial(operator.eq, [defaultdict(list, a=1), OrderedDict(a=1), Counter("a"), deque([1])])
+    ),
+}
+OWN_BAGS = {
+    "fold": lambda: numbers.fold(add_own),
+    "foldby": lambda: numbers.foldby(own, operator.add, 0, operator.add, 0),
+    "topk": lambda: numbers.topk(3, key=own),
+    "methods": lambda: numbers.map(operator.methodcaller("__eq__", OwnArray())),
+    "compose": lambda: numbers.map(toolz.compose(abs, own)),
+    "curry": lambda: numbers.map(toolz.curry(add_own)(right=1)),
+    "juxt": lambda: numbers.map(toolz.juxt(abs, own)),
+    "complement": lambda: numbers.filter(toolz.complement(own)),
+    "excepts": lambda: numbers.map(toolz.excepts(ValueError, abs, own)),
+    "a cache": lambda: numbers.map(functools.lru_cache(own)),
+    "reduce": lambda: numbers.map_partitions(functools.partial(functools.reduce, add_own)),
+    "a default": lambda: numbers.map(functools.partial(operator.eq, defaultdict(own))),
+    "an ordered dict": lambda: numbers.map(functools.partial(operator.eq, OrderedDict(a=own))),
+    "a deque": lambda: numbers.map(functools.partial(operator.eq, deque([own]))),
+}
+FRAME_OPERATIONS = {
+    "agg": lambda df, dd: df.groupby("a").agg({"v": "sum"}),
+    "agg of several": lambda df, dd: df.groupby("a").agg(
+        {"v": ["sum", "mean", "std", "first", "size"], "w": "max"}
+    ),
+    "agg by name": lambda df, dd: df.groupby("a").agg(total=("v", "sum"), largest=("w", "max")),
+    "agg of lists": lambda df, dd: df.groupby("a").v.agg(["sum", "list"]),
+    "agg, split": lambda df, dd: df.groupby("a").agg({"v": "sum"}, split_out=2),
+    "groupby sum": lambda df, dd: df.groupby(["a", "w"]).v.sum(),
+    "groupby nunique": lambda df, dd: df.groupby("a").v.nunique(),
+    "groupby median": lambda df, dd: df.groupby("a").v.median(),
+    "groupby value_counts": lambda df, dd: df.groupby("a").s.value_counts(),
+    "groupby cumsum": lambda df, dd: df.groupby("a").v.cumsum(),
+    "groupby transform": lambda df, dd: df.groupby("a").v.transform("sum", meta=("v", "f8")),
+    "merge": lambda df, dd: df.merge(df.groupby("a").v.sum().reset_index(), on="a"),
+    "join": lambda df, dd: df[["v"]].join(df[["w"]]),
+    "set_index": lambda df, dd: df.set_index("v", sorted=True),
+    "value_counts": lambda df, dd: df.s.value_counts(),
+    "describe": lambda df, dd: df[["v", "w"]].describe(),
+    "rolling": lambda df, dd: df.v.rolling(3).mean(),
+    "resample": lambda df, dd: df.set_index("t", sorted=True).v.resample("1D").agg(["sum", "mean"]),
+    "text": lambda df, dd: df.s.str.upper(),
+    "dates": lambda df, dd: df.t.dt.floor("D"),
+    "nunique": lambda df, dd: df.a.nunique(),
+    "moments": lambda df, dd: df[["v", "w"]].std(),
+    "quantile": lambda df, dd: df[["v", "w"]].quantile([0.1, 0.9]),
+    "drop_duplicates": lambda df, dd: df.drop_duplicates(subset=["a"], split_out=2),
+    "sort_values": lambda df, dd: df.sort_values("v"),
+    "nlargest": lambda df, dd: df.nlargest(3, "v"),
+    "cumsum": lambda df, dd: df.v.cumsum(),
+    "concat": lambda df, dd: dd.concat([df, df]),
+    "query": lambda df, dd: df.query("a > 2"),
+    "repartition": lambda df, dd: df.repartition(npartitions=2),
+    "corr": lambda df, dd: df[["v", "w"]].corr(),
+    "from_map": lambda df, dd: dd.from_map(type(df.v._meta), [[1], [2]], meta=df.w._meta),
+}
+OWN_FRAME_OPERATIONS = {
+    "apply": lambda df, dd: df.groupby("a").v.apply(own, meta=("v", "f8")),
+    "aggregation": lambda df, dd: df.groupby("a").agg(
+        {"v": dd.Aggregation("own", lambda group: group.sum(), lambda group: group.sum())}
+    ),
+    "partitions": lambda df, dd: df.map_partitions(toolz.compose(own, toolz.identity)),
+    "rolling": lambda df, dd: df.v.rolling(3).apply(own, raw=True),
+    "reduction": lambda df, dd: df.v.reduction(own, aggregate=np.sum, meta=("v", "f8")),
+    "map": lambda df, dd: df.a.map(own, meta=("a", "i8")),
+    "from_map": lambda df, dd: dd.from_map(functools.partial(own), [df._meta], meta=df._meta),
+}
+
+
+@pytest.fixture(scope="module")
+def frame():
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    known = {"a": np.arange(60) % 5, "v": np.arange(60.0), "w": np.arange(60) % 7, "s": list("abcdef") * 10}
+    dates = pd.date_range("2000", periods=60, freq="h")
+    return dd.from_pandas(pd.DataFrame({**known, "t": dates}), npartitions=3), dd
+
+
+@pytest.mark.parametrize("make", BAGS.values(), ids=BAGS)
+def test_bags_of_library_code(make):
+    assert library_modules(handed_over(make())) is not None
+
+
+@pytest.mark.parametrize("make", OWN_BAGS.values(), ids=OWN_BAGS)
+def test_code_of_the_users_in_bags(make):
+    assert library_modules(handed_over(make())) is None
+
+
+@pytest.mark.parametrize("make", FRAME_OPERATIONS.values(), ids=FRAME_OPERATIONS)
+def test_frames_of_library_code(make, frame):
+    assert library_modules(handed_over(make(*frame))) is not None
+
+
+@pytest.mark.parametrize("make", OWN_FRAME_OPERATIONS.values(), ids=OWN_FRAME_OPERATIONS)
+def test_code_of_the_users_in_frames(make, frame):
+    assert library_modules(handed_over(make(*frame))) is None
+
+
+def test_files_of_frames(frame, tmp_path):
+    pytest.importorskip("pyarrow")
+    df, dd = frame
+    df.to_parquet(tmp_path / "p")
+    df.to_csv(tmp_path / "c-*.csv", index=False)
+    for read in (dd.read_parquet(tmp_path / "p"), dd.read_csv(tmp_path / "c-*.csv", dtype={"a": "f8"})):
+        assert library_modules(handed_over(read.groupby("a").agg({"v": "sum"}))) is not None
