@@ -84,6 +84,10 @@ class DaskDiffers(UserWarning):
         )
 
 
+class MissingExtensionWarning(RuntimeWarning):
+    """dask_mars was installed without a C compiler: it works, and is slower. Each process warns of it once."""
+
+
 class StateError(MarsError):
     """An operand was to make a move that its state does not allow: a bug of dask_mars, please report it."""
 

@@ -85,6 +85,8 @@ class RuntimeState(Tabular, dict[str, Any]):
             text += f", {units.size(store['spilled_bytes'])} written to disk"
         if self.get("persisted"):
             text += f"; {units.plural(self['persisted'], 'chunk')} persisted"
+        if self.get("missing_extensions"):
+            text += f"; installed without {', '.join(self['missing_extensions'])}"
         return text
 
 

@@ -299,7 +299,8 @@ class Runtime:
             its number, its ``label`` (a thread of your process, or a worker with its process), its process id,
             the Dask key of what it is running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or
             ``"seal"``), and how many chunks it has in hand. ``store``: bytes that it holds, may hold, has reserved
-            for what is in hand, and has written to disk since the start. Empty if the runtime is not running.
+            for what is in hand, and has written to disk since the start. ``missing_extensions``: the C extensions
+            that it was installed without. Empty if the runtime is not running.
         """
         # Most programs never ask.
         from dask_mars.runtime_state import RuntimeState

@@ -11,6 +11,7 @@ from dask_mars.engine.listeners import EngineView
 from dask_mars.engine.memory_account import MemoryAccount, ProcessMemory
 from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.registry import Registry
+from dask_mars.extensions import missing_extensions
 from dask_mars.limits import arena_bytes, library_bytes
 from dask_mars.protocol.control import ControlPage
 from dask_mars.scheduler.events import CLIENT
@@ -74,6 +75,7 @@ class Inspection:
             ],
             "workers": self.workers(),
             "store": self._view.store(),
+            "missing_extensions": list(missing_extensions()),
         }
 
     def workers(self) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ from dask_mars.errors import (
     describe_exit,
     has_crashed,
 )
+from dask_mars.extensions import warn_of_missing_extensions
 from dask_mars.graph.chunks import ChunkGraph
 from dask_mars.graph.ids import GRAPH_LIMIT
 from dask_mars.limits import PROC, address_space, arena_bytes, estimate_memory, library_bytes
@@ -152,6 +153,7 @@ class Engine:
                 "eventlet has replaced threads by greenlets, in which dask_mars would wait for ever. Compute with "
                 'scheduler="threads", or start the program without eventlet.monkey_patch().'
             )
+        warn_of_missing_extensions()
         count = settings.num_workers
         self._capacity_bytes = arena_capacity(settings.memory_limit, count, address_space())
         # More than that all arenas together do not hold.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dask_mars.client.records import OVER, LayerCounts, Record
 from dask_mars.client.summaries import remaining_s, summary
 from dask_mars.errors import MarsError
+from dask_mars.extensions import missing_extensions
 from dask_mars.version import __version__
 from dask_mars.web.api import page_of
 from dask_mars.web.monitor import Json
@@ -282,6 +283,8 @@ class RuntimeMonitor:
         can = ["cancel"]
         memory = dict.fromkeys(_MEMORY, 0) | {"limit_bytes": self._runtime.settings.memory_limit}
         state: Json = {"version": __version__, "can": can, "workers": [], "memory": memory, "counts": counts}
+        if missing := missing_extensions():
+            state["missing_extensions"] = list(missing)
         if engine is None:
             return state
         try:

@@ -36,6 +36,14 @@ def test_it_is_a_monitor(monitor: RuntimeMonitor):
     assert isinstance(monitor, Monitor)
 
 
+def test_it_tells_what_it_was_installed_without(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
+    for missing in (), ("dask_mars.store._arena",):
+        monkeypatch.setattr(runtime_monitor, "missing_extensions", lambda missing=missing: missing)
+        monitor = RuntimeMonitor(runtime)
+        assert monitor.state().get("missing_extensions", []) == list(missing)
+        monitor.close()
+
+
 def test_a_finished_computation(runtime: Runtime, monitor: RuntimeMonitor):
     computation = runtime.submit(da.ones((8, 8), chunks=4).sum(axis=0), name="ones")
     computation.result(100)

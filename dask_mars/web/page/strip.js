@@ -54,6 +54,8 @@ export function Strip({ state, memory, lost }) {
         <span class="pips" aria-hidden="true">
           ${workers.slice(0, 48).map((w) => html`<i class=${w.running !== null || w.in_hand > 0 ? "on" : ""} />`)}
         </span>
+        ${state.missing_extensions && html`<span class="note" title=${`without ${state.missing_extensions.join(", ")}`}>
+          installed without C extensions</span>`}
       </dd>
     </div>
     <div class="pair">

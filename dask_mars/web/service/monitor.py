@@ -69,6 +69,7 @@ class ServiceMonitor:
             "workers": told.get("workers", []),
             "memory": told.get("memory", _NO_MEMORY),
             "counts": {**dict.fromkeys(STATES, 0), **self._store.counts()},
+            **{name: told[name] for name in ("missing_extensions",) if name in told},
         }
 
     def computations(self, state: str | None, before: str | None, limit: int) -> Json:

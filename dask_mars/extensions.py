@@ -1,0 +1,51 @@
+"""The C extensions: which of them cannot be imported, what is lost without them, and how to get them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+
+from dask_mars.errors import MissingExtensionWarning
+
+#: What is lost without each of them.
+_WITHOUT = {
+    "dask_mars.store._arena": (
+        "results are copied into shared memory, and workers that take too much memory are ended instead of waiting"
+    ),
+    "dask_mars.expressions._native": "chains of elementwise functions take several times as long",
+    "dask_mars.expressions._pcg64": "random numbers take several times as long",
+}
+
+
+@functools.cache
+def missing_extensions() -> tuple[str, ...]:
+    """Return the names of the extensions that cannot be imported."""
+    return tuple([name for name in _WITHOUT if not _can_import(name)])
+
+
+@functools.cache
+def warn_of_missing_extensions() -> None:
+    """Warn, once in this process, if extensions are missing."""
+    missing = missing_extensions()
+    if missing:
+        lost = "; ".join(f"without {name} {_WITHOUT[name]}" for name in missing)
+        warnings.warn(
+            f"dask_mars was installed without its C extensions: {lost}. Install a C compiler and Python's headers "
+            "(gcc and python3-dev on Debian and Ubuntu, gcc and python3-devel on Fedora, Xcode's tools on macOS), "
+            "and then dask_mars again (pip install --force-reinstall --no-deps). To do without: "
+            'warnings.filterwarnings("ignore", category=dask_mars.errors.MissingExtensionWarning)',
+            MissingExtensionWarning,
+            stacklevel=3,
+        )
+
+
+def _can_import(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+__all__ = ["missing_extensions", "warn_of_missing_extensions"]
