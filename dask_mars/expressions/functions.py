@@ -23,7 +23,6 @@ from dask_mars.dask_api.arrays import (
     numel,
     reductions,
 )
-
 from dask_mars.graph.callables import look_up
 
 #: What is known of an argument before its value is: its dtype, or the type of a Python number.

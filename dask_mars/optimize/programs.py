@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-
 from dask_mars.dask_api.core import GraphNode
 from dask_mars.graph.chunks import Constant, Key, Operand, Step, Subprogram
 from dask_mars.labels import function_label
