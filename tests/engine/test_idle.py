@@ -182,7 +182,7 @@ def test_workers_end_and_start_again(brief, caplog):
         assert engine.memory_bytes() > 0
         assert not any(map(psutil.pid_exists, pids))
     assert len(pids) == 3
-    assert engine._start_failures == 0
+    assert not engine._starts._failures
     assert not caplog.records
 
 
@@ -269,7 +269,7 @@ def test_a_computation_waits_for_workers_that_are_ending(brief, tmp_path):
         dask.delayed(end_slowly)(tmp_path / "ending", 0.5).compute(scheduler=brief.get)
         assert eventually(lambda number=number: len(notes(tmp_path / "ending")) == number, 20)
         assert da.ones(100, chunks=10).sum().compute(scheduler=brief.get) == 100
-    assert engine._start_failures == 0
+    assert not engine._starts._failures
 
 
 def test_workers_that_do_not_end_are_killed(monkeypatch, tmp_path):
@@ -299,7 +299,7 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
             pauses_s = [chance.choice([0, 0.005, 0.1, 0.2]) for _ in range(12)]
             assert list(pool.map(compute, pauses_s)) == [499_500] * 12
         engine = runtime.engine()
-        assert engine._start_failures == 0
+        assert not engine._starts._failures
         assert eventually(lambda: have_ended(engine), 20)
     outcome = replay((tmp_path / "log").read_text().splitlines(keepends=True), validate=True)
     assert outcome.difference is None
