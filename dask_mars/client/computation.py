@@ -256,7 +256,7 @@ class Computation:
     def _run_in_client(self, run: GraphRun, message: client_messages.RunInClient) -> None:
         if message.is_alone:
             # No other task can become ready that it might wait for, and starting a thread takes longer.
-            self._run_chunk(run, message.chunks[0])
+            contextvars.copy_context().run(self._run_chunk, run, message.chunks[0])
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._pool_size, thread_name_prefix="dask-mars-client")

@@ -288,6 +288,22 @@ def variables_of_tasks_of_the_users_process() -> Any:
 
 
 @case
+def what_a_task_of_the_users_process_changes_ends_with_it() -> Any:
+    lock = threading.Lock()
+
+    def change() -> int:
+        with lock:
+            own.set(7)
+        return own.get()
+
+    token = own.set(1)
+    try:
+        return in_task(change), own.get()
+    finally:
+        own.reset(token)
+
+
+@case
 def what_tasks_change_ends_with_them() -> Any:
     def change() -> dict[str, str]:
         np.set_printoptions(precision=1)

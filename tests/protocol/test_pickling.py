@@ -429,6 +429,7 @@ def test_deep_traceback_arrives():
 
 
 OURS = {
+    errors.UnknownDask: ("2030.1.0", "cannot import name 'Task'"),
     errors.StateError: (7, 3, "FREED", "RUNNING"),
     errors.UnsupportedPlatform: ("win32",),
     errors.EngineStopped: ("closed",),
