@@ -1372,6 +1372,7 @@ class Engine:
                 os.close(descriptor)
         for view in self.store.arenas:
             view.close()
+        self._control.detach()
 
     def abandon(self) -> None:
         """In a process forked from the user's: let go of what belongs to the parent."""

@@ -117,9 +117,16 @@ class ControlPage:
     """
 
     def __init__(self, memory: memoryview) -> None:
+        self._refer_to(memory)
+
+    def _refer_to(self, memory: memoryview) -> None:
         self._memory = memory
         #: What workers ask for, by number; more than there are.
         self._asked = memory.cast("Q")[_ASKED.start // 8 :: PART_BYTES // 8]
+
+    def detach(self) -> None:
+        """Release the shared memory, which the last reference unmaps; readers find a copy of the last notes."""
+        self._refer_to(memoryview(bytearray(self._memory)))
 
     @property
     def spill_directory(self) -> str | None:

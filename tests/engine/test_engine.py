@@ -74,6 +74,17 @@ def pids_of(runtime: Runtime) -> list[int]:
     return engine.worker_pids()
 
 
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Leave what refers to itself where it is."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @pytest.fixture(scope="module")
 def single() -> Iterator[Runtime]:
     """A runtime with one worker."""
@@ -149,6 +160,26 @@ def test_a_runtime_ends_with_its_context() -> None:
     with pytest.raises(EngineStopped):
         runtime.engine()
     runtime.close()
+
+
+@on_linux
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("starts_in_threads", [True, False])
+def test_a_closed_runtime_releases_its_memory_at_once(starts_in_threads: bool) -> None:
+    def held() -> tuple[int, int]:
+        mapped = Path("/proc/self/maps").read_text().count("/memfd:dask-mars-")
+        return len(os.listdir("/proc/self/fd")), mapped
+
+    def use() -> None:
+        with Runtime(num_workers=1) as runtime:
+            assert da.ones(10, chunks=5).sum().compute(scheduler=runtime.get) == 10
+
+    with dask.config.set({"dask-mars.start-in-threads": starts_in_threads}), without_collector():
+        use()
+        before = held()
+        for _ in range(5):
+            use()
+        assert held() == before
 
 
 def test_a_runtime_that_was_never_used() -> None:
