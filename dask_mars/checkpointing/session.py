@@ -8,6 +8,7 @@ import platform
 import time
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -205,7 +206,8 @@ class Session:
             "lasting": settings.trusts_targets or self._is_lasting,
         }
         self._costs = _costs_of(settings.directory)
-        self._budget = Budget(settings.limit_bytes, self.used_bytes, settings.directory, settings.spare_bytes)
+        used_bytes = partial(_used_bytes, settings.directory)
+        self._budget = Budget(settings.limit_bytes, used_bytes, settings.directory, settings.spare_bytes)
         self._restore(verify=False)
 
     @property
@@ -215,7 +217,7 @@ class Session:
 
     def used_bytes(self) -> int:
         """Return how many bytes there are in the directory, of this computation and of others."""
-        return sum([other.size_bytes() for other in computations(self.settings.directory)])
+        return _used_bytes(self.settings.directory)
 
     def _restore(self, verify: bool) -> None:
         trusts = self.settings.trusts_targets
@@ -247,7 +249,8 @@ class Session:
             self._budget,
             self._costs,
             found.existing,
-            note=self.note,
+            # Not by this object, which has the saver: only the collector would free the graph that both know.
+            note=partial(self._directory.note, self._about),
             # A block may be of many short computations, of which whoever runs it again needs none.
             least_work_s=0.0 if self.settings.block is not None else BEGINNING_S / self.settings.share,
         )
@@ -339,6 +342,11 @@ def _name_of(graph: ChunkGraph) -> str:
         [graph.layer_of(chunk) for chunk in range(len(graph) - 1, max(-1, len(graph) - 100), -1)]
     )
     return ", ".join([name for name in layers if not name.startswith("finalize-")][:_SHOWN])[:200]
+
+
+def _used_bytes(directory: Path) -> int:
+    """Return the bytes that all computations have saved in a directory."""
+    return sum([computation.size_bytes() for computation in computations(directory)])
 
 
 def _versions() -> dict[str, str]:

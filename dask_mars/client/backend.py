@@ -54,6 +54,8 @@ class GraphBackend(ABC):
         What saves the chunks of the computation that is going on.
     session : Session or None
         That of the computation that is going on, if it is saved.
+    check : callable or None
+        Gets each graph before it is computed, and raises to refuse it.
     """
 
     is_remote: ClassVar[bool] = False
@@ -62,6 +64,7 @@ class GraphBackend(ABC):
     checkpoint: CheckpointSettings | None = None
     saver: Saver | None = None
     session: Session | None = None
+    check: Callable[[ChunkGraph], None] | None = None
 
     @abstractmethod
     def prepare_options(self, options: Options) -> PrepareOptions:
@@ -136,6 +139,8 @@ class GraphBackend(ABC):
         record: Record,
     ) -> Mapping[int, Any]:
         if any(graph.operand_of[chunk] >= 0 for chunk in graph.outputs):
+            if self.check is not None:
+                self.check(graph)
             with gc_control.collect_less_often(len(graph)):
                 if self.checkpoint is not None and self._is_saved(self.checkpoint, graph, persist, record):
                     return self._run_saved(self.checkpoint, graph, observer, options, persist, record)

@@ -324,9 +324,11 @@ class Engine:
 
     def save_by(self, run: GraphRun, saver: Saver) -> None:
         """Have the chunks of a graph that is to be submitted saved."""
+        # The run has the saver, which must not refer to it: only the collector would free its values then.
+        inbox = run.inbox
 
         def warn(text: str) -> None:
-            run.inbox.put(client_messages.Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
+            inbox.put(client_messages.Warned(pickle.dumps((text, RuntimeWarning, __file__, 0))))
 
         blocks, limit_bytes = self._blocks, self.settings.store_limit
         saver.begin(self.store, limit_bytes, blocks.incref_object, blocks.decref_object, self._call_soon, warn)

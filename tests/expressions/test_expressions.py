@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import tracemalloc
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -378,6 +379,16 @@ def test_the_shipped_table_knows_every_exact_operation() -> None:
 
 
 # -- parts ----------------------------------------------------------------------------------------------------
+
+
+def test_functions_of_the_user_are_not_kept() -> None:
+    def function(x: np.ndarray) -> np.ndarray:
+        return x
+
+    reference = weakref.ref(function)
+    assert elementwise(function, ()) is None
+    del function
+    assert reference() is None
 
 
 def test_every_operator_is_the_ufunc_that_it_is_taken_for() -> None:

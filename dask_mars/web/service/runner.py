@@ -131,14 +131,7 @@ class Run:
         backend = self.runner.backend()
         if self.runner.checkpoint is not None:
             backend.checkpoint = self.runner.checkpoint._replace(directory=Path(self._order["checkpoint"]))
-        run: Callable[..., dict[int, Any]] = backend.run
-
-        def checked(graph: ChunkGraph, *rest: Any) -> dict[int, Any]:
-            self._check(graph)
-            return run(graph, *rest)
-
-        # Whatever computes graphs, they are looked at before.
-        backend.run = checked  # type: ignore[assignment, method-assign]
+        backend.check = self._check
         options = Options.known(header.get("options", {}))
 
         def schedule(dsk: Any, keys: Any, **others: Any) -> Any:
