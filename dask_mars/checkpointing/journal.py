@@ -14,7 +14,7 @@ from dask_mars.graph.chunks import Key
 from dask_mars.protocol.object_ref import ObjectRef
 
 #: How a journal begins; what begins in another way is of another version, and is not read.
-_MAGIC = b"dask-mars journal 1 "
+_MAGIC = b"dask-mars journal 2 "
 #: Before each record: its length and its checksum.
 _HEAD = struct.Struct("<II")
 

@@ -36,6 +36,8 @@ from dask_mars.store.store import bytes_to_store
 
 #: How often a waiting thread makes sure that the engine still lives.
 _LIVENESS_S = 2.0
+#: How long a computation that has ended waits for workers to close its files, where they are busy with others.
+_RELEASE_S = 2.0
 #: Threads compute no chunks beyond this part of each worker's share of the memory limit.
 _CHUNK_SHARE = 16
 #: Nobody declares how large frames are. Threads compute them where they are hardly large beside the memory limit.
@@ -205,16 +207,22 @@ class Computation:
                 started(run)
             self._serve(run)
             if persist:
-                return self._persist(run)
-            values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}
-            with contextlib.suppress(Exception):
-                engine.results_taken(run)
+                values = self._persist(run)
+            else:
+                values = {chunk: self._value(run, chunk) for chunk in self._graph.outputs}
+                # They are the user's now, to free at once.
+                for chunk in values:
+                    run.values.pop(chunk, None)
+                with contextlib.suppress(Exception):
+                    engine.results_taken(run)
+            self._wait_for_release(run)
         except BaseException:
             with self._lock:
                 self._cancelled = True
                 computed_in_client = frozenset(self._computed_in_client)
             with contextlib.suppress(Exception):
                 engine.cancel(run, computed_in_client)
+            self._wait_for_release(run)
             raise
         finally:
             if self._pool is not None:
@@ -235,6 +243,17 @@ class Computation:
         else:
             self._engine.results_taken(run)
         return values
+
+    def _wait_for_release(self, run: GraphRun) -> None:
+        """Wait until workers have closed the graph's files: the user may write or remove them next."""
+        if not run.may_hold_files:
+            return
+        deadline_s = time.monotonic() + _RELEASE_S
+        while self._engine.alive and (left_s := deadline_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                # What tasks print from now on is not the user's to see.
+                if type(run.inbox.get(timeout=left_s)) is client_messages.Released:
+                    return
 
     # -- while it runs ----------------------------------------------------------------------------------------
 

@@ -66,6 +66,11 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """Workers have nothing of the graph any more; told only where it may have held files open."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The computation failed at a chunk."""
 
@@ -104,7 +109,7 @@ class Saver(Protocol):
         """Take note of a chunk that was computed in the user's process."""
 
 
-Message = RunInClient | Started | Done | Printed | Warned | Finished | Failed | Stopped
+Message = RunInClient | Started | Done | Printed | Warned | Finished | Released | Failed | Stopped
 
 
 @dataclass(slots=True, eq=False)
@@ -141,6 +146,8 @@ class GraphRun:
         The last failure of each chunk that has failed.
     client_only : set of int
         Chunks whose results workers could not send.
+    may_hold_files : bool
+        Whether workers have got or made objects that may hold files open.
     one_by_one : bool
         Send one chunk a message, because some chunk of a message could not be read.
     measurements : ChunkMeasurements
@@ -170,6 +177,7 @@ class GraphRun:
     literal_blocks: list[Block] = field(default_factory=list)
     errors: dict[int, BaseException | FailureRecord] = field(default_factory=dict)
     client_only: set[int] = field(default_factory=set)
+    may_hold_files: bool = False
     one_by_one: bool = False
     modules: Collection[str] = ()
     finished: int = 0

@@ -478,10 +478,12 @@ class Engine:
         """Take the value of a chunk that was computed in the user's process."""
         duration_s = steps_s[-1] - steps_s[0]
         copied_bytes = bytes_to_store(value)
+        # Not in the command itself, which may outlive the computation by a moment.
+        values = [value]
 
         def command() -> None:
             if run.number in self._runs:
-                run.values[chunk] = value
+                run.values[chunk] = values.pop()
                 run.measurements.durations_s[chunk] = duration_s
                 sizes = {chunk: copied_bytes} if copied_bytes > self.settings.inline_bytes else {}
                 run.copied_bytes.update(sizes)
@@ -709,6 +711,7 @@ class Engine:
             self._stopped = reason
             self._closing = True
             self._shut_down()
+            self._registry.note_gone()
             for run in list(self._runs.values()):
                 run.inbox.put(client_messages.Stopped(reason))
             self._runs.clear()
@@ -1154,6 +1157,7 @@ class Engine:
         self._leave(handle)
         self._starts.end(number)
         code = handle.close()
+        self._registry.note_gone(handle)
         if not handle.ready:
             self._note_start_failure(handle, code)
         if is_loading:
@@ -1241,6 +1245,7 @@ class Engine:
             for handle in list(self._workers.values()):
                 self._leave(handle)
                 self._ending.add(handle)
+                self._registry.note_gone(handle)
                 self._handle(WorkerRetired(handle.number))
             self._startup.restart()
 
@@ -1321,6 +1326,7 @@ class Engine:
             self._startup.is_wanted = False
         self._leave(handle)
         handle.close_descriptors()
+        self._registry.note_gone(handle)
         self._ending.await_end(handle)
         self._handle(WorkerRetired(handle.number))
 

@@ -18,6 +18,7 @@ from dask_mars.protocol.object_ref import (
     is_map_output,
     is_spilled,
     is_stored,
+    may_hold_files,
     needed_bytes,
     size_of,
 )
@@ -112,6 +113,8 @@ class Receiver:
                     fresh[chunk] = self._blocks.stored_bytes - before
                 if is_map_output(ref):
                     map_outputs.append(chunk)
+            elif may_hold_files(ref):
+                run.may_hold_files = True
         if run.saver is not None:
             run.saver.computed(chunks, refs, durations_s)
         handle.known[number].update(chunks)
@@ -143,6 +146,9 @@ class Receiver:
             self._blocks.decref_object(spilled)
         self._registry.notify_moved(number, refs, besides=handle)
         return ChunksRestored(handle.number, number, list(refs))
+
+    def _on_forgotten(self, handle: WorkerHandle, message: messages.Forgotten) -> None:
+        self._registry.note_forgotten(message.graph, handle)
 
     def _on_failed(self, handle: WorkerHandle, message: messages.Failed) -> Event:
         number, chunk, record, final = message
@@ -200,6 +206,7 @@ class Receiver:
         messages.CannotStart: _on_cannot_start,
         messages.Finished: _on_finished,
         messages.Restored: _on_restored,
+        messages.Forgotten: _on_forgotten,
         messages.Failed: _on_failed,
         messages.Returned: _on_returned,
         messages.Retained: _on_retained,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
-from dask_mars.engine.graph_run import GraphRun
+from dask_mars.engine.graph_run import GraphRun, Message, Released
 from dask_mars.engine.profile import ChunkMeasurements
 from dask_mars.engine.sender import Sender
 from dask_mars.engine.spill_writer import SpillWriter
@@ -103,6 +104,8 @@ class Registry:
         self.persisted: dict[ObjectId, PersistedEntry] = {}
         self.files: dict[int, dict[int, ObjectRef]] = {}
         self.reservations: dict[int, ReservationRecord] = {}
+        #: Workers that have not forgotten a graph which may hold files open, and the inbox to report that to.
+        self._forgetting: dict[int, tuple[set[WorkerHandle], SimpleQueue[Message]]] = {}
         self.last_measurements: ChunkMeasurements | None = None
         self.in_use_bytes = self.peak_bytes = 0
         #: Whether the pages of blocks are to go back to the system as soon as nobody needs them.
@@ -252,12 +255,35 @@ class Registry:
             self._forget_file(run.number, chunk)
         for block in run.literal_blocks:
             self.blocks.decref(block)
+        holders = set()
         for handle in self.workers.values():
             if handle.known.pop(run.number, None) is not None:
                 handle.operands.pop(run.number, None)
                 handle.to_free.pop(run.number, None)
-                handle.send(Forget(run.number))
+                handle.send(Forget(run.number, run.may_hold_files))
+                holders.add(handle)
+        if run.may_hold_files:
+            self._forgetting[run.number] = holders, run.inbox
+            self._tell_if_forgotten(run.number)
         self.sender.prune_contexts({run.context for run in self.runs.values()})
+
+    def note_forgotten(self, graph: int, handle: WorkerHandle) -> None:
+        """Note that a worker has nothing of a graph any more, or has ended."""
+        if graph in self._forgetting:
+            self._forgetting[graph][0].discard(handle)
+            self._tell_if_forgotten(graph)
+
+    def note_gone(self, handle: WorkerHandle | None = None) -> None:
+        """Note that a worker has ended, or all have, and with it whatever it held open."""
+        for graph, (holders, _) in list(self._forgetting.items()):
+            holders.intersection_update(() if handle is None else holders - {handle})
+            self._tell_if_forgotten(graph)
+
+    def _tell_if_forgotten(self, graph: int) -> None:
+        holders, inbox = self._forgetting[graph]
+        if not holders:
+            del self._forgetting[graph]
+            inbox.put(Released())
 
     def _forget_file(self, graph: int, chunk: int) -> None:
         """Release the file of an object that neither its computation nor the user needs any more."""

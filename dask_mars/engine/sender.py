@@ -25,8 +25,8 @@ from dask_mars.protocol.columns import (
 from dask_mars.protocol.context import Context as Surroundings
 from dask_mars.protocol.deferred import Deferred
 from dask_mars.protocol.messages import Context, Run
-from dask_mars.protocol.object_ref import Block, ObjectRef
-from dask_mars.protocol.pickling import dumps, frozen
+from dask_mars.protocol.object_ref import Block, ObjectRef, may_hold_files
+from dask_mars.protocol.pickling import dumps, frozen, may_open_files
 from dask_mars.store.persisted import PersistedChunk
 from dask_mars.store.reference_counts import ReferenceCounts
 from dask_mars.store.store import Store
@@ -181,7 +181,9 @@ class Sender:
             return False
 
         try:
-            payload = dumps(value, out_of_band, frozen)
+            kinds: dict[int, type] = {}
+            payload = dumps(value, out_of_band, frozen, kinds)
+            run.may_hold_files |= may_open_files(kinds)
         finally:
             for block in parts:
                 self._blocks.incref(block)
@@ -211,6 +213,7 @@ class Sender:
                 raise pickle.PicklingError(f"{value!r} is for the user's process")
             kept = value.ref if type(value) is PersistedChunk else None
             ref = self._store.seal(value, freeze=True) if kept is None else kept
+            run.may_hold_files |= may_hold_files(ref)
             self._blocks.incref_object(ref)
             run.refs[chunk] = ref
         return ref

@@ -113,9 +113,10 @@ class Drop(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Forget a graph and its operands."""
+    """Forget a graph and its operands, and say so if the user waits until the files that it had are closed."""
 
     graph: int
+    answers: bool
 
 
 class Context(NamedTuple):
@@ -218,6 +219,12 @@ class Warning(NamedTuple):
     payload: bytes
 
 
+class Forgotten(NamedTuple):
+    """Nothing of a graph is left, and its files are closed."""
+
+    graph: int
+
+
 class Restored(NamedTuple):
     """Values that were on disk are in the store again."""
 
@@ -238,6 +245,7 @@ ToEngine = (
     | Output
     | Warning
     | Restored
+    | Forgotten
 )
 
 _TO_WORKER: tuple[type[ToWorker], ...] = (Run, Free, Release, Drop, Forget, Context, Exit, Trim, Moved)
@@ -253,6 +261,7 @@ _TO_ENGINE: tuple[type[ToEngine], ...] = (
     Output,
     Warning,
     Restored,
+    Forgotten,
 )
 _CODES: dict[type, int] = {kind: code for kinds in (_TO_WORKER, _TO_ENGINE) for code, kind in enumerate(kinds)}
 _Message = TypeVar("_Message")

@@ -2,6 +2,7 @@
 
 * ``(VALUE, value)``: a scalar, as it is;
 * ``(PICKLE, data)``: small, pickled, in the message itself;
+* ``(HANDLE, data)``: the same of objects that may hold files open;
 * ``(SMALL, dtype, shape, order, writeable, data)``: a small NumPy array, in the message itself; a NumPy scalar if
   its shape is None. ``writeable`` is None of an array of the user's that is read-only elsewhere;
 * ``(ARRAY, blocks, dtype, shape, strides, position, writeable)``: one NumPy array in an arena;
@@ -24,7 +25,7 @@ import numpy as np
 
 from dask_mars.protocol.pickling import loads
 
-VALUE, PICKLE, SMALL, ARRAY, MAP_OUTPUT, OBJECT, SPILLED = range(7)
+VALUE, PICKLE, HANDLE, SMALL, ARRAY, MAP_OUTPUT, OBJECT, SPILLED = range(8)
 #: What has the reference of an array.
 ARRAYS = (ARRAY, MAP_OUTPUT)
 
@@ -72,6 +73,12 @@ def blocks_of(ref: ObjectRef) -> tuple[Block, ...]:
 def is_stored(ref: ObjectRef) -> bool:
     """Say whether a value is in arenas or on disk, and not in the message itself."""
     found: bool = ref[0] >= ARRAY
+    return found
+
+
+def may_hold_files(ref: ObjectRef) -> bool:
+    """Return whether a value that processes keep as an object may hold files open."""
+    found: bool = ref[0] == HANDLE
     return found
 
 

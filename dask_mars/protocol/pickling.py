@@ -74,6 +74,19 @@ class _PlainPickler(pickle.Pickler):
     )
 
 
+#: Packages whose objects open no files when they are unpickled or used.
+_WITHOUT_FILES = sys.stdlib_module_names | {
+    "cloudpickle",
+    "cytoolz",
+    "dask",
+    "dask_mars",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "toolz",
+}
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table: ClassVar[Any] = ChainMap(_DTYPES, cloudpickle.Pickler.dispatch_table)
     thaw: Callable[[Any], Any] | None = None
@@ -159,6 +172,16 @@ def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
 
 def _view_again(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
     return memoryview(data).cast(form, shape) if form != "B" or len(shape) != 1 else memoryview(data)
+
+
+def may_open_files(kinds: Mapping[int, type]) -> bool:
+    """Return whether an object of these classes, as `dumps` notes them, may hold files open, or open one later."""
+    for kind in kinds.values():
+        package = kind.__module__.partition(".")[0]
+        # Functions of compiled modules are of a class of Cython's.
+        if package not in _WITHOUT_FILES and not package.startswith("_cython_"):
+            return True
+    return False
 
 
 def _code_of_file(name: str, build: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:

@@ -22,6 +22,7 @@ from dask_mars.graph.callables import package_of
 from dask_mars.protocol.object_ref import (
     ARRAY,
     ARRAYS,
+    HANDLE,
     MAP_OUTPUT,
     OBJECT,
     PICKLE,
@@ -38,7 +39,7 @@ from dask_mars.protocol.object_ref import (
     spilled_file,
     value_from_blocks,
 )
-from dask_mars.protocol.pickling import dumps, dumps_plain, frozen, loads, plain_bytes
+from dask_mars.protocol.pickling import dumps, dumps_plain, frozen, loads, may_open_files, plain_bytes
 from dask_mars.store.allocator import Allocator
 from dask_mars.store.arena import Arena, Bytes, create
 from dask_mars.store.in_place_sealing import InPlaceSealing
@@ -306,8 +307,8 @@ class Store:
 
     def _pickled(
         self, value: Any, thaw: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-    ) -> tuple[bytes, list[memoryview], int]:
-        """Return a value's pickle, the buffers that are not in it, and how many bytes that are together."""
+    ) -> tuple[bytes, list[memoryview], bool]:
+        """Return a value's pickle, the buffers that are not in it, and whether the value may hold files open."""
         buffers: list[memoryview] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -325,7 +326,7 @@ class Store:
             # Some pickle and cannot be unpickled. Now their task can still be run where its result need not be.
             loads(header, buffers=buffers)
             self._loaded_kinds.update(kinds)
-        return header, buffers, sum(buffer.nbytes for buffer in buffers) + len(header)
+        return header, buffers, may_open_files(kinds)
 
     def _seal_object(self, value: Any, inputs: Iterable[Block], freeze: bool, in_place: bool) -> ObjectRef:
         if not freeze:
@@ -338,9 +339,9 @@ class Store:
             ):
                 return (PICKLE, header)
         thaw = frozen if freeze else self._thawed
-        header, buffers, total = self._pickled(value, thaw)
-        if total <= self.inline_bytes:
-            return (PICKLE, dumps(value, thaw=thaw) if buffers else header)
+        header, buffers, may_hold_files = self._pickled(value, thaw)
+        if sum(buffer.nbytes for buffer in buffers) + len(header) <= self.inline_bytes:
+            return (HANDLE if may_hold_files else PICKLE, dumps(value, thaw=thaw) if buffers else header)
         blocks: list[Block] = []
         parts: list[tuple[int, int, int]] = []
         to_copy: list[tuple[int, Bytes]] = []
@@ -709,7 +710,7 @@ def inline_value(ref: ObjectRef) -> Any:
     kind = ref[0]
     if kind == VALUE:
         return ref[1]
-    return loads(ref[1]) if kind == PICKLE else _load_small(*ref[1:])
+    return _load_small(*ref[1:]) if kind == SMALL else loads(ref[1])
 
 
 def _load_spilled(ref: ObjectRef) -> Any:

@@ -174,6 +174,8 @@ class WorkerProcess:
         self._postponed = False
         #: How often it has been asked to give back what waits in its queue.
         self._recall_attempts = recall_attempts(part)
+        #: How many descriptors it had open when it had no graph last.
+        self._open_descriptors = 0
         #: Whether this is a process that a task has forked.
         self._forked = False
         #: Where tasks print; what has no end of line yet is sent when its task ends.
@@ -188,6 +190,7 @@ class WorkerProcess:
     def serve(self) -> None:
         """Work until the engine says EXIT or is gone."""
         outbox = self._outbox
+        self._open_descriptors = _open_descriptors()
         outbox.outgoing.append(messages.Ready(os.getpid()))
         clock = time.perf_counter
         while True:
@@ -204,6 +207,8 @@ class WorkerProcess:
                     # Somebody may be waiting for what is done.
                     outbox.flush(now)
                 self._run(number, context, chunk, operand, inputs, literals)
+                # A source among them would stay open until the next chunk.
+                literals = ()
                 self._note[:] = NO_SUBTASK
                 now = clock()
                 if now - outbox.flushed_s > self.flush_s:
@@ -283,6 +288,10 @@ class WorkerProcess:
     def _on_forget(self, message: messages.Forget) -> None:
         self._graphs.pop(message.graph, None)
         self._trimmed = False
+        if message.answers:
+            if not self._graphs:
+                self._close_garbage()
+            self._outbox.send_now(messages.Forgotten(message.graph))
 
     def _on_context(self, message: messages.Context) -> None:
         self._contexts = {message.number: message.payload, **self._contexts}
@@ -740,6 +749,12 @@ class WorkerProcess:
     def _collect_garbage(self) -> None:
         gc.collect()
 
+    def _close_garbage(self) -> None:
+        """Close files that only garbage refers to: exceptions go in circles with their frames."""
+        if _open_descriptors() > self._open_descriptors:
+            self._collect_garbage()
+        self._open_descriptors = _open_descriptors()
+
     def _trim(self) -> None:
         self._trimmed = True
         self._store.trim()
@@ -775,6 +790,12 @@ def _is_about_memory(error: BaseException | None) -> bool:
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
+
+
+def _open_descriptors() -> int:
+    """Count the open descriptors of this process."""
+    # Systems without this directory have no Unix sockets either.
+    return len(os.listdir("/dev/fd"))  # noqa: PTH208 (a third of the time)
 
 
 #: Of functions that are rewritten even where they are all of an operand.

@@ -105,6 +105,10 @@ class WorkerThread(WorkerProcess):
         # The user's process has more than this thread's to look through, and sees to it itself.
         pass
 
+    def _close_garbage(self) -> None:
+        # Nor do its descriptors say anything of what this thread has opened.
+        pass
+
     def _trim(self) -> None:
         self._trimmed = True
         self._store.trim()

@@ -7,6 +7,7 @@ import pytest
 
 from dask_mars.protocol.object_ref import (
     ARRAY,
+    HANDLE,
     OBJECT,
     PICKLE,
     SMALL,
@@ -33,6 +34,7 @@ FLOAT64 = (np.dtype("float64"), (2, 3))
 KINDS = {
     "value": ((VALUE, 3), (False, False, False, None, None, 32)),
     "pickle": ((PICKLE, b"1234"), (False, False, False, None, None, 4)),
+    "handle": ((HANDLE, b"12345"), (False, False, False, None, None, 5)),
     "small": ((SMALL, "<i4", (2,), "C", True, b"12345678"), (False, False, False, None, None, 8)),
     "array": (ARRAY_REF, (True, False, False, FLOAT64, False, 48)),
     "writeable": ((*ARRAY_REF[:-1], True), (True, False, False, FLOAT64, True, 48)),

@@ -26,7 +26,16 @@ from dask.utils import SerializableLock
 
 from dask_mars import errors
 from dask_mars.protocol.locks import InterprocessLock, interprocess
-from dask_mars.protocol.pickling import FailureRecord, dumps, frozen, loads, pack_error, plain_bytes, unpack_error
+from dask_mars.protocol.pickling import (
+    FailureRecord,
+    dumps,
+    frozen,
+    loads,
+    may_open_files,
+    pack_error,
+    plain_bytes,
+    unpack_error,
+)
 from dask_mars.store.arena import create
 
 # -- exceptions -------------------------------------------------------------------------------------------------
@@ -1120,3 +1129,35 @@ def test_mocks_stay_where_their_calls_are_counted():
         with pytest.raises(pickle.PicklingError):
             dumps([value])
     assert loads(dumps(mock.sentinel.thing)) is mock.sentinel.thing
+
+
+# -- what may hold files open -----------------------------------------------------------------------------------
+
+
+class OfTheUser:
+    pass
+
+
+def holding(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+@pytest.mark.parametrize(
+    ("value", "may_hold_files"),
+    [
+        ((1, "a", {"b": np.arange(3)}, slice(0, 2)), False),
+        ([np.datetime64("2000-01-01"), np.ma.masked_array([1, 2], [True, False])], False),
+        (partial(np.add, 1), False),
+        (lambda block: block + 1, False),
+        (OfTheUser, False),
+        (OfTheUser(), True),
+        ({"a": [OfTheUser()]}, True),
+        (holding(OfTheUser()), True),
+    ],
+)
+def test_what_may_hold_files_is_known_when_it_is_pickled(value: Any, may_hold_files: bool) -> None:
+    kinds: dict[int, type] = {}
+    payload = dumps(value, kinds=kinds)
+    noted = may_open_files(kinds)
+    assert noted is may_hold_files
+    assert type(loads(payload)) is type(value)

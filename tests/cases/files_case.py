@@ -1,0 +1,106 @@
+"""Files that are written again as soon as what was read from them has been computed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import h5py
+import numpy as np
+import xarray as xr
+
+from tests.cases.comparing import case, main
+
+MODULES = {"h5netcdf": "h5netcdf", "scipy": "scipy", "netcdf4": "netCDF4"}
+ENGINES = [engine for engine, module in MODULES.items() if importlib.util.find_spec(module) is not None]
+VALUES = np.random.default_rng(3).normal(size=(40, 6))
+
+
+def for_each_engine(correct: Callable[[Path, Any], Any]) -> dict[str, Any]:
+    """Return by engine what a function returns that is given the path of a file, and the engine."""
+    found = {}
+    for engine in ENGINES:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory, "heights.nc")
+            xr.Dataset({"height": (("day", "place"), VALUES)}).to_netcdf(path, engine=engine)
+            found[engine] = correct(path, engine)
+    return found
+
+
+@case
+def corrected_in_place() -> Any:
+    def correct(path: Path, engine: Any) -> Any:
+        for _ in range(3):
+            with xr.open_dataset(path, engine=engine, chunks={"day": 11}) as dataset:
+                corrected = (dataset * 2).compute()
+            corrected.to_netcdf(path, engine=engine)
+        return xr.load_dataset(path, engine=engine).height.to_numpy()
+
+    return for_each_engine(correct)
+
+
+@case
+def written_beside() -> Any:
+    def correct(path: Path, engine: Any) -> Any:
+        with xr.open_dataset(path, engine=engine, chunks={"day": 11}) as dataset:
+            lowest = dataset.height.map_blocks(lambda block: block - 1).min("day").compute()
+        lowest.rename("lowest").to_dataset().to_netcdf(path, mode="a", engine=engine)
+        return sorted(xr.load_dataset(path, engine=engine))
+
+    return for_each_engine(correct)
+
+
+@case
+def written_after_an_error() -> Any:
+    def fail(block: Any) -> Any:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    def correct(path: Path, engine: Any) -> Any:
+        with (
+            xr.open_dataset(path, engine=engine, chunks={"day": 11}) as dataset,
+            contextlib.suppress(ValueError),
+        ):
+            dataset.height.map_blocks(fail, template=dataset.height).compute()
+        xr.Dataset({"depth": ("place", np.arange(6))}).to_netcdf(path, engine=engine)
+        return list(xr.load_dataset(path, engine=engine))
+
+    return for_each_engine(correct)
+
+
+@case
+def opened_by_tasks() -> Any:
+    def correct(path: Path, engine: Any) -> Any:
+        opened = dask.delayed(xr.open_dataset)(path, engine=engine)
+        (dataset,) = dask.compute(opened)
+        mean = float(dataset.height.mean())
+        dataset.close()
+        xr.Dataset({"mean": mean}).to_netcdf(path, engine=engine)
+        return float(xr.load_dataset(path, engine=engine)["mean"])
+
+    return for_each_engine(correct)
+
+
+@case
+def dataset_of_hdf5() -> Any:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "heights.h5")
+        with h5py.File(path, "w") as file:
+            file["height"] = VALUES
+        with h5py.File(path, "r") as file:
+            total = da.from_array(file["height"], chunks=(11, 6)).sum(axis=0).compute()
+        with h5py.File(path, "w") as file:
+            file["total"] = total
+        return total
+
+
+if __name__ == "__main__":
+    main()
