@@ -13,7 +13,7 @@ import mmap
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, ClassVar
 
@@ -177,7 +177,7 @@ def _view_again(data: bytes | bytearray, form: Any, shape: Any) -> memoryview:
 def may_open_files(kinds: Mapping[int, type]) -> bool:
     """Return whether an object of these classes, as `dumps` notes them, may hold files open, or open one later."""
     for kind in kinds.values():
-        package = kind.__module__.partition(".")[0]
+        package = package_of(kind)
         # Functions of compiled modules are of a class of Cython's.
         if package not in _WITHOUT_FILES and not package.startswith("_cython_"):
             return True

@@ -10,6 +10,7 @@ from typing import Any
 
 from dask.utils import SerializableLock
 
+from dask_mars.graph.callables import package_of
 from dask_mars.protocol import pickling
 
 #: Buffers smaller than this stay in the pickle, and so do all beyond a number: headers list the others.
@@ -23,7 +24,7 @@ class _Pickler(pickling._Pickler):
         kind = type(obj)
         if kind is SerializableLock:
             return SerializableLock, (obj.token,)
-        if kind.__name__ == "LocalStore" and kind.__module__.startswith("zarr") and not obj.root.is_absolute():
+        if kind.__name__ == "LocalStore" and package_of(kind) == "zarr" and not obj.root.is_absolute():
             # Relative to another working directory it would be another store, and an empty one.
             moved = copy.copy(obj)
             moved.root = obj.root.absolute()

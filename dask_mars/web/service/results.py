@@ -16,6 +16,7 @@ import numpy as np
 
 from dask_mars.client.handles import describe
 from dask_mars.client.records import ValueDescription
+from dask_mars.graph.callables import package_of
 from dask_mars.web import wire
 from dask_mars.web.monitor import Json
 from dask_mars.web.pickles import pack, unpack
@@ -162,7 +163,7 @@ def _is_table(value: Any) -> bool:
     """Say whether Arrow has a form for it: for frames, series and columns of numbers."""
     if type(value) is np.ndarray:
         return value.ndim == 1 and value.dtype.kind in "biufMm"
-    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "index")
+    return package_of(type(value)) == "pandas" and hasattr(value, "index")
 
 
 def write_arrow(source: Path, incoming: Path, target: Path) -> None:
