@@ -27,6 +27,7 @@ from dask_mars.graph.chunks import ChunkGraph, DeclaredSizes, Operand
 from dask_mars.optimize.effects import appends
 from dask_mars.optimize.library_code import FRAMES, library_modules
 from dask_mars.optimize.temporaries import temporaries_of
+from dask_mars.protocol import tracebacks
 from dask_mars.protocol.deferred import Deferred, defer
 from dask_mars.protocol.object_ref import ObjectRef, is_stored
 from dask_mars.protocol.pickling import FailureRecord, is_picklable, unpack_error
@@ -402,7 +403,7 @@ class Computation:
         error = message.error
         if isinstance(error, FailureRecord):
             error = unpack_error(error)
-        error.add_note(raised_by(self._graph, message.chunk, run.subtask_ids[message.chunk]))
+        tracebacks.add_note(error, raised_by(self._graph, message.chunk, run.subtask_ids[message.chunk]))
         raise error
 
     def _on_stopped(self, run: GraphRun, message: client_messages.Stopped) -> None:

@@ -344,7 +344,7 @@ def _drop_tracebacks(error: BaseException | None) -> None:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        error.__traceback__ = None
+        tracebacks.forget(error)
         error = error.__context__
 
 
@@ -382,10 +382,11 @@ def _hints() -> Iterator[None]:
             traceback = traceback.tb_next
         raised_in = "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__"))
         if raised_in.partition(".")[0] == "distributed":
-            error.add_note(
+            tracebacks.add_note(
+                error,
                 "dask_mars: this task ran in a worker process of an agent, which has no connection to the "
                 "cluster. Tasks run in the agent itself if their function, or one next to it, names what it uses "
-                "of distributed, such as get_worker or Lock, or if it is among their arguments."
+                "of distributed, such as get_worker or Lock, or if it is among their arguments.",
             )
         raise
 

@@ -15,6 +15,7 @@ from dask_mars.cluster.admission import hold_locks, wait_for_results
 from dask_mars.cluster.computation import ClusterComputation, DaskKey
 from dask_mars.cluster.partition.subtasks import Subtask
 from dask_mars.cluster.progress import ProgressReceiver
+from dask_mars.protocol import tracebacks
 from dask_mars.protocol.deferred import Deferred, resolved
 from dask_mars.store.persisted import value_of
 
@@ -200,7 +201,7 @@ class LocalTasks:
                     return run_chunk(graph, chunk, [resolved(value, self._deferred) for value in values])
                 except Exception as error:
                     if not left:
-                        error.add_note(raised_by(graph, chunk))
+                        tracebacks.add_note(error, raised_by(graph, chunk))
                         raise
                     left -= 1
 

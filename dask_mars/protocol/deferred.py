@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from dask.sizeof import sizeof
 
 from dask_mars.graph.chunks import Key, Operand
+from dask_mars.protocol import tracebacks
 from dask_mars.protocol.locks import interprocess
 from dask_mars.protocol.pickling import dumps, loads
 
@@ -44,7 +45,7 @@ class Step(NamedTuple):
         try:
             return self.operand.run(values, tuple([interprocess(literal) for literal in self.literals]))
         except Exception as error:
-            error.add_note(f"dask_mars: raised by task {self.key!r}")
+            tracebacks.add_note(error, f"dask_mars: raised by task {self.key!r}")
             raise
 
 

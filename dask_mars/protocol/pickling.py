@@ -332,9 +332,9 @@ def _map_again(
 
 def _travels_raw(dtype: np.dtype[Any]) -> bool:
     """Return whether NumPy's pickles of arrays with a dtype may lose byte order or the flag of read-only ones."""
-    if dtype.hasobject or not dtype.itemsize:
+    if dtype.isnative and dtype.kind not in "mMV":
         return False
-    return dtype.kind in "mM" or dtype.names is not None or not dtype.isnative
+    return not dtype.hasobject and dtype.itemsize > 0 and (dtype.kind != "V" or dtype.names is not None)
 
 
 def _with_dtype(raw: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -460,7 +460,8 @@ def pack_error(error: BaseException) -> FailureRecord:
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
     for kind in _kinds_behind(error):
-        if _slots_of(kind):
+        # Constructors written in C fill the members of their classes.
+        if any(is_slot or type(kind.__init__) is not WrapperDescriptorType for _, is_slot in _members_of(kind)):
             copyreg.pickle(kind, _reduce_with_slots)
     packed = _packed(error, {})
     return FailureRecord(dumps(RuntimeError(summary) if packed is None else packed), summary)
@@ -503,20 +504,32 @@ def _kinds_behind(error: BaseException) -> set[type[BaseException]]:
 _UNSET = object()
 
 
-def _slots_of(kind: type) -> list[str]:
-    return [
-        name
-        for base in kind.__mro__
-        if "__slots__" in vars(base) or base in (AttributeError, NameError)
-        for name, member in vars(base).items()
-        # The object without the attribute may be a large array, and Python's own pickles leave it out.
-        if type(member) is MemberDescriptorType and (name, base) != ("obj", AttributeError)
-    ]
+def _unset(value: Any) -> Any:
+    return _UNSET
+
+
+#: What the chain of an exception tells, and what groups of exceptions have by their arguments.
+_OF_ALL_ERRORS = frozenset({"__suppress_context__", "exceptions", "message"})
+
+
+def _members_of(kind: type) -> Iterator[tuple[str, bool]]:
+    """Yield names of slots, and of members of Python's own classes, such as an errno, and whether it is a slot."""
+    for base in kind.__mro__:
+        for name, member in vars(base).items():
+            # The object that lacks an attribute may be a large array, and Python's own pickles leave it out.
+            is_told = name not in _OF_ALL_ERRORS and (name, base) != ("obj", AttributeError)
+            if type(member) is MemberDescriptorType and is_told:
+                yield name, "__slots__" in vars(base)
 
 
 def _filled_slots(value: Any) -> dict[str, Any]:
-    found = {name: attribute(value, name, _UNSET) for name in _slots_of(type(value))}
-    return {name: item for name, item in found.items() if item is not _UNSET}
+    """Return what an object has in members of its classes; in those of Python's own, None is nothing."""
+    found = {}
+    for name, is_slot in _members_of(type(value)):
+        item = attribute(value, name, _UNSET)
+        if item is not _UNSET and (is_slot or item is not None):
+            found[name] = item
+    return found
 
 
 def _reduce_with_slots(error: BaseException) -> tuple[Any, ...]:
@@ -576,36 +589,24 @@ def _candidates(error: BaseException, packed: dict[int, Any]) -> Iterator[Any]:
     # Many exceptions pickle and then cannot be unpickled: their constructors want other arguments.
     yield _Whole(error)
 
-    def travelling(value: Any) -> Any:
-        if issubclass(type(value), BaseException):
-            return _packed(value, packed) or repr(value)
-        if type(value) in (list, tuple):
-            return type(value)(map(travelling, value))
-        return value if _can_pickle(value) else repr(value)
+    def travelling(value: Any, otherwise: Callable[[Any], Any]) -> Any:
+        if _can_pickle(value):
+            return value
+        known = _packed(value, packed) if issubclass(type(value), BaseException) else None
+        return otherwise(value) if known is None else known
 
-    arguments = tuple([arg if _can_pickle(arg) else travelling(arg) for arg in error.args])
+    def in_words(value: Any) -> Any:
+        if type(value) in (list, tuple) and not _can_pickle(value):
+            return type(value)(map(in_words, value))
+        return travelling(value, repr)
+
     own, slots = (
-        {name: value for name, value in attributes.items() if _can_pickle(value)}
-        for attributes in (vars(error), {**_members_of(error), **_filled_slots(error)})
+        {name: found for name, value in state.items() if (found := travelling(value, _unset)) is not _UNSET}
+        for state in (vars(error), _filled_slots(error))
     )
-    yield _Rebuilt(error, type(error), arguments, (own, slots), packed)
+    yield _Rebuilt(error, type(error), tuple(map(in_words, error.args)), (own, slots), packed)
     text = f"{type(error).__name__}: {_text_of(error)}"
     yield _Rebuilt(error, RuntimeError, (text,), ({}, {}), packed)
-
-
-def _members_of(error: BaseException) -> dict[str, Any]:
-    """Return what an exception has in members of Python's own classes, such as an errno."""
-    names = [
-        name
-        for base in type(error).__mro__
-        for name, member in vars(base).items()
-        if type(member) is MemberDescriptorType and name not in _OF_ALL_ERRORS
-    ]
-    return {name: value for name in names if (value := attribute(error, name)) is not None}
-
-
-#: What `_rebuild` sets itself, and what groups of exceptions have by their arguments.
-_OF_ALL_ERRORS = frozenset({"__suppress_context__", "exceptions", "message"})
 
 
 def _with_traceback(error: BaseException, traceback: Any) -> BaseException:
@@ -624,9 +625,9 @@ def _rebuild(
     # A __new__ of the class's own may want what it was called with, which is not known.
     base = next(base for base in kind.__mro__ if type(vars(base).get("__new__")) is BuiltinFunctionType)
     error: BaseException = base.__new__(kind, *arguments)
-    error.args = arguments
     _set_state(error, state)
-    error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress_context
+    chain = {"__cause__": cause, "__context__": context, "__suppress_context__": suppress_context}
+    _set_state(error, ({}, {"args": arguments, **chain}))
     return error.with_traceback(traceback)
 
 

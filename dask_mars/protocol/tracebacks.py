@@ -47,12 +47,27 @@ def carry(error: BaseException) -> None:
             vars(each)[_CARRIED] = [tuple(frame) for frame in frames_of(each.__traceback__)]
 
 
+def forget(error: BaseException, chain: bool = False) -> None:
+    """Part an exception from its frames, and from those before it; its class may forbid to set attributes."""
+    error.with_traceback(None)
+    if chain:
+        BaseException.__setattr__(error, "__context__", None)
+        BaseException.__setattr__(error, "__cause__", None)
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Add a note to an exception, whose class may forbid to set attributes."""
+    notes = vars(error).setdefault("__notes__", [])
+    if type(notes) is list:
+        notes.append(text)
+
+
 def restore(error: BaseException) -> None:
     """Give an exception, and those behind it, the tracebacks that they have carried."""
     for each in _chain(error):
         frames = getattr(each, "__dict__", {}).pop(_CARRIED, None)
         if frames:
-            each.__traceback__ = traceback_of(frames)
+            each.with_traceback(traceback_of(frames))
 
 
 def _chain(error: BaseException) -> list[BaseException]:

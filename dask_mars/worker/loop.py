@@ -32,7 +32,7 @@ from dask_mars.graph.callables import attribute
 from dask_mars.graph.chunks import Operand
 from dask_mars.graph.functions import FunctionRegistry
 from dask_mars.graph.ids import NO_SUBTASK, SUBTASK_ID_BYTES, write_subtask_id
-from dask_mars.protocol import channel, main_module, messages
+from dask_mars.protocol import channel, main_module, messages, tracebacks
 from dask_mars.protocol.columns import (
     PackedOperand,
     unpack_chunks,
@@ -487,7 +487,7 @@ class WorkerProcess:
                     # Under threads it would write into an array of the user's, or find what only that process has.
                     graph.needs_client.add(operand_number)
                     raise _ReturnChunk("client_only") from None
-                error.__traceback__ = None
+                tracebacks.forget(error)
             else:
                 if self._forked:
                     forked.exit_process(None)
@@ -616,7 +616,7 @@ class WorkerProcess:
         # SystemExit and its like mean to leave: trying again would not.
         final = final or not isinstance(error, Exception)
         del traceback
-        error.__traceback__ = None
+        tracebacks.forget(error)
         del error
         # What it was computed from may be freed when the engine hears of the failure.
         self._outbox.retain(owners)
@@ -634,7 +634,7 @@ class WorkerProcess:
             self._give_up(number, chunk, error, owners)
         elif reason == POSTPONED:
             # Its frames hold what is to be free.
-            error.__traceback__ = error.__context__ = error.__cause__ = None
+            tracebacks.forget(error, chain=True)
             self._outbox.retain(owners)
             self._outbox.return_chunks(number, [chunk], "postponed")
         else:
@@ -684,7 +684,7 @@ class WorkerProcess:
     def _give_up(self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]) -> None:
         """Leave a chunk that was interrupted."""
         # Its frames hold what the task has made.
-        error.__traceback__ = error.__context__ = None
+        tracebacks.forget(error, chain=True)
         self._outbox.retain(owners)
         self._outbox.return_chunks(number, [chunk], "dropped")
         # It may have been about to restore a setting: whatever comes next gets all of them anew.

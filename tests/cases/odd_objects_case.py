@@ -127,6 +127,19 @@ class Wanting(Exception):
         self.sum = first + second
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    reading: int
+
+
+class Undecodable(UnicodeDecodeError):
+    """Python's own members of it are filled by a constructor with other arguments."""
+
+    def __init__(self, *, at: int) -> None:
+        super().__init__("utf-8", b"\xff", at, at + 1, "no text")
+        self.at = at
+
+
 KINDS = [Everything, Nothing, Liar, LyingFunction, Unhashable, Unnamed, NotLoaded]
 
 
@@ -138,6 +151,14 @@ def station(values: Any) -> Any:
     array = np.asarray(values).view(Station)
     array.name = "north"
     return array
+
+
+def raise_frozen() -> None:
+    raise Frozen(3)
+
+
+def raise_undecodable() -> None:
+    raise Undecodable(at=0)
 
 
 def raise_wanting() -> None:
@@ -237,6 +258,24 @@ def error_of_a_class_with_a_constructor_of_its_own() -> Any:
         dask.delayed(raise_wanting)().compute()
     except Wanting as error:
         return error.args, error.sum, str(error), type(error.__cause__) is Wanting, error.__cause__.sum
+
+
+@case
+def error_that_refuses_attributes() -> Any:
+    # Dask's own way to shorten tracebacks sets one.
+    get = dask.base.get_scheduler()
+    try:
+        get({"a": (raise_frozen,)}, "a")
+    except Frozen as error:
+        return error.args, error.reading
+
+
+@case
+def error_with_members_of_python_s_own() -> Any:
+    try:
+        dask.delayed(raise_undecodable)().compute()
+    except Undecodable as error:
+        return str(error), error.encoding, error.at
 
 
 @case

@@ -591,7 +591,12 @@ class SlowFunction:
 
 
 def test_the_steps_of_an_operand_are_seen(patient: Runtime, tmp_path: Path) -> None:
-    path = str(tmp_path)
+    path, ready = str(tmp_path), tmp_path / "ready"
+    ready.mkdir()
+    for file in ("stored", "loaded"):
+        (ready / file).touch()
+    # The first of a class is loaded when it is stored, to see whether it can be.
+    assert patient.get({"c": (Slow, str(ready)), "x": (len, "c")}, "x") == 1 << 17
     graph = {
         "p": (SlowFunction(path),),
         "c": (lambda _: wait_for(f"{path}/computed", Slow(path)), "p"),
