@@ -185,7 +185,11 @@ class TaskContext:
         self._applied: dict[str, tuple[bytes | None, Any]] = {}
         #: What the settings were before.
         self._own: dict[str, Any] = {}
-        self._watch = ImportWatch(self._arrived)
+
+    @functools.cached_property
+    def _watch(self) -> ImportWatch:
+        # It refers back to this, and threads need none: what they hold is to go with them.
+        return ImportWatch(self._arrived)
 
     def enter(self, payload: bytes) -> None:
         """Take over the surroundings that a `Context` has found."""

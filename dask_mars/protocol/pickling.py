@@ -460,8 +460,11 @@ def pack_error(error: BaseException) -> FailureRecord:
         if type(kind.__init__) is WrapperDescriptorType and kind.__reduce__ is BaseException.__reduce__:
             copyreg.pickle(kind, _reduce_as_called)
     for kind in _kinds_behind(error):
-        # Constructors written in C fill the members of their classes.
-        if any(is_slot or type(kind.__init__) is not WrapperDescriptorType for _, is_slot in _members_of(kind)):
+        # Constructors written in C fill the members of their classes, but for names, which are no arguments.
+        is_filled = type(kind.__init__) is WrapperDescriptorType and not issubclass(
+            kind, (AttributeError, NameError)
+        )
+        if any(is_slot or not is_filled for _, is_slot in _members_of(kind)):
             copyreg.pickle(kind, _reduce_with_slots)
     packed = _packed(error, {})
     return FailureRecord(dumps(RuntimeError(summary) if packed is None else packed), summary)

@@ -269,12 +269,13 @@ def test_others_compute_while_a_failed_computation_comes_to_its_end(tmp_path: Pa
 
     def long() -> None:
         note(tmp_path / "started")
-        time.sleep(1)
+        eventually((tmp_path / "others").exists)
         note(tmp_path / "ended")
 
     with pytest.raises(LookupError, match="stop"):
         dask.compute(dask.delayed(soon)(), dask.delayed(long)(), scheduler=runtime.get)
     assert delayed_sum(runtime.get) == 3
+    note(tmp_path / "others")
     assert not notes(tmp_path / "ended")
     assert eventually(lambda: not runtime.engine()._runs, 10)
 

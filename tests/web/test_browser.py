@@ -189,7 +189,7 @@ def test_a_failure_shows_its_traceback(viewer, runtime, server):
 def test_without_the_right_token_it_says_what_to_do(viewer, server, query):
     viewer.expected = ["status of 401"]
     viewer.open(server.url + query)
-    viewer.reads("?token=")
+    viewer.reads("Runtime.serve returns a server whose link has it")
     viewer.press("#token")
     viewer.type(server.token, "\ue007")
     viewer.reads("of 2 busy")
