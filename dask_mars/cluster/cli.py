@@ -162,14 +162,15 @@ def main(
         "preload": list(options["preload"]),
     }
     if nanny:
-        # It counts what the agent has read of its processes' shared memory as if that were its own.
-        dask.config.set({"distributed.worker.memory.terminate": False})
         options |= {"worker_class": start_agent, "worker_port": worker_port, "port": nanny_port}
         # None is what leaves it to the configuration.
         options["preload_nanny"] = list(preload_nanny) or None
     else:
         options["port"] = worker_port
     with _pid_file(pid_file):
+        if nanny:
+            # It counts what the agent has read of its processes' shared memory as if that were its own.
+            dask.config.set({"distributed.worker.memory.terminate": False})
         try:
             ended_well = asyncio.run(serve(nanny, scheduler, options, reconnect_s))
         except CannotStart as error:

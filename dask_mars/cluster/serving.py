@@ -45,7 +45,7 @@ _LOST = {
 
 
 #: What Dask raises where an address, an interface, a certificate, a file or a module is not what it takes.
-_MISTAKES = (OSError, ValueError, ImportError)
+_MISTAKES = (OSError, RuntimeError, ValueError, ImportError)
 
 
 class CannotStart(Exception):
@@ -137,8 +137,10 @@ async def serve(nanny: bool, scheduler: str | None, options: dict[str, Any], rec
         place = _Place(scheduler, options.get("scheduler_file"), options.get("security") or {})
         return await _serve_each(nanny, scheduler, options, signalled, place, reconnect_s)
     except Exception as error:
-        # Dask says that it has failed to start, and has the reason as the cause.
-        cause = error.__cause__ or error
+        # Dask says that it has failed to start, a nanny once more, and has the reason as the cause.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
         if isinstance(cause, _MISTAKES):
             raise CannotStart(f"{type(cause).__name__}: {cause}") from error
         raise
