@@ -43,7 +43,7 @@ def is_named(function: Any) -> bool:
 
 
 def look_up(known: Mapping[Any, Any], function: Any, default: Any = None) -> Any:
-    """Return what is known of a function or a class; objects of the user's need not have a hash that works."""
+    """Return the entry of a function or a class; hashing any other object could run code of the user's."""
     return known.get(function, default) if is_named(function) else default
 
 

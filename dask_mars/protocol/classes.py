@@ -31,7 +31,7 @@ def complete_reduction(kind: type, reduced: tuple[Any, ...]) -> tuple[Any, ...]:
         members = {name: _attributes_of(member) for name, member in named.items()}
     else:
         # Without its slots a class makes objects that the original cannot take over.
-        own = {name: vars(kind)[name] for name in ("__slots__",) if name in vars(kind)}
+        own = {"__slots__": vars(kind)["__slots__"]} if "__slots__" in vars(kind) else {}
         arguments = (*arguments[:3], {**arguments[3], "__qualname__": kind.__qualname__, **own}, *arguments[4:])
     identifier = arguments[-2]
     _travelled[identifier] = kind

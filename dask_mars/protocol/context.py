@@ -257,7 +257,7 @@ class TaskContext:
                     setting.apply(module, value)
                 else:
                     with warnings.catch_warnings():
-                        # Whoever has set it has been warned.
+                        # The user has seen the warning in the program.
                         warnings.simplefilter("ignore")
                         setting.apply(module, value)
             self._applied[name] = data, frozen(setting.read(module))

@@ -1,4 +1,4 @@
-"""Says when modules have been imported, whoever imports them."""
+"""Reports modules once they have been imported, by a task or by a worker."""
 
 from __future__ import annotations
 

@@ -790,7 +790,7 @@ def test_results_that_can_be_pickled_and_not_read(get: Get) -> None:
         raise RuntimeError("not here")
 
     value = dask.delayed(Unreadable)()
-    # As what cannot be pickled they are made where nobody has to read them.
+    # Results that cannot be unpickled are made in the user's process, like those that cannot be pickled.
     assert type(value.compute(scheduler=get)) is Unreadable
     held = dask.delayed(lambda: [np.ones(5000), Unreadable()])()
     assert (

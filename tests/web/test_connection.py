@@ -17,7 +17,7 @@ from dask_mars.web.connection import Connection
 
 
 class FullDisk(HTTPServer):
-    """A service whose disk is full for so many requests; it counts those."""
+    """A service whose disk is full for a number of requests, which it counts."""
 
     refusals = 0
 
