@@ -279,6 +279,7 @@ class Surroundings:
     engine_threads: int = field(default_factory=_engine_threads)
     shared_memory: set[str] = field(default_factory=_shared_memory)
     temporary_files: set[str] = field(default_factory=_temporary_files)
+    names: dict[str, str] = field(default_factory=_descriptors, repr=False)
 
     def added_since(self, before: Surroundings) -> dict[str, Any]:
         added = {
@@ -380,7 +381,7 @@ def _check_surroundings(before: Surroundings) -> None:
         # Exceptions keep frames alive, and those what they refer to, such as mapped memory.
         gc.collect()
         _holds_within(nothing_added, GRACE_S)
-    assert not added, _descriptors()
+    assert not added, dict(_descriptors().items() - before.names.items())
 
 
 # -- scripts --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import functools
 import importlib.metadata
+import io
 import locale
 import os
 import socket
@@ -178,14 +179,12 @@ def _set_config(module: Any, settings: dict[str, Any]) -> None:
 
 def _umask(module: Any) -> int | None:
     try:
-        # The only way to learn it that does not change it for a moment, in which other threads may make files.
-        status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        # The only way to learn it that does not change it for a moment, in which other threads may make files; and
+        # an object of a file is closed when Ctrl-C arrives while it is made.
+        with io.FileIO("/proc/self/status") as status:
+            _, found, rest = status.read(256).partition(b"Umask:")
     except OSError:
         return None
-    try:
-        _, found, rest = os.read(status, 256).partition(b"Umask:")
-    finally:
-        os.close(status)
     return int(rest.split()[0], 8) if found else None
 
 

@@ -224,7 +224,8 @@ def test_an_error_is_raised_again_in_the_calling_thread(get: Get) -> None:
     values = [dask.delayed(fail)(number) for number in range(2)]
     with pytest.raises(LookupError):
         dask.compute(*values, scheduler=get, rerun_exceptions_locally=True)
-    assert raised_in[-1] == threading.get_ident()
+    # The other task may be the last to say where it ran.
+    assert threading.get_ident() in raised_in
 
 
 # -- the end ----------------------------------------------------------------------------------------------------
