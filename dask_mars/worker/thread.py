@@ -10,7 +10,7 @@ import gc
 import socket
 import time
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,8 @@ class WorkerThread(WorkerProcess):
     lent_array: Callable[[int, int], Any]
     #: Returns the context variables of the thread that has submitted a graph.
     variables_of: Callable[[int], Context]
+    #: What this thread sets in the context of each graph: NumPy's allocator is a context variable too.
+    own_variables: list[tuple[ContextVar[Any], Any]]
 
     def _wait_for_messages(self) -> bool:
         self.idle_time.begin()
@@ -94,12 +96,18 @@ class WorkerThread(WorkerProcess):
     def _restore_context(self) -> None:
         self._graph = 0
 
-    def _variables_of(self, number: int) -> Context:
+    def _turn_to(self, number: int) -> None:
+        super()._turn_to(number)
         try:
-            return self.variables_of(number)
+            self._variables = self.variables_of(number).copy()
         except KeyError:
             # The computation has ended meanwhile.
-            return copy_context()
+            self._variables = copy_context()
+        for variable, value in self.own_variables:
+            self._variables.run(variable.set, value)
+
+    def _variables_of(self, number: int) -> Context:
+        return self._variables
 
     def _collect_garbage(self) -> None:
         # The user's process has more than this thread's to look through, and sees to it itself.
@@ -151,6 +159,7 @@ def serve(
     """
     process_role.enter_engine()
     arena = arenas[start.number]
+    before = copy_context()
     heap = make_heap(arena, start.live, start.arena_threshold_bytes)
     store = Store(arenas, start.number, start.live, start.inline_bytes, heap)
     overflow = partial(overflow_files, page)
@@ -158,6 +167,9 @@ def serve(
     worker.idle_time = idle_time
     worker.lent_array = lent_array
     worker.variables_of = variables_of
+    worker.own_variables = [
+        (variable, value) for variable, value in copy_context().items() if before.get(variable) is not value
+    ]
     try:
         worker.serve()
         worker.finish()

@@ -77,6 +77,16 @@ def test_library_code_is_computed_without_processes(runtime: Runtime) -> None:
     assert eventually(lambda: not threads())
 
 
+@pytest.mark.parametrize("start_in_threads", [True, False])
+def test_arrays_of_tasks_take_their_memory_from_the_arena(start_in_threads: bool) -> None:
+    # NumPy's allocator is a context variable, and tasks find those of the calling thread.
+    with dask.config.set({"dask-mars.start-in-threads": start_in_threads}), Runtime(num_workers=2) as runtime:
+        allocator = dask.delayed(np._core.multiarray.get_handler_name)()
+        for _ in range(2):
+            assert allocator.compute(scheduler=runtime.get) == "dask_mars"
+            assert bool(runtime.engine().worker_pids()) is not start_in_threads
+
+
 def test_what_people_see_says_that_workers_are_threads(runtime: Runtime, tmp_path: Path) -> None:
     heard: list[str] = []
     with (
