@@ -44,8 +44,22 @@ def _class_again(build: Callable[..., type], identifier: str, arguments: tuple[A
     """Return the class that has this identifier here, or make it: that may register it with a class above it."""
     kind = _travelled.get(identifier)
     if kind is None:
-        kind = _travelled[identifier] = build(*arguments)
+        kind = _travelled[identifier] = _built(build, *arguments)
     return kind
+
+
+def _built(build: Callable[..., type], first: Any, second: Any, bases: Any, *others: Any) -> type:
+    """Make a class; what ``__init_subclass__`` of a class above it did at home travels with that class."""
+    above = dict.fromkeys(base for below in bases for base in below.__mro__) if isinstance(bases, tuple) else ()
+    copies = [kind for kind in above if "__init_subclass__" in vars(kind) and _is_own.get(kind) is False]
+    functions = [vars(kind)["__init_subclass__"] for kind in copies]
+    for kind in copies:
+        type.__setattr__(kind, "__init_subclass__", classmethod(lambda cls, **_: None))
+    try:
+        return build(first, second, bases, *others)
+    finally:
+        for kind, function in zip(copies, functions, strict=True):
+            type.__setattr__(kind, "__init_subclass__", function)
 
 
 def _attributes_of(member: Any) -> dict[str, Any]:

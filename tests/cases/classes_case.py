@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import typing
 from typing import Any
 
 import dask
@@ -12,6 +13,7 @@ import dask.bag as db
 from tests.cases.comparing import case, main
 
 unit = "K"
+T = typing.TypeVar("T")
 
 
 @dataclasses.dataclass(slots=True)
@@ -93,6 +95,48 @@ class Plugin:
 
 class Reader(Plugin):
     pass
+
+
+class Format:
+    known: dict[str, type] = {}  # noqa: RUF012
+
+    def __init_subclass__(cls, *, suffix: str) -> None:
+        Format.known[suffix] = cls
+
+
+class Table(Format, suffix="csv"):
+    pass
+
+
+class Sheet(Table, typing.Generic[T], suffix="xls"):
+    pass
+
+
+@case
+def classes_that_their_bases_know() -> Any:
+    task = dask.delayed(lambda: (list(Plugin.known), Reader.__bases__ == (Plugin,)))
+    return [task().compute() for _ in range(2)], list(Plugin.known)
+
+
+@case
+def classes_with_arguments() -> Any:
+    task = dask.delayed(lambda: (sorted(Format.known), Format.known["xls"] is Sheet, len(Sheet.__mro__)))
+    made = dask.delayed(Sheet)().compute()
+    return task().compute(), type(made) is Sheet, sorted(Format.known)
+
+
+@case
+def a_class_that_a_task_makes_is_known_at_home() -> Any:
+    def make() -> type:
+        class Writer(Plugin):
+            pass
+
+        return Writer
+
+    made = dask.delayed(make)().compute()
+    found = made.__name__, Plugin.known.count("Writer")
+    Plugin.known[:] = ["Reader"]
+    return found
 
 
 @case
