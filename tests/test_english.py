@@ -17,11 +17,11 @@ DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
 #: How often phrases to avoid occur in docstrings and comments of the package, in guides, and in decisions.
 OCCURRENCES: dict[str, tuple[int, int, int]] = {
-    r"\bnobody\b": (144, 2, 0),
-    r"\bwhoever\b": (70, 4, 0),
-    r"\bwhat(?:ever)? is (?:not )?(?:there|made of|known of|wanted|to be)\b": (84, 2, 0),
-    r"\b(?:is|are|was|were) looked\b": (42, 1, 0),
-    r"\b(?:is|are|was|were) told\b": (57, 7, 1),
+    r"\bnobody\b": (144, 0, 0),
+    r"\bwhoever\b": (70, 0, 0),
+    r"\bwhat(?:ever)? is (?:not )?(?:there|made of|known of|wanted|to be)\b": (84, 0, 0),
+    r"\b(?:is|are|was|were) looked\b": (42, 0, 0),
+    r"\b(?:is|are|was|were) told\b": (57, 0, 0),
     r"\b(?:is|are|was|were) wanted\b": (14, 0, 0),
     r"¶say whether\b": (149, 0, 0),
     r"¶what\b": (114, 0, 0),
