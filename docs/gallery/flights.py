@@ -45,7 +45,7 @@ sight.sort_index().plot.bar(ax=axes[1], xlabel="visibility, miles", color="tab:o
 plt.show()
 
 # %% [markdown]
-# With wind delays grow. They grow more when nobody sees far.
+# Delays grow with the wind, and more in poor visibility.
 #
 # ## A join of two large frames
 #

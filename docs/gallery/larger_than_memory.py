@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 10 GB in 1 GiB
 #
-# An array of 10 GB is computed twice over: first its mean, then how far each value is from it. Whoever keeps the array in
-# between needs 10 GB of memory. Here all processes together get 1 GiB.
+# An array of 10 GB is computed twice: first its mean, then how far each value is from it. Keeping the array in between takes
+# 10 GB of memory. Here all processes together get 1 GiB.
 #
 # The environment variable `GALLERY_GIGABYTES` makes the array smaller, for machines that have no 10 GB of disk to
 # spare; memory shrinks with it, down to 0.5 GiB.

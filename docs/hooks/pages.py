@@ -109,7 +109,8 @@ def list_of_decisions() -> str:
     lines = [
         "# Decisions",
         "",
-        "What was decided, why, and what was measured. Newer decisions amend older ones.",
+        "Context, decision and consequences; [measurements](../measurements.md) has the figures.",
+        "Newer decisions amend older ones.",
         "",
     ]
     for path in decisions():
