@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -163,3 +164,22 @@ def pass_on_slowly(array: np.ndarray, path: str | Path, seconds: float) -> np.nd
     note(path, str(os.getpid()))
     time.sleep(seconds)
     return array
+
+
+#: Time after which threads that wait for each other fail, in seconds.
+PATIENCE_S = 30
+
+
+class Session:
+    """Cannot be pickled. Its method returns once two threads are in it."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def meet(self, value: Any) -> Any:
+        self._barrier.wait()
+        return value
+
+
+def meet_in(session: Session, value: Any) -> Any:
+    return session.meet(value)

@@ -18,15 +18,13 @@ import pytest
 import tasks
 from conftest import eventually
 from dask.callbacks import Callback
+from tasks import PATIENCE_S, Session, meet_in
 
 from dask_mars import Runtime
 
 pytestmark = pytest.mark.timeout(60)
 
 Get = Callable[..., Any]
-
-#: Who waits in vain for so long fails, in seconds.
-PATIENCE_S = 30
 
 
 @pytest.fixture(autouse=True)
@@ -37,21 +35,6 @@ def _no_threads_are_left() -> Iterator[None]:
 
 def of_the_pool() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-client")]
-
-
-class Session:
-    """Cannot be pickled. Its method returns once two threads are in it."""
-
-    def __init__(self) -> None:
-        self._barrier = threading.Barrier(2, timeout=PATIENCE_S)
-
-    def meet(self, value: Any) -> Any:
-        self._barrier.wait()
-        return value
-
-
-def meet_in(session: Session, value: Any) -> Any:
-    return session.meet(value)
 
 
 def made_here(home: int, number: int) -> Any:

@@ -11,12 +11,11 @@ from typing import Any
 import dask
 import distributed
 import pytest
+from tasks import PATIENCE_S, Session, meet_in
 
 import dask_mars
 
 pytestmark = pytest.mark.timeout(120)
-
-PATIENCE_S = 30
 
 Get = Callable[..., Any]
 
@@ -31,21 +30,6 @@ def get(cluster: Any) -> Iterator[Get]:
 def _no_threads_are_left() -> Iterator[None]:
     yield
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask-mars-client")]
-
-
-class Session:
-    """Cannot be pickled. Its method returns once two threads are in it."""
-
-    def __init__(self) -> None:
-        self._barrier = threading.Barrier(2, timeout=PATIENCE_S)
-
-    def meet(self, value: Any) -> Any:
-        self._barrier.wait()
-        return value
-
-
-def meet_in(session: Session, value: Any) -> Any:
-    return session.meet(value)
 
 
 def compute(get: Get, *values: Any, num_workers: int = 2) -> Any:
