@@ -5,10 +5,12 @@
 #include <Python.h>
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include "_source.h"
 #include "_streams.h"
 
+/* Both are read without a lock, in the middle of other threads' numbers. */
 static enum stream_level level;
 static int learned;
 
@@ -17,7 +19,26 @@ static const char *const level_names[STREAM_LEVELS] = {"portable", "avx512"};
 typedef struct {
     PyObject_HEAD
     struct stream stream;
+    /* Held by the thread that draws, so that no two get the same numbers. */
+    pthread_mutex_t lock;
 } Stream;
+
+/* Wait for the stream. The thread that has it may need the GIL before it lets go. */
+static struct stream *lock_stream(PyObject *object)
+{
+    Stream *self = (Stream *)object;
+    if (pthread_mutex_trylock(&self->lock)) {
+        Py_BEGIN_ALLOW_THREADS
+        pthread_mutex_lock(&self->lock);
+        Py_END_ALLOW_THREADS
+    }
+    return &self->stream;
+}
+
+static void unlock_stream(PyObject *object)
+{
+    pthread_mutex_unlock(&((Stream *)object)->lock);
+}
 
 /* What is drawn: a kind with its parameters, of which integers have other ones. */
 struct distribution {
@@ -29,10 +50,11 @@ struct distribution {
 
 static void draw(struct stream *stream, const struct distribution *drawn, void *out, size_t count)
 {
+    enum stream_level best = __atomic_load_n(&level, __ATOMIC_RELAXED);
     if (drawn->kind == STREAM_INTEGERS)
-        stream_integers(stream, level, out, count, drawn->low, drawn->range);
+        stream_integers(stream, best, out, count, drawn->low, drawn->range);
     else
-        stream_fill(stream, drawn->kind, level, out, count, drawn->first, drawn->second);
+        stream_fill(stream, drawn->kind, best, out, count, drawn->first, drawn->second);
 }
 
 static size_t item_bytes(const struct distribution *drawn)
@@ -69,6 +91,7 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *arguments, PyObject *k
     if (self) {
         memcpy(seed, words.buf, sizeof(seed));
         stream_seed(&self->stream, seed);
+        pthread_mutex_init(&self->lock, NULL);
     }
     PyBuffer_Release(&words);
     return (PyObject *)self;
@@ -77,6 +100,7 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *arguments, PyObject *k
 static void stream_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
+    pthread_mutex_destroy(&((Stream *)self)->lock);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -114,14 +138,14 @@ static int read_distribution(const char *name, PyObject *first, PyObject *second
         if (!PyErr_Occurred())
             drawn->second = second ? PyFloat_AsDouble(second) : 0;
     }
-    if (!PyErr_Occurred() && !learned && drawn->kind >= STREAM_STANDARD_NORMAL && drawn->kind <= STREAM_EXPONENTIAL)
+    if (!PyErr_Occurred() && drawn->kind >= STREAM_STANDARD_NORMAL && drawn->kind <= STREAM_EXPONENTIAL
+        && !__atomic_load_n(&learned, __ATOMIC_ACQUIRE))
         PyErr_SetString(PyExc_RuntimeError, "NumPy's functions are not known");
     return !PyErr_Occurred();
 }
 
 static PyObject *stream_method_fill(PyObject *object, PyObject *arguments)
 {
-    Stream *self = (Stream *)object;
     const char *name;
     PyObject *array, *first = NULL, *second = NULL;
     struct distribution drawn;
@@ -137,11 +161,11 @@ static PyObject *stream_method_fill(PyObject *object, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "the array is of another type, or not aligned");
         return NULL;
     }
-    struct stream stream = self->stream;
+    struct stream *stream = lock_stream(object);
     Py_BEGIN_ALLOW_THREADS
-    draw(&stream, &drawn, memory.buf, (size_t)memory.len / item);
+    draw(stream, &drawn, memory.buf, (size_t)memory.len / item);
     Py_END_ALLOW_THREADS
-    self->stream = stream;
+    unlock_stream(object);
     PyBuffer_Release(&memory);
     Py_RETURN_NONE;
 }
@@ -170,7 +194,8 @@ static PyObject *stream_method_source(PyObject *object, PyObject *arguments)
     size_t item = item_bytes(&distribution);
     int is_double = distribution.kind != STREAM_INTEGERS && item == sizeof(double);
     drawn->source = (struct source){item, is_double, (size_t)count, fill_from_source};
-    drawn->stream = ((Stream *)object)->stream;
+    drawn->stream = *lock_stream(object);
+    unlock_stream(object);
     drawn->distribution = distribution;
     PyObject *capsule = PyCapsule_New(&drawn->source, SOURCE_CAPSULE, free_source);
     if (!capsule)
@@ -183,16 +208,18 @@ static PyObject *stream_method_advance(PyObject *object, PyObject *count)
     unsigned long long number = PyLong_AsUnsignedLongLong(count);
     if (PyErr_Occurred())
         return NULL;
-    stream_advance(&((Stream *)object)->stream, number);
+    stream_advance(lock_stream(object), number);
+    unlock_stream(object);
     Py_RETURN_NONE;
 }
 
 static PyObject *stream_get_state(PyObject *object, void *Py_UNUSED(closure))
 {
-    struct stream *stream = &((Stream *)object)->stream;
-    return Py_BuildValue("KKKKiI", (unsigned long long)(stream->state >> 64), (unsigned long long)stream->state,
-                         (unsigned long long)(stream->increment >> 64), (unsigned long long)stream->increment,
-                         stream->has_half, (unsigned int)stream->half);
+    struct stream stream = *lock_stream(object);
+    unlock_stream(object);
+    return Py_BuildValue("KKKKiI", (unsigned long long)(stream.state >> 64), (unsigned long long)stream.state,
+                         (unsigned long long)(stream.increment >> 64), (unsigned long long)stream.increment,
+                         stream.has_half, (unsigned int)stream.half);
 }
 
 static PyMethodDef stream_methods[] = {
@@ -245,9 +272,14 @@ static PyObject *learn(PyObject *Py_UNUSED(module), PyObject *path)
     }
     if (!normal.address || !exponential.address)
         Py_RETURN_FALSE;
-    if (!learned)
+    /* It needs nothing of Python's while it has the lock. */
+    static pthread_mutex_t learning = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&learning);
+    if (!learned) {
         stream_learn(normal.function, exponential.function);
-    learned = 1;
+        __atomic_store_n(&learned, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&learning);
     Py_RETURN_TRUE;
 }
 
@@ -271,7 +303,7 @@ static PyObject *use(PyObject *Py_UNUSED(module), PyObject *name)
         return NULL;
     for (int number = 0; number <= (int)stream_best_level(); number++)
         if (!strcmp(level_names[number], wanted)) {
-            level = (enum stream_level)number;
+            __atomic_store_n(&level, (enum stream_level)number, __ATOMIC_RELAXED);
             Py_RETURN_NONE;
         }
     return PyErr_Format(PyExc_ValueError, "this processor has no %s", wanted);
@@ -297,6 +329,9 @@ PyMODINIT_FUNC PyInit__pcg64(void)
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     level = stream_best_level();
     PyObject *type = PyType_FromSpec(&stream_spec);
     if (!type || PyModule_AddObjectRef(module, "Stream", type)) {

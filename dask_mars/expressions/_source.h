@@ -1,4 +1,5 @@
-/* Numbers that are made as they are needed, which one extension hands to another in a capsule. */
+/* Numbers that are made as they are needed, which one extension hands to another in a capsule. One thread at a time may
+ * use a source. */
 
 #ifndef DASK_MARS_SOURCE_H
 #define DASK_MARS_SOURCE_H

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,25 @@ def test_millions_of_a_ziggurat(level, name):
     made = np.empty_like(expected)
     stream_of(5).fill(name, made)
     assert made.tobytes() == expected.tobytes()
+
+
+@compiled
+def test_threads_share_the_numbers_of_a_stream():
+    assert draws.checked_stream("standard_normal") is not None
+    count = 300_000
+    for seed in range(20):
+        halves = np.random.default_rng(seed).standard_normal((2, count))
+        stream, together = stream_of(seed), threading.Barrier(2)
+        made = np.empty((2, count))
+
+        def fill(row: np.ndarray, stream: Any = stream, together: threading.Barrier = together) -> None:
+            together.wait(100)
+            stream.fill("standard_normal", row)
+
+        with ThreadPoolExecutor(2) as executor:
+            list(executor.map(fill, made))
+        # Either comes first.
+        assert sorted(row.tobytes() for row in made) == sorted(row.tobytes() for row in halves)
 
 
 @compiled
