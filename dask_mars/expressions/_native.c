@@ -446,6 +446,9 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     PyObject *type = PyType_FromSpec(&program_spec);
     static const struct {
         const char *name;

@@ -36,15 +36,16 @@ static int compare_ranges(const void *first, const void *second)
 /* Read (offset, size) pairs, sorted; NULL with an exception set. */
 static struct heap_range *read_ranges(PyObject *pairs, Py_ssize_t capacity, size_t *count)
 {
-    PyObject *items = PySequence_Fast(pairs, "live has to be iterable");
+    /* Another thread may change a list meanwhile. */
+    PyObject *items = PySequence_Tuple(pairs);
     if (!items)
         return NULL;
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t length = PyTuple_GET_SIZE(items);
     struct heap_range *ranges = PyMem_New(struct heap_range, length + 1);
     if (!ranges)
         PyErr_NoMemory();
     for (Py_ssize_t number = 0; ranges && number < length; number++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(items, number);
+        PyObject *item = PyTuple_GET_ITEM(items, number);
         Py_ssize_t offset, size;
         int good = PyTuple_Check(item) && PyArg_ParseTuple(item, "nn", &offset, &size);
         if (good && offset >= 0 && size >= 0 && offset <= capacity && size <= capacity - offset
@@ -425,8 +426,46 @@ static PyTypeObject *quota_type;
 
 /* -- NumPy's allocator ------------------------------------------------------------------------------------------*/
 
-/* NumPy's own functions, for all that the heap does not take. */
-static PyDataMemAllocator *plain;
+/* Feature version of NumPy 2.5, from which on its own functions take memory from Python. */
+#define NUMPY_ASKS_PYTHON 0x16
+
+/* For all that the heap does not take: NumPy's own functions where they take it from the C library, else that itself.
+ * Python may count such blocks as well, or have them from an allocator whose blocks the C library cannot measure. */
+static PyDataMemAllocator plain;
+
+static void *library_malloc(void *Py_UNUSED(context), size_t size)
+{
+    return malloc(size);
+}
+
+static void *library_calloc(void *Py_UNUSED(context), size_t count, size_t item)
+{
+    return calloc(count, item);
+}
+
+static void *library_realloc(void *Py_UNUSED(context), void *address, size_t size)
+{
+    return realloc(address, size);
+}
+
+static void library_free(void *Py_UNUSED(context), void *address, size_t Py_UNUSED(size))
+{
+    free(address);
+}
+
+static const char capsule_name[] = "mem_handler";
+
+static int choose_plain(void)
+{
+    PyDataMem_Handler *handler = PyCapsule_GetPointer(PyDataMem_DefaultHandler, capsule_name);
+    if (!handler)
+        return -1;
+    if (PyArray_GetNDArrayCFeatureVersion() < NUMPY_ASKS_PYTHON)
+        plain = handler->allocator;
+    else
+        plain = (PyDataMemAllocator){NULL, library_malloc, library_calloc, library_realloc, library_free};
+    return 0;
+}
 
 typedef struct {
     PyDataMem_Handler handler;
@@ -464,11 +503,11 @@ static void *hook_malloc(void *context, size_t size)
 {
     Hook *hook = context;
     if (size < hook->threshold)
-        return noted(hook, plain->malloc(plain->ctx, size));
+        return noted(hook, plain.malloc(plain.ctx, size));
     if (!admitted(hook, size))
         return NULL;
     void *address = heap_malloc(hook->heap, size);
-    return address ? address : noted(hook, plain->malloc(plain->ctx, size));
+    return address ? address : noted(hook, plain.malloc(plain.ctx, size));
 }
 
 static void *hook_calloc(void *context, size_t count, size_t item)
@@ -478,11 +517,11 @@ static void *hook_calloc(void *context, size_t count, size_t item)
         return NULL;
     size_t size = count * item;
     if (size < hook->threshold)
-        return noted(hook, plain->calloc(plain->ctx, count, item));
+        return noted(hook, plain.calloc(plain.ctx, count, item));
     if (!admitted(hook, size))
         return NULL;
     void *address = heap_calloc(hook->heap, size);
-    return address ? address : noted(hook, plain->calloc(plain->ctx, count, item));
+    return address ? address : noted(hook, plain.calloc(plain.ctx, count, item));
 }
 
 static void *hook_realloc(void *context, void *address, size_t size)
@@ -495,7 +534,7 @@ static void *hook_realloc(void *context, void *address, size_t size)
         if (size >= hook->threshold && size > before && !admitted(hook, size - before))
             return NULL;
         note_freed(hook, address);
-        void *grown = plain->realloc(plain->ctx, address, size);
+        void *grown = plain.realloc(plain.ctx, address, size);
         noted(hook, grown ? grown : address);
         return grown;
     }
@@ -506,7 +545,7 @@ static void *hook_realloc(void *context, void *address, size_t size)
     void *moved = heap_realloc(hook->heap, address, size, &old_size);
     if (moved)
         return moved;
-    moved = noted(hook, plain->malloc(plain->ctx, size));
+    moved = noted(hook, plain.malloc(plain.ctx, size));
     if (moved) {
         memcpy(moved, address, old_size < size ? old_size : size);
         heap_free(hook->heap, address);
@@ -521,11 +560,9 @@ static void hook_free(void *context, void *address, size_t size)
         heap_free(hook->heap, address);
     else {
         note_freed(hook, address);
-        plain->free(plain->ctx, address, size);
+        plain.free(plain.ctx, address, size);
     }
 }
-
-static const char capsule_name[] = "mem_handler";
 
 static void forget_hook(PyObject *capsule)
 {
@@ -604,17 +641,26 @@ static PyObject *limit_objects(PyObject *Py_UNUSED(module), PyObject *arguments)
         return NULL;
     }
     int is_limited = objects_limit(quota == Py_None ? NULL : &((Quota *)quota)->quota, signal_number);
-    Py_XSETREF(objects_quota, quota == Py_None ? NULL : Py_NewRef(quota));
+    if (is_limited)
+        Py_XSETREF(objects_quota, quota == Py_None ? NULL : Py_NewRef(quota));
     return PyBool_FromLong(is_limited);
+}
+
+static PyObject *can_limit_objects(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    return PyBool_FromLong(objects_can_be_limited());
 }
 
 /* -- the module -------------------------------------------------------------------------------------------------*/
 
 static PyMethodDef functions[] = {
+    {"can_limit_objects", can_limit_objects, METH_NOARGS,
+     "Return whether Python's objects can ask a quota, which depends on Python's allocator."},
     {"install", (PyCFunction)(void (*)(void))install, METH_VARARGS | METH_KEYWORDS,
      "Have arrays of at least a size, made in this context, take their memory from a heap as long as it has room."},
     {"limit_objects", limit_objects, METH_VARARGS,
-     "Have Python's objects ask a quota for large blocks; a signal tells of small ones that it refuses. None: no more."},
+     "Have Python's objects ask a quota for large blocks, and return whether they can; a signal tells of small ones that "
+     "it refuses. None: no more."},
     {"uninstall", uninstall, METH_NOARGS, "Have arrays made in this context take NumPy's own memory again."},
     {NULL, NULL, 0, NULL},
 };
@@ -630,13 +676,14 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__arena(void)
 {
     import_array();
-    PyDataMem_Handler *handler = PyCapsule_GetPointer(PyDataMem_DefaultHandler, capsule_name);
-    if (!handler)
+    if (choose_plain())
         return NULL;
-    plain = &handler->allocator;
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
     heap_type = (PyTypeObject *)PyType_FromSpec(&heap_spec);
     quota_type = (PyTypeObject *)PyType_FromSpec(&quota_spec);
     if (!heap_type || PyModule_AddObjectRef(module, "Heap", (PyObject *)heap_type) || !quota_type

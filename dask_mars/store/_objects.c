@@ -3,6 +3,21 @@
 
 #include "_objects.h"
 
+#ifdef Py_GIL_DISABLED
+
+/* Objects come from mimalloc, which asks neither of the allocators that can be replaced. */
+int objects_can_be_limited(void)
+{
+    return 0;
+}
+
+int objects_limit(struct quota *Py_UNUSED(quota), int Py_UNUSED(signal_number))
+{
+    return 0;
+}
+
+#else
+
 #ifdef __linux__
 #include <malloc.h>
 #elif defined(__APPLE__)
@@ -173,19 +188,23 @@ static void arena_free(void *Py_UNUSED(context), void *address, size_t size)
     plain_arenas.free(plain_arenas.ctx, address, size);
 }
 
+int objects_can_be_limited(void)
+{
+    if (!is_installed)
+        PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &plain);
+    /* Those that check blocks (PYTHONMALLOC=debug) hand out addresses that the C library does not know. */
+    return !plain.ctx;
+}
+
 int objects_limit(struct quota *quota, int signal_number)
 {
+    if (!objects_can_be_limited())
+        return 0;
     asked = quota;
     refused_signal = signal_number;
     task_thread = PyThread_get_thread_ident();
     if (is_installed || !quota)
         return 1;
-    PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &plain);
-    /* Those that check blocks (PYTHONMALLOC=debug) hand out addresses that the C library does not know. */
-    if (plain.ctx) {
-        asked = NULL;
-        return 0;
-    }
     const char *threshold = getenv("MALLOC_MMAP_THRESHOLD_");
     long kept = threshold ? strtol(threshold, NULL, 10) : 0;
     kept_threshold = kept > (long)MAPPED_BYTES && kept <= INT_MAX ? (int)kept : 0;
@@ -197,3 +216,5 @@ int objects_limit(struct quota *quota, int signal_number)
     is_installed = 1;
     return 1;
 }
+
+#endif

@@ -10,8 +10,12 @@
 
 #include "_quota.h"
 
+/* Return whether objects can ask: not where Python's allocator is not its usual one, so that nothing is known of its
+ * blocks, nor on a build without a GIL, whose allocator asks nobody. */
+int objects_can_be_limited(void);
+
 /* Have all objects of this process ask a quota, or none, from now on; a signal says that an arena was refused.
- * Return 0 where Python's allocator is not its usual one, so that nothing is known of its blocks. */
+ * Return 0 where they cannot ask. */
 int objects_limit(struct quota *quota, int signal_number);
 
 #endif
