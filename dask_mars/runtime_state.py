@@ -87,6 +87,8 @@ class RuntimeState(Tabular, dict[str, Any]):
             text += f"; {units.plural(self['persisted'], 'chunk')} persisted"
         if self.get("missing_extensions"):
             text += f"; installed without {', '.join(self['missing_extensions'])}"
+        elif self.get("object_quotas") is False:
+            text += "; Python objects have no quotas"
         return text
 
 

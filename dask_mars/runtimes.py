@@ -300,7 +300,8 @@ class Runtime:
             the Dask key of what it is running, the step of that (``"prepare"``, ``"load"``, ``"compute"`` or
             ``"seal"``), and how many chunks it has in hand. ``store``: bytes that it holds, may hold, has reserved
             for what is in hand, and has written to disk since the start. ``missing_extensions``: the C extensions
-            that it was installed without. Empty if the runtime is not running.
+            that it was installed without. ``object_quotas``: whether Python objects, and not arrays alone, ask
+            before they take memory in worker processes. Empty if the runtime is not running.
         """
         # Most programs never ask.
         from dask_mars.runtime_state import RuntimeState

@@ -15,6 +15,17 @@ from dask_mars.runtime_state import RuntimeState
 from tests.conftest import eventually
 from tests.tasks import wait_for
 
+_arena = pytest.importorskip("dask_mars.store._arena")
+
+TELLING = """
+import dask.array as da, dask_mars
+
+if __name__ == "__main__":
+    with dask_mars.Runtime(num_workers=1) as runtime:
+        da.ones(10).sum().compute(scheduler=runtime.get)
+        state = runtime.state()
+        print(state.object_quotas, "Python objects have no quotas" in " ".join(str(state).split()))
+"""
 STATE = RuntimeState(
     graphs=[{"graph": 7, "chunks": {"FINISHED": 1234, "RUNNING": 2, "READY": 3}}],
     persisted=1,
@@ -70,6 +81,14 @@ def test_of_one_that_is_not_running(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no workers" in state._repr_html_()
     with pytest.raises(AttributeError, match="tells no 'workers', but nothing"):
         state.workers
+
+
+@pytest.mark.parametrize("allocator", ["default", "debug"])
+def test_it_tells_whether_objects_have_quotas(allocator: str, scripts: Any) -> None:
+    # One that checks blocks, like that of free threads, has none that can be counted.
+    counted = allocator == "default" and _arena.can_limit_objects()
+    done = scripts.run(str(scripts.write("telling.py", TELLING)), env={"PYTHONMALLOC": allocator})
+    assert (done.stderr, done.stdout) == ("", f"{counted} {not counted}\n")
 
 
 def test_of_one_that_computes(runtime: Runtime, tmp_path: Path) -> None:

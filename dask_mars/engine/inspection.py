@@ -27,6 +27,8 @@ class Inspection:
         Of the engine.
     arenas : sequence of int
         Descriptors of its arenas.
+    object_quotas : bool
+        Whether worker processes count the memory of Python's objects before it is taken.
     """
 
     def __init__(
@@ -36,12 +38,14 @@ class Inspection:
         control: ControlPage,
         view: EngineView,
         arenas: Sequence[int],
+        object_quotas: bool,
     ) -> None:
         self._machine = machine
         self._registry = registry
         self._control = control
         self._view = view
         self._arenas = arenas
+        self._object_quotas = object_quotas
 
     def explain(self) -> str:
         """Say what waits for what."""
@@ -76,6 +80,7 @@ class Inspection:
             "workers": self.workers(),
             "store": self._view.store(),
             "missing_extensions": list(missing_extensions()),
+            "object_quotas": self._object_quotas,
         }
 
     def workers(self) -> list[dict[str, Any]]:

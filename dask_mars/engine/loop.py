@@ -100,7 +100,7 @@ from dask_mars.scheduler.machine import Machine, Parameters
 from dask_mars.scheduler.policies.plugins import load_policy
 from dask_mars.store import arena as arenas
 from dask_mars.store.arena_capacity import arena_capacity, not_mapped
-from dask_mars.store.in_place_sealing import has_quotas
+from dask_mars.store.in_place_sealing import has_object_quotas, has_quotas
 from dask_mars.store.persisted import PersistedChunk, PersistedWeakRef, weak_reference_to
 from dask_mars.store.store import Store, bytes_to_store
 from dask_mars.worker import thread as worker_thread
@@ -229,7 +229,10 @@ class Engine:
         path = settings.scheduler_log
         self._recorder = None if path is None else Recorder(path, self.view.number, parameters)
         self._registry = registry
-        self._inspection = Inspection(self._machine, registry, self._control, self.view, self._arena_files)
+        object_quotas = has_object_quotas(settings.arena_threshold_bytes)
+        self._inspection = Inspection(
+            self._machine, registry, self._control, self.view, self._arena_files, object_quotas
+        )
         self._instructions = Executor(
             registry,
             self._handle,

@@ -81,8 +81,15 @@ class LostTime:
                 spent.append(_Times(times.idle_s - then.idle_s, times.queued_s - then.queued_s))
         self.can_tell = True
         used_s = self._used_s - used_before_s
-        lock_s = lost_s(elapsed_s, used_s, spent) if self._modules == modules_before else 0.0
+        counts = self._modules == modules_before and has_lock()
+        lock_s = lost_s(elapsed_s, used_s, spent) if counts else 0.0
         return Lost(lock_s, others_s(elapsed_s, used_s, spent))
+
+
+def has_lock() -> bool:
+    """Return whether threads take turns with the interpreter's lock; an extension may switch it on at any time."""
+    is_enabled = getattr(sys, "_is_gil_enabled", None)
+    return is_enabled is None or is_enabled()
 
 
 def lost_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, float]]) -> float:
@@ -145,4 +152,4 @@ def others_s(elapsed_s: float, used_s: float, spent: Collection[tuple[float, flo
     return max(busy_s, 0.0) * queued_s / (used_s + queued_s)
 
 
-__all__ = ["LostTime", "lost_s", "others_s"]
+__all__ = ["LostTime", "has_lock", "lost_s", "others_s"]

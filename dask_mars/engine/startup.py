@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection
 
 from dask_mars.engine.graph_run import GraphRun
-from dask_mars.engine.lost_time import Lost, LostTime
+from dask_mars.engine.lost_time import Lost, LostTime, has_lock
 from dask_mars.engine.processes import ProcessHandle
 
 #: After so many seconds of work in threads, and so many times what the start of a process takes, processes are
@@ -170,7 +170,8 @@ class Startup:
 
     def due_s(self, runs: Collection[GraphRun], now_s: float) -> float | None:
         """Return when there has been enough work for processes, None if there is none, or none for them."""
-        if self._since_s is None:
+        if self._since_s is None or not has_lock():
+            # Without the lock threads compute as fast as processes.
             return None
         busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S

@@ -35,6 +35,15 @@ def has_quotas(threshold_bytes: int | None) -> bool:
     return True
 
 
+def has_object_quotas(threshold_bytes: int | None) -> bool:
+    """Return whether workers count the memory of Python's objects as well, which Python's allocator decides."""
+    if not has_quotas(threshold_bytes):
+        return False
+    from dask_mars.store import _arena
+
+    return _arena.can_limit_objects()
+
+
 def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: int | None) -> Heap | None:
     """Have this thread's arrays built in an arena, and return what hands out its blocks.
 
@@ -67,7 +76,7 @@ def make_heap(arena: Arena, live: Collection[tuple[int, int]], threshold_bytes: 
 
 
 def limit_memory(heap: Heap, threshold_bytes: int, page: memoryview, wake: int, signal_number: int) -> Quota:
-    """Have arrays and Python's objects wait for the engine where their memory would grow beyond the quota.
+    """Have arrays wait for the engine where their memory would grow beyond the quota, and objects if they can.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -71,6 +72,14 @@ def test_all_threads_but_one_are_replaced_that_wait_for_each_other(runtime: Runt
         assert dask.compute(*calls, scheduler=runtime.get) == expected
     assert lost(runtime) == before
     assert kinds(runtime) == [False, True]
+
+
+def test_nothing_is_lost_to_a_lock_that_is_off(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    for _ in range(3):
+        dask.compute(*[dask.delayed(hold_the_lock)(number) for number in range(8)], scheduler=runtime.get)
+    assert lost(runtime) == 0
+    assert kinds(runtime) == [True, True]
 
 
 def test_threads_that_wait_for_something_else_lose_nothing(runtime: Runtime) -> None:

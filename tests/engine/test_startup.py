@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,22 @@ def test_what_is_left_is_of_the_computations_that_there_are() -> None:
     assert wanted(decides, second, 2.0) == 1
     decides.note_finished(second, 800)
     assert wanted(decides, second, 2.5) == 0
+
+
+def test_without_the_lock_threads_compute_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    decides, run = begun(1_000_000)
+    decides.note_finished(run, 100_000)
+    assert decides.due_s([run], 100.0) is None
+    assert wanted(decides, run, 100.0) == 0
+    # Quotas need processes.
+    assert decides.wanted_processes([run], True, 100.0) == 2
+    run.plan.is_library_code = False
+    assert wanted(decides, run, 100.0) == 2
+    run.plan.is_library_code = True
+    # An extension has switched it on.
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True)
+    assert wanted(decides, run, 100.0) == 2
 
 
 def test_users_may_have_no_process_for_it() -> None:
