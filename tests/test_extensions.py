@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,19 @@ if __name__ == "__main__":
         print(entry.message)
     print(state)
 """
+LEAVING = """
+import sys
+import dask, dask.array as da, dask_mars
+from dask_mars.expressions import _native, _pcg64
+from dask_mars.store import _arena
+
+if __name__ == "__main__":
+    with dask_mars.Runtime(num_workers=2) as runtime:
+        # Threads compute the first, and a process the second.
+        total = (da.ones((100, 100), chunks=50) + 1).sum().compute(scheduler=runtime.get)
+        in_process = dask.delayed(lambda: sys._is_gil_enabled())().compute(scheduler=runtime.get)
+        print(sys._is_gil_enabled(), in_process, float(total))
+"""
 pytestmark = pytest.mark.timeout(130)
 
 ALL = ["dask_mars.store._arena", "dask_mars.expressions._native", "dask_mars.expressions._pcg64"]
@@ -58,6 +72,12 @@ def test_each_program_is_warned_once(hidden: list[str], scripts: Any, tmp_path: 
     assert all((f"without {name}" in " ".join(rest[0].split())) == (name in hidden) for name in ALL)
     assert ("C compiler and Python's headers" in rest[0]) == bool(hidden)
     assert ("installed without" in " ".join(rest[1:])) == bool(hidden)
+
+
+@pytest.mark.skipif(getattr(sys, "_is_gil_enabled", lambda: True)(), reason="there is a lock in any case")
+def test_they_leave_the_lock_off(scripts: Any) -> None:
+    done = scripts.run(str(scripts.write("leaving.py", LEAVING)), timeout_s=100.0)
+    assert (done.stderr, done.stdout) == ("", "False False 20000.0\n")
 
 
 def test_nothing_is_missing_where_it_could_be_built() -> None:

@@ -252,6 +252,15 @@ def test_objects_count_while_they_are_there(objects):
     assert objects.control.private_growth_bytes(0) == objects.quota.growth_bytes == 0
 
 
+def test_arrays_that_are_private_count_once(objects):
+    objects.control.grant(0, 64 * MIB)
+    objects.quota.begin()
+    arrays = [np.ones(size * MIB, "u1") for size in (16, 4)]
+    assert 20 * MIB <= objects.quota.growth_bytes < 21 * MIB
+    arrays.clear()
+    assert objects.quota.growth_bytes == 0
+
+
 @pytest.mark.parametrize("make", [bytes, bytearray, lambda size: [None] * (size // 8), lambda size: b"x" * size])
 def test_large_objects_that_are_refused_raise(objects, make):
     child = in_another_process(objects, REFUSED)
