@@ -7,15 +7,18 @@ import binascii
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from dask_mars.web.monitor import STATES, Json
+from dask_mars.web import answers
+from dask_mars.web.monitor import STATES, Json, State
 
 #: What stands before all routes of the API.
 ROOT = "api/v1"
+#: Media types.
+JSON, PROBLEM = "application/json", "application/problem+json"
 #: The longest that a request is kept waiting for news, in seconds.
 LONGEST_WAIT_S = 30.0
 #: Computations in a list, if nothing else is asked for, and at most.
@@ -54,8 +57,27 @@ def problem(status: int, detail: str) -> Json:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """An answer to a request, for the description of the API.
+
+    Attributes
+    ----------
+    description : str
+        For readers.
+    content : mapping
+        The type of the body for each media type: a typed dict of `dask_mars.web.answers`, or bytes.
+    headers : mapping
+        Types of further headers.
+    """
+
+    description: str
+    content: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Route:
-    """A route that every monitor has.
+    """A route of the API.
 
     Attributes
     ----------
@@ -63,13 +85,29 @@ class Route:
         Of HTTP.
     path : str
         Below `ROOT`, with ``{id}`` for the id of a computation.
-    query : tuple of str
-        Names of the parameters that it knows; others are refused.
+    operation : str
+        Its name in the description of the API.
+    answers : mapping of int to Answer
+        Answers by status, without those that are just a `Problem`.
+    query, headers : tuple of str
+        Names of its parameters, of which `PARAMETERS` has the types; other parameters are refused.
+    problems : tuple of int
+        Statuses of problems, besides those of all routes like it.
+    body : type, optional
+        The header of the body.
+    description : str, optional
+        For readers.
     """
 
     method: str
     path: str
+    operation: str
+    answers: Mapping[int, Answer]
     query: tuple[str, ...] = ()
+    problems: tuple[int, ...] = ()
+    headers: tuple[str, ...] = ()
+    body: Any = None
+    description: str = ""
 
     @property
     def pattern(self) -> str:
@@ -77,20 +115,52 @@ class Route:
         return self.path.replace("{id}", "([^/]+)").replace(".", r"\.")
 
 
+def _get(path: str, operation: str, body: Any, *query: str) -> Route:
+    """Return a route that answers with JSON."""
+    unknown = (404,) if "{id}" in path or "key" in query else ()
+    too_many = (503,) if "wait" in query else ()
+    return Route("GET", path, operation, {200: Answer("What there is.", {JSON: body})}, query, unknown + too_many)
+
+
+_NUMBER = (("minimum", 0), ("exclusiveMaximum", 2**63))
+#: Types of the parameters of routes, in the path, the query or a header.
+PARAMETERS: Mapping[str, Any] = {
+    "id": answers.Uuid,
+    "after": Annotated[int, *_NUMBER, "The revision that is known: answer when there is another."],
+    "wait": Annotated[float, *_NUMBER, f"How long to wait for that, in seconds; at most {LONGEST_WAIT_S:g}."],
+    "state": Annotated[State, "Only those in this state."],
+    "before": Annotated[str, "The `next` of the answer before."],
+    "limit": Annotated[int, ("minimum", 1), ("maximum", LARGEST_LIMIT), ("default", USUAL_LIMIT), "How many."],
+    "layer": Annotated[str, "The blocks of this layer, rather than all layers."],
+    "key": Annotated[str, "Why this chunk is not computed."],
+    "format": Annotated[
+        Literal["pickle", "npy", "json", "arrow"], "For links: goes before what is accepted by the header."
+    ],
+    "Range": Annotated[str, "One range of bytes."],
+    "X-Dask-Mars": Annotated[Literal["1"], "Needed with a cookie."],
+}
+
 #: What there is wherever the API is. A service for submitting adds to it.
 ROUTES = (
-    Route("GET", "state", ("after", "wait")),
-    Route("GET", "computations", ("state", "before", "limit")),
-    Route("GET", "computations/{id}", ("after", "wait")),
-    Route("POST", "computations/{id}/cancel"),
-    Route("GET", "computations/{id}/error"),
-    Route("GET", "computations/{id}/log"),
-    Route("GET", "computations/{id}/timeline"),
-    Route("GET", "computations/{id}/graph", ("layer",)),
-    Route("GET", "computations/{id}/profile"),
-    Route("GET", "computations/{id}/explain", ("key",)),
-    Route("GET", "explain", ("key",)),
-    Route("GET", "openapi.json"),
+    _get("state", "state", answers.Overview, "after", "wait"),
+    _get("computations", "computations", answers.Computations, "state", "before", "limit"),
+    _get("computations/{id}", "computation", answers.Computation, "after", "wait"),
+    Route(
+        "POST",
+        "computations/{id}/cancel",
+        "cancel",
+        {202: Answer("It is going to end.", {JSON: answers.Id})},
+        problems=(404, 409, 413, 503),
+        headers=("X-Dask-Mars",),
+    ),
+    _get("computations/{id}/error", "error", answers.Error),
+    _get("computations/{id}/log", "log", answers.Log),
+    _get("computations/{id}/timeline", "timeline", answers.Timeline),
+    _get("computations/{id}/graph", "graph", answers.LayerGraph | answers.Blocks, "layer"),
+    _get("computations/{id}/profile", "profile", answers.Profile),
+    _get("computations/{id}/explain", "explain", answers.Explanation, "key"),
+    _get("explain", "explainAll", answers.Explanation, "key"),
+    _get("openapi.json", "openapi", dict[str, Any]),
 )
 
 

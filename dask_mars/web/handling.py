@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
+from functools import cached_property
 from typing import Any, ClassVar
 
 from tornado.iostream import StreamClosedError
@@ -41,8 +41,8 @@ class Site:
         To whom.
     executor : Executor, optional
         Where the monitor is asked. By default in the event loop.
-    more_openapi : sequence of Path, optional
-        Descriptions of further routes, whose ``paths`` and ``components`` are added to those of `api.ROUTES`.
+    more_routes : sequence of Route, optional
+        Further routes, which the description of the API has besides `api.ROUTES`.
     """
 
     def __init__(
@@ -50,24 +50,20 @@ class Site:
         monitor: Monitor,
         security: Security,
         executor: Executor | None = None,
-        more_openapi: Sequence[Path] = (),
+        more_routes: Sequence[api.Route] = (),
     ) -> None:
         self.monitor = monitor
         self.security = security
         self.snapshots = Snapshots(monitor, executor)
-        self.openapi = described([pages.OPENAPI, *more_openapi])
+        self._more_routes = more_routes
 
+    @cached_property
+    def openapi(self) -> Json:
+        """The description of the API."""
+        # Imported for those only who ask for it.
+        from dask_mars.web import openapi
 
-def described(paths: Sequence[Path]) -> Json:
-    """Return the description of an API that is in several files: the first, with what the others add."""
-    first, *others = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    whole: Json = first
-    for other in others:
-        for path, methods in other.get("paths", {}).items():
-            whole["paths"].setdefault(path, {}).update(methods)
-        for kind, components in other.get("components", {}).items():
-            whole["components"].setdefault(kind, {}).update(components)
-    return whole
+        return openapi.document([*api.ROUTES, *self._more_routes])
 
 
 @stream_request_body
@@ -151,7 +147,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
         api.check_names(arguments, known)
         return {name: self.get_query_argument(name) for name in arguments}
 
-    def send_json(self, body: Any, kind: str = "application/json") -> None:
+    def send_json(self, body: Any, kind: str = api.JSON) -> None:
         """Answer with JSON."""
         self.set_header("Content-Type", kind)
         self.finish(json.dumps(body, allow_nan=False, separators=(",", ":")))
@@ -189,7 +185,7 @@ class Handler(RequestHandler):  # type: ignore[misc]
         if "text/html" in self.request.headers.get("Accept", ""):
             self.finish(pages.error_page(body))
         else:
-            self.send_json(body, "application/problem+json")
+            self.send_json(body, api.PROBLEM)
 
     def _allowed(self) -> list[str]:
         """Return the methods that there are here."""

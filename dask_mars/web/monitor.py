@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 #: What `json.dumps` takes: dicts with text as keys.
 Json = dict[str, Any]
 
 #: The states of a computation, in the order in which it can pass through them.
-STATES = ("queued", "preparing", "running", "finished", "failed", "cancelled")
+State = Literal["queued", "preparing", "running", "finished", "failed", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
 
 #: The states that a computation never leaves.
 OVER = frozenset({"finished", "failed", "cancelled"})
@@ -20,8 +21,8 @@ class Monitor(Protocol):
 
     All methods are called from several threads at once, return new or unchanging dicts and do not block for
     long: a second is too long. Those that take an id raise `KeyError` where it is unknown. Where there is
-    nothing to tell, the lists and texts in an answer are empty. The fields are those of ``openapi.json``,
-    which the tests hold answers against. Times are Unix seconds, durations seconds, sizes bytes.
+    nothing to tell, the lists and texts in an answer are empty. The fields are those of `dask_mars.web.answers`,
+    with which the tests compare answers. Times are Unix seconds, durations seconds, sizes bytes.
     """
 
     def revision(self) -> int:

@@ -12,9 +12,6 @@ from urllib.parse import urlencode
 
 from dask_mars.web.monitor import Json
 
-#: The description of the API.
-OPENAPI = Path(__file__).with_name("openapi.json")
-
 _PAGE = Path(__file__).with_name("page")
 
 #: By the ending of a file. Systems' tables of types differ, and browsers run no script of the wrong type.

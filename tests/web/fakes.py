@@ -6,19 +6,9 @@ import threading
 import uuid
 from typing import Any
 
+from dask_mars.web import answers
 from dask_mars.web.api import page_of
 from dask_mars.web.monitor import OVER, STATES, Json
-
-MEMORY = (
-    "limit_bytes",
-    "in_use_bytes",
-    "peak_bytes",
-    "store_bytes",
-    "store_limit_bytes",
-    "promised_bytes",
-    "on_disk_bytes",
-    "spilled_bytes",
-)
 
 
 class FakeMonitor:
@@ -81,7 +71,7 @@ class FakeMonitor:
                     "in_hand": 3,
                 }
             ],
-            "memory": dict.fromkeys(MEMORY, 0),
+            "memory": dict.fromkeys(answers.Memory.__annotations__, 0),
             "counts": {state: states.count(state) for state in STATES},
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("tornado")
 
 from dask_mars.web import pages
-from dask_mars.web.handling import described
 from dask_mars.web.pages import PageFile
 
 
@@ -303,19 +301,3 @@ def test_errors_for_people_hold_no_html_of_others(ask):
     assert answer.status == 404
     assert b"&lt;script&gt;" in answer.body
     assert b"<script>" not in answer.body
-
-
-# -- handlers of others ---------------------------------------------------------------------------------------
-
-
-def test_descriptions_are_put_together(tmp_path):
-    more = tmp_path / "more.json"
-    more.write_text(
-        json.dumps(
-            {"paths": {"/api/v1/state": {"put": {}}, "/x": {"get": {}}}, "components": {"schemas": {"X": {}}}}
-        )
-    )
-    whole = described([pages.OPENAPI, more])
-    assert set(whole["paths"]["/api/v1/state"]) == {"get", "put"}
-    assert "/x" in whole["paths"]
-    assert {"X", "Summary"} <= set(whole["components"]["schemas"])

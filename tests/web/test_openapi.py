@@ -6,51 +6,66 @@ import itertools
 import json
 import re
 import uuid
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 
-from dask_mars.web import api, pages
-from dask_mars.web.monitor import STATES
-
-OPENAPI = json.loads(pages.OPENAPI.read_text(encoding="utf-8"))
-
-
-def schema_of(path: str, method: str, status: int, kind: str) -> Any:
-    """Return the schema of an answer, with what it refers to."""
-    answer = OPENAPI["paths"][path][method.lower()]["responses"][str(status)]
-    if "$ref" in answer:
-        answer = OPENAPI["components"]["responses"][answer["$ref"].rpartition("/")[2]]
-    return {**answer["content"][kind]["schema"], "components": OPENAPI["components"]}
+from dask_mars.web import api, openapi
+from dask_mars.web.api import JSON, Answer, Route
+from tests.web import described
+from tests.web.described import OPENAPI, SERVICE
 
 
 def check(answer: Any, path: str, method: str = "GET") -> None:
     """Hold an answer against the description."""
-    schema = schema_of(path, method, answer.status, answer.headers["content-type"])
-    Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(answer.json)
+    described.check(answer.json, path, method, answer.status, answer.headers["content-type"])
 
 
-def test_it_describes_the_routes_that_there_are():
-    described = {
-        (method.upper(), path.removeprefix(f"/{api.ROOT}/")): {
-            one["name"] for one in what.get("parameters", ()) if one["in"] == "query"
-        }
-        for path, methods in OPENAPI["paths"].items()
-        for method, what in methods.items()
-        if path != "/healthz"
-    }
-    assert described == {(route.method, route.path): set(route.query) for route in api.ROUTES}
+@pytest.mark.parametrize("document", [OPENAPI, SERVICE], ids=["server", "service"])
+def test_it_is_one_of_openapi(document):
+    pytest.importorskip("openapi_spec_validator").validate(document)
 
 
-def test_its_schemas_are_schemas():
-    for schema in OPENAPI["components"]["schemas"].values():
+@pytest.mark.parametrize("document", [OPENAPI, SERVICE], ids=["server", "service"])
+def test_its_schemas_are_schemas(document):
+    for schema in document["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
-    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(OPENAPI)))
-    assert named == set(OPENAPI["components"]["schemas"])
-    names = [one["operationId"] for methods in OPENAPI["paths"].values() for one in methods.values()]
-    assert len(names) == len(set(names))
-    assert tuple(OPENAPI["components"]["schemas"]["State"]["enum"]) == STATES
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
+    assert named == set(document["components"]["schemas"])
+
+
+class Inner(TypedDict):
+    """Inner."""
+
+    pair: tuple[int, Annotated[str, ("maxLength", 2)]]
+
+
+class Outer(TypedDict):
+    """Outer."""
+
+    kind: Literal["a", "b"]
+    inner: Inner | None
+    more: NotRequired[Annotated[list[float], "For readers."]]
+
+
+def test_types_are_schemas():
+    route = Route("GET", "x", "x", {200: Answer("", {JSON: Outer})})
+    document = openapi.document([route])
+    assert document["components"]["schemas"]["Outer"]["properties"]["more"]["description"] == "For readers."
+    right = {"kind": "a", "inner": {"pair": [1, "ab"]}}
+    for told in (right, {"kind": "b", "inner": None, "more": [1, 1.5]}):
+        described.check(told, "x", "GET", 200, JSON, document)
+    wrong = [
+        {"kind": "c"},
+        {"inner": {}},
+        {"inner": {"pair": [1]}},
+        {"inner": {"pair": [1, "abc"]}},
+        {"more": [""]},
+    ]
+    for told in ({"kind": "a"}, {**right, "other": 1}, *[right | each for each in wrong]):
+        with pytest.raises(ValidationError):
+            described.check(told, "x", "GET", 200, JSON, document)
 
 
 @pytest.mark.parametrize(
@@ -69,30 +84,30 @@ def test_answers_are_as_it_says(route, ask, view, nobody, monitor):
             for asker in (ask, view):
                 answer = asker(f"{path.format(id=id)}?{query}")
                 assert answer.status == 200, (query, answer.body)
-                check(answer, path)
+                check(answer, route.path)
     for query in ("nonsense=1", *[f"{name}=nonsense" for name in route.query if name not in ("key", "layer")]):
         answer = ask(f"{path.format(id=id)}?{query}")
         assert answer.status == 400
-        check(answer, path) if route.query else answer.detail
+        check(answer, route.path)
     answer = nobody(path.format(id=id))
     assert answer.status == 401
-    check(answer, path)
+    check(answer, route.path)
     if "{id}" in path:
         for unknown in (str(uuid.uuid4()), "nonsense"):
             answer = ask(path.format(id=unknown))
             assert answer.status == 404
-            check(answer, path)
+            check(answer, route.path)
 
 
 def test_answers_to_who_cancels_are_as_it_says(ask, view, monitor):
-    path = f"/{api.ROOT}/computations/{{id}}/cancel"
+    path = "computations/{id}/cancel"
     id = monitor.add()
     for asker, place, status in ((view, id, 403), (ask, uuid.uuid4(), 404), (ask, id, 202), (ask, id, 409)):
-        answer = asker(path.format(id=place), "POST")
+        answer = asker.api(path.format(id=place), "POST")
         assert answer.status == status
         check(answer, path, "POST")
     assert monitor.cancelled == [id]
-    answer = ask(f"{path.format(id=id)}?now=1", "POST")
+    answer = ask.api(f"{path.format(id=id)}?now=1", "POST")
     assert answer.status == 400
     check(answer, path, "POST")
 
@@ -101,9 +116,9 @@ def test_an_end_that_cannot_be_recorded_is_asked_for_again(ask, monitor, monkeyp
     def never(id):
         raise OSError("the disk is full")
 
-    path = f"/{api.ROOT}/computations/{{id}}/cancel"
+    path = "computations/{id}/cancel"
     monkeypatch.setattr(monitor, "cancel", never)
-    answer = ask(path.format(id=monitor.add()), "POST")
+    answer = ask.api(path.format(id=monitor.add()), "POST")
     assert (answer.status, answer.detail, answer.headers["retry-after"]) == (503, "the disk is full", "60")
     check(answer, path, "POST")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import json
 import threading
 
 import dask.array as da
 import pytest
-from jsonschema import Draft202012Validator
 
 pytest.importorskip("tornado")
 
@@ -19,12 +17,11 @@ from tornado.web import RequestHandler
 import dask_mars
 from dask_mars import Runtime
 from dask_mars.errors import EngineStopped
-from dask_mars.web import api, pages
+from dask_mars.web import api
 from tests.conftest import eventually
 from tests.tasks import wait_for
 from tests.web.conftest import Asker
-
-OPENAPI = json.loads(pages.OPENAPI.read_text(encoding="utf-8"))
+from tests.web.described import check
 
 
 @pytest.fixture
@@ -69,9 +66,7 @@ def test_answers_are_as_described(runtime, served):
                 continue
             answer = served.api(route.path.format(id=id) + query)
             assert answer.status == 200, (route, answer.body)
-            described = OPENAPI["paths"][f"/{api.ROOT}/{route.path}"]["get"]["responses"]["200"]
-            schema = described["content"]["application/json"]["schema"]
-            Draft202012Validator({**schema, "components": OPENAPI["components"]}).validate(answer.json)
+            check(answer.json, route.path, "GET", 200, api.JSON)
 
 
 def test_reloads_leave_nothing(runtime, served):

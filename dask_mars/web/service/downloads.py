@@ -17,10 +17,11 @@ from dask_mars.web.service.context import PIECE_BYTES, Service
 
 #: How long the runner may take to write a result once more.
 _ARROW_S = 60.0
-_NPY, _JSON, _ARROW = "application/x-npy", "application/json", "application/vnd.apache.arrow.file"
+#: Media types of results.
+NPY, ARROW = "application/x-npy", "application/vnd.apache.arrow.file"
 #: For links, which cannot say what they accept.
-_FORMATS = {"pickle": wire.MEDIA_TYPE, "npy": _NPY, "json": _JSON, "arrow": _ARROW}
-_SUFFIXES = {wire.MEDIA_TYPE: ".mars", _NPY: ".npy", _JSON: ".json", _ARROW: ".arrow"}
+_FORMATS = {"pickle": wire.MEDIA_TYPE, "npy": NPY, "json": api.JSON, "arrow": ARROW}
+_SUFFIXES = {wire.MEDIA_TYPE: ".mars", NPY: ".npy", api.JSON: ".json", ARROW: ".arrow"}
 
 #: A part of an answer: bytes, or where they are in a file.
 _Part = bytes | tuple[int, int]
@@ -55,7 +56,7 @@ class ResultHandler(ComputationHandler):
         except FileNotFoundError:
             raise _evicted() from None
         media_type = self._media_type(header, chosen)
-        if media_type == _ARROW:
+        if media_type == ARROW:
             path, parts = await self._arrow(row, path)
         else:
             parts = _parts(media_type, header, offsets, size_bytes)
@@ -75,7 +76,7 @@ class ResultHandler(ComputationHandler):
         self.send_json({**body, "error": {"state": row["state"], **told}}, "application/problem+json")
 
     def _media_type(self, header: Json, chosen: str | None) -> str:
-        there = {_NPY: header["npy"], _JSON: header["json"], _ARROW: header["arrow"]}
+        there = {NPY: header["npy"], api.JSON: header["json"], ARROW: header["arrow"]}
         offered = [wire.MEDIA_TYPE, *[name for name, found in there.items() if found]]
         accept = self.request.headers.get("Accept") if chosen is None else _FORMATS[chosen]
         media_type = wire.accepted(accept, offered)
@@ -181,9 +182,9 @@ def _read_header(path: Path) -> tuple[Json, list[int], int]:
 
 
 def _parts(media_type: str, header: Json, offsets: list[int], size_bytes: int) -> list[_Part]:
-    if media_type == _JSON:
+    if media_type == api.JSON:
         return [header["json"].encode()]
-    if media_type == _NPY:
+    if media_type == NPY:
         parts: list[_Part] = [base64.b64decode(header["npy"]["text"])]
         frame = header["npy"].get("frame")
         return parts if frame is None else [*parts, (offsets[frame], header["frames"][frame])]

@@ -25,7 +25,7 @@ from dask_mars.web.monitor import Json
 from dask_mars.web.security import TOKEN_BYTES, Security
 from dask_mars.web.server import host_names
 from dask_mars.web.service.context import Service
-from dask_mars.web.service.handlers import OPENAPI, rules
+from dask_mars.web.service.handlers import ROUTES, rules
 from dask_mars.web.service.monitor import ServiceMonitor
 from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
@@ -167,7 +167,7 @@ class _Front:
                 self._site = site
                 return rules(site, service)
 
-            application = make_application(monitor, security, more, executor=asking, more_openapi=[OPENAPI])
+            application = make_application(monitor, security, more, executor=asking, more_routes=ROUTES)
             # What comes by the socket is neither encrypted nor from a proxy.
             options = [{}, {"ssl_options": ssl_options, "xheaders": listening.behind_proxy}]
             servers = []

@@ -8,24 +8,13 @@ import sqlite3
 from typing import Any
 
 from dask_mars.version import __version__
+from dask_mars.web import answers
 from dask_mars.web.monitor import OVER, STATES, Json
 from dask_mars.web.service.store import Store
 from dask_mars.web.service.supervisor import Supervisor
 
-_NO_CHUNKS = {"total": 0, "waiting": 0, "running": 0, "finished": 0, "failed": 0}
-_NO_MEMORY = dict.fromkeys(
-    (
-        "limit_bytes",
-        "in_use_bytes",
-        "peak_bytes",
-        "store_bytes",
-        "store_limit_bytes",
-        "promised_bytes",
-        "on_disk_bytes",
-        "spilled_bytes",
-    ),
-    0,
-)
+_NO_CHUNKS = dict.fromkeys(answers.Chunks.__annotations__, 0)
+_NO_MEMORY = dict.fromkeys(answers.Memory.__annotations__, 0)
 #: What there is to say of a computation that nobody has looked at while it ran.
 _NOTHING: dict[str, Json] = {
     "log": {"lines": [], "truncated": False},
