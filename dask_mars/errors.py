@@ -1,36 +1,71 @@
-"""Every error of dask_mars. Each carries its facts as attributes and survives pickling."""
+"""Every error of dask_mars. Each declares its facts as attributes, and its message as a template of them."""
 
 from __future__ import annotations
 
+import inspect
 import signal
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from dask_mars.version import __version__
 
 #: Signals that the system sends for what a process has done.
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
+#: The newest release of Dask that the whole test suite has run with.
+TESTED_DASK = "2026.8.0"
 
 
+def _signature(kind: type[MarsError]) -> inspect.Signature:
+    """Return what a class of errors takes: its annotated attributes in their order, as a dataclass does."""
+    either, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(name, either, default=getattr(kind, name, none), annotation=annotation)
+        for base in reversed(kind.__mro__)
+        for name, annotation in inspect.get_annotations(base).items()
+        if not name.startswith("_")
+    ]
+    facts = inspect.Parameter("facts", inspect.Parameter.VAR_POSITIONAL, annotation="Any")
+    return inspect.Signature(parameters or [facts], return_annotation=None)
+
+
+class _Signature:
+    """What `inspect.signature` and `help` find."""
+
+    def __get__(self, error: MarsError | None, kind: type[MarsError]) -> inspect.Signature:
+        if kind.__init__ is not MarsError.__init__:
+            raise AttributeError
+        return _signature(kind)
+
+
+@dataclass_transform(eq_default=False)
 class MarsError(Exception):
     """Base of all errors that dask_mars raises on its own account.
 
     An exception raised by a task is never wrapped: it reaches the user as it is.
     """
 
-    def __init__(self, *facts: Any) -> None:
+    #: The message, with names of attributes and `_words` in braces; None for one that lists all `args`.
+    _template: ClassVar[str | None] = None
+    __signature__ = _Signature()
+
+    def __init__(self, *facts: Any, **named: Any) -> None:
+        bound = _signature(type(self)).bind(*facts, **named)
+        bound.apply_defaults()
+        if "facts" not in bound.arguments:
+            vars(self).update(bound.arguments)
+            facts = tuple(bound.arguments.values())
+        # Pickles and copies are made of `args`.
         super().__init__(*facts)
 
     def __str__(self) -> str:
-        return self._message()
+        if self._template is None:
+            return ", ".join(map(str, self.args))
+        return self._template.format_map(vars(self) | self._words())
 
-    def _message(self) -> str:
-        return ", ".join(map(str, self.args))
-
-
-#: The newest release of Dask that the whole test suite has run with.
-TESTED_DASK = "2026.8.0"
+    def _words(self) -> dict[str, str]:
+        """Return parts of the message that depend on attributes."""
+        return {}
 
 
 class UnknownDask(MarsError, ImportError):
@@ -44,16 +79,12 @@ class UnknownDask(MarsError, ImportError):
         What could not be imported.
     """
 
-    def __init__(self, dask_version: str, reason: str) -> None:
-        super().__init__(dask_version, reason)
-        self.dask_version = dask_version
-        self.reason = reason
-
-    def _message(self) -> str:
-        return (
-            f"dask_mars {__version__} cannot work with Dask {self.dask_version}: {self.reason}. It is tested "
-            f"with Dask {TESTED_DASK}; install that, or a newer dask_mars"
-        )
+    dask_version: str
+    reason: str
+    _template = (
+        f"dask_mars {__version__} cannot work with Dask {{dask_version}}: {{reason}}. It is tested with Dask "
+        f"{TESTED_DASK}; install that, or a newer dask_mars"
+    )
 
 
 class DaskDiffers(UserWarning):
@@ -91,18 +122,14 @@ class MissingExtensionWarning(RuntimeWarning):
 class StateError(MarsError):
     """An operand was to make a move that its state does not allow: a bug of dask_mars, please report it."""
 
-    def __init__(self, graph: int, chunk: int, state: str, target: str) -> None:
-        super().__init__(graph, chunk, state, target)
-        self.graph = graph
-        self.chunk = chunk
-        self.state = state
-        self.target = target
-
-    def _message(self) -> str:
-        return (
-            f"chunk {self.chunk} of graph {self.graph} cannot go from {self.state} to {self.target}; "
-            "this is a bug in dask_mars, please report it"
-        )
+    graph: int
+    chunk: int
+    state: str
+    target: str
+    _template = (
+        "chunk {chunk} of graph {graph} cannot go from {state} to {target}; "
+        "this is a bug in dask_mars, please report it"
+    )
 
 
 class Cancelled(MarsError):
@@ -114,17 +141,11 @@ class Cancelled(MarsError):
         Its number in the engine, or its id if it has none yet.
     """
 
-    def __init__(self, graph: int | str) -> None:
-        super().__init__(graph)
-        self.graph = graph
+    graph: int | str
+    _template = "the computation {of}{graph} was cancelled"
 
-    def _message(self) -> str:
-        graph = (
-            f"the computation {self.graph}"
-            if isinstance(self.graph, str)
-            else f"the computation of graph {self.graph}"
-        )
-        return f"{graph} was cancelled"
+    def _words(self) -> dict[str, str]:
+        return {"of": "" if isinstance(self.graph, str) else "of graph "}
 
 
 class ExecutionInterrupted(KeyboardInterrupt):
@@ -158,63 +179,41 @@ class Stalled(MarsError):
         What `Runtime.explain` said.
     """
 
-    def __init__(self, explanation: str) -> None:
-        super().__init__(explanation)
-        self.explanation = explanation
-
-    def _message(self) -> str:
-        return (
-            "the computation waits although nothing is under way that it could wait for; this is a bug in "
-            f"dask_mars, please report it\n{self.explanation}"
-        )
+    explanation: str
+    _template = (
+        "the computation waits although nothing is under way that it could wait for; this is a bug in "
+        "dask_mars, please report it\n{explanation}"
+    )
 
 
-# MemoryError comes first because it makes its instances itself, and pickles ask for that.
+# MemoryError comes first because pickles make an instance by it; it would set no attributes.
 class QuotaExceeded(MemoryError, MarsError):
     """A task needs more memory than there can be for it, besides what others have.
 
     Attributes
     ----------
-    growth_bytes : int
-        What the task would have taken.
-    granted_bytes : int
-        What it had been granted.
+    growth_bytes, granted_bytes : int
+        Bytes that the task asked for, and that it had been granted.
     limit_bytes : int
         The memory limit.
-    stored_bytes : int
-        Results that were in the store.
-    reserved_bytes : int
-        What other tasks had been granted.
-    private_bytes : int
-        What processes had for themselves: interpreters, modules, and memory that is not NumPy's.
+    stored_bytes, reserved_bytes, private_bytes : int
+        Bytes of results, of other tasks' grants, and of processes: interpreters, modules, and memory not NumPy's.
     """
 
-    def __init__(
-        self,
-        growth_bytes: int,
-        granted_bytes: int,
-        limit_bytes: int,
-        stored_bytes: int,
-        reserved_bytes: int,
-        private_bytes: int,
-    ) -> None:
-        super().__init__(growth_bytes, granted_bytes, limit_bytes, stored_bytes, reserved_bytes, private_bytes)
-        self.growth_bytes = growth_bytes
-        self.granted_bytes = granted_bytes
-        self.limit_bytes = limit_bytes
-        self.stored_bytes = stored_bytes
-        self.reserved_bytes = reserved_bytes
-        self.private_bytes = private_bytes
+    if not TYPE_CHECKING:
+        __init__ = MarsError.__init__
 
-    __str__ = MarsError.__str__
-
-    def _message(self) -> str:
-        return (
-            f"a task asked for {self.growth_bytes:,} bytes of memory and had been granted {self.granted_bytes:,}. "
-            f"Of the limit of {self.limit_bytes:,} bytes, results take {self.stored_bytes:,}, other tasks "
-            f"{self.reserved_bytes:,}, and processes themselves {self.private_bytes:,}. Smaller chunks need less; "
-            "dask-mars.memory-limit allows more"
-        )
+    growth_bytes: int
+    granted_bytes: int
+    limit_bytes: int
+    stored_bytes: int
+    reserved_bytes: int
+    private_bytes: int
+    _template = (
+        "a task asked for {growth_bytes:,} bytes of memory and had been granted {granted_bytes:,}. Of the limit "
+        "of {limit_bytes:,} bytes, results take {stored_bytes:,}, other tasks {reserved_bytes:,}, and processes "
+        "themselves {private_bytes:,}. Smaller chunks need less; dask-mars.memory-limit allows more"
+    )
 
 
 class WorkerOverLimit(MemoryError, MarsError):
@@ -227,71 +226,50 @@ class WorkerOverLimit(MemoryError, MarsError):
     ----------
     key : str
         Dask's key of the task.
-    worker_bytes : int
-        What its worker process had taken when it was ended, its interpreter and modules included.
-    limit_bytes : int
-        The memory limit.
-    others_bytes : int
-        What other processes had taken for themselves: the user's, and other workers.
-    store_bytes : int
-        What shared memory took.
+    worker_bytes, limit_bytes : int
+        Bytes of its worker process, with interpreter and modules, when it was ended; and the memory limit.
+    others_bytes, store_bytes : int
+        Bytes of other processes, the user's included, and of shared memory.
     repeatable : bool
         False if the task was not tried again alone, because it appends to files or tables.
     """
 
-    def __init__(
-        self,
-        key: str,
-        worker_bytes: int,
-        limit_bytes: int,
-        others_bytes: int,
-        store_bytes: int,
-        repeatable: bool = True,
-    ) -> None:
-        super().__init__(key, worker_bytes, limit_bytes, others_bytes, store_bytes, repeatable)
-        self.key = key
-        self.worker_bytes = worker_bytes
-        self.limit_bytes = limit_bytes
-        self.others_bytes = others_bytes
-        self.store_bytes = store_bytes
-        self.repeatable = repeatable
+    if not TYPE_CHECKING:
+        __init__ = MarsError.__init__
 
-    __str__ = MarsError.__str__
+    key: str
+    worker_bytes: int
+    limit_bytes: int
+    others_bytes: int
+    store_bytes: int
+    repeatable: bool = True
+    _template = (
+        "{key} took its worker process to {worker_bytes:,} bytes of memory, {tried}. Of the limit of "
+        "{limit_bytes:,} bytes, other processes take {others_bytes:,} for themselves, and shared memory takes "
+        "{store_bytes:,}. Smaller chunks need less; dask-mars.memory-limit allows more"
+    )
 
-    def _message(self) -> str:
-        tried = (
-            "also when nothing else was being computed"
-            if self.repeatable
-            else "and is not tried again alone, because it appends to files or tables"
-        )
-        return (
-            f"{self.key} took its worker process to {self.worker_bytes:,} bytes of memory, {tried}. Of the limit "
-            f"of {self.limit_bytes:,} bytes, other processes take {self.others_bytes:,} for themselves, and "
-            f"shared memory takes {self.store_bytes:,}. Smaller chunks need less; dask-mars.memory-limit allows "
-            "more"
-        )
+    def _words(self) -> dict[str, str]:
+        alone = "also when nothing else was being computed"
+        once = "and is not tried again alone, because it appends to files or tables"
+        return {"tried": alone if self.repeatable else once}
 
 
 class UnsupportedPlatform(MarsError, ImportError):
     """The operating system cannot run dask_mars."""
 
-    def __init__(self, platform: str) -> None:
-        super().__init__(platform)
-        self.platform = platform
-
-    def _message(self) -> str:
-        return (
-            f"dask_mars needs Linux or macOS and this is {self.platform}: its workers share memory over "
-            "inherited file descriptors. Use Dask's own schedulers here, or WSL."
-        )
+    platform: str
+    _template = (
+        "dask_mars needs Linux or macOS and this is {platform}: its workers share memory over inherited file "
+        "descriptors. Use Dask's own schedulers here, or WSL."
+    )
 
 
 class EngineStopped(MarsError):
     """The engine is not running (any more)."""
 
-    def __init__(self, reason: str = "the Runtime is closed") -> None:
-        super().__init__(reason)
-        self.reason = reason
+    reason: str = "the Runtime is closed"
+    _template = "{reason}"
 
 
 class NoAgents(MarsError):
@@ -303,15 +281,8 @@ class NoAgents(MarsError):
         Of the cluster's scheduler.
     """
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
-
-    def _message(self) -> str:
-        return (
-            f"no worker of the cluster at {self.address} is one of dask_mars. Start some: "
-            f"dask-mars-worker {self.address}"
-        )
+    address: str
+    _template = "no worker of the cluster at {address} is one of dask_mars. Start some: dask-mars-worker {address}"
 
 
 class NoHostAllowed(MarsError):
@@ -327,17 +298,17 @@ class NoHostAllowed(MarsError):
         Names of the hosts that there are.
     """
 
-    def __init__(self, workers: tuple[str, ...], resources: dict[str, float], hosts: list[str]) -> None:
-        super().__init__(workers, resources, hosts)
-        self.workers = workers
-        self.resources = resources
-        self.hosts = hosts
+    workers: tuple[str, ...]
+    resources: dict[str, float]
+    hosts: list[str]
+    _template = "a task is annotated for a host{where}{needed}, but there are only {there}"
 
-    def _message(self) -> str:
-        wanted = [f"{amount:g} {name}" for name, amount in self.resources.items()]
-        where = f" of {', '.join(self.workers)}" if self.workers else ""
-        needed = f" with {', '.join(wanted)}" if wanted else ""
-        return f"a task is annotated for a host{where}{needed}, but there are only {', '.join(self.hosts)}"
+    def _words(self) -> dict[str, str]:
+        return {
+            "where": f" of {', '.join(self.workers)}" if self.workers else "",
+            "needed": f" with {_amounts(self.resources)}" if self.resources else "",
+            "there": ", ".join(self.hosts),
+        }
 
 
 class ResourcesMissing(MarsError):
@@ -347,22 +318,17 @@ class ResourcesMissing(MarsError):
     ----------
     key : object
         Of the task.
-    resources : dict
-        What it takes.
-    available : dict
-        What there is.
+    resources, available : dict
+        Amounts that it takes, and that there are.
     """
 
-    def __init__(self, key: object, resources: dict[str, float], available: dict[str, float]) -> None:
-        super().__init__(key, resources, available)
-        self.key = key
-        self.resources = resources
-        self.available = available
+    key: object
+    resources: dict[str, float]
+    available: dict[str, float]
+    _template = "{key!r} takes {wanted}, and the runtime has {there}"
 
-    def _message(self) -> str:
-        wanted = ", ".join([f"{amount:g} {name}" for name, amount in self.resources.items()])
-        there = ", ".join([f"{amount:g} {name}" for name, amount in self.available.items()])
-        return f"{self.key!r} takes {wanted}, and the runtime has {there}"
+    def _words(self) -> dict[str, str]:
+        return {"wanted": _amounts(self.resources), "there": _amounts(self.available)}
 
 
 class PersistedLost(MarsError):
@@ -370,32 +336,25 @@ class PersistedLost(MarsError):
 
     Attributes
     ----------
-    key : str
-        Dask's key of the chunk that was asked for.
-    reason : str
-        What has become of it.
+    key, reason : str
+        Dask's key of the chunk that was asked for, and why it is gone.
     """
 
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(key, reason)
-        self.key = key
-        self.reason = reason
-
-    def _message(self) -> str:
-        return (
-            f"the persisted data of {self.key} are gone: {self.reason}. They live no longer than the Runtime that "
-            "computed them; persist the original collection again."
-        )
+    key: str
+    reason: str
+    _template = (
+        "the persisted data of {key} are gone: {reason}. They live no longer than the Runtime that computed them; "
+        "persist the original collection again."
+    )
 
 
 class FuturesLost(PersistedLost, CancelledError):
     """Persisted data of a cluster are gone, because its scheduler is."""
 
-    def _message(self) -> str:
-        return (
-            f"the persisted data of {self.key} are gone: {self.reason}. Only Dask's scheduler knows where data "
-            "are; persist the original collection again."
-        )
+    _template = (
+        "the persisted data of {key} are gone: {reason}. Only Dask's scheduler knows where data are; persist the "
+        "original collection again."
+    )
 
 
 class SchedulerLost(MarsError, CancelledError):
@@ -403,23 +362,19 @@ class SchedulerLost(MarsError, CancelledError):
 
     Attributes
     ----------
-    address : str
-        Of the scheduler.
-    reason : str
-        Why it could not.
+    address, reason : str
+        Of the scheduler, and why the computation could not go on.
     losses : int
         How often the computation has lost its scheduler.
     """
 
-    def __init__(self, address: str, reason: str, losses: int) -> None:
-        super().__init__(address, reason, losses)
-        self.address = address
-        self.reason = reason
-        self.losses = losses
+    address: str
+    reason: str
+    losses: int
+    _template = "the connection to the scheduler at {address} was lost{how_often}, and {reason}"
 
-    def _message(self) -> str:
-        how_often = "" if self.losses == 1 else f" {self.losses} times"
-        return f"the connection to the scheduler at {self.address} was lost{how_often}, and {self.reason}"
+    def _words(self) -> dict[str, str]:
+        return {"how_often": "" if self.losses == 1 else f" {self.losses} times"}
 
 
 class EngineStartFailed(MarsError):
@@ -431,36 +386,28 @@ class AddressSpaceTooSmall(EngineStartFailed):
 
     Attributes
     ----------
-    memory_limit : int
+    memory_limit, num_workers : int
         The engine's.
-    num_workers : int
-        Its worker processes.
-    needed_bytes : int
-        Addresses that each process needs for shared memory.
-    free_bytes : int
-        Addresses that a process has for it.
+    needed_bytes, free_bytes : int
+        Addresses that each process needs for shared memory, and that it has.
     limit_bytes : int or None
         What ``ulimit -v`` says, None if that is unlimited.
     """
 
-    def __init__(
-        self, memory_limit: int, num_workers: int, needed_bytes: int, free_bytes: int, limit_bytes: int | None
-    ) -> None:
-        super().__init__(memory_limit, num_workers, needed_bytes, free_bytes, limit_bytes)
-        self.memory_limit = memory_limit
-        self.num_workers = num_workers
-        self.needed_bytes = needed_bytes
-        self.free_bytes = free_bytes
-        self.limit_bytes = limit_bytes
+    memory_limit: int
+    num_workers: int
+    needed_bytes: int
+    free_bytes: int
+    limit_bytes: int | None
+    _template = (
+        "there are too few addresses for shared memory, all of which each process maps: with "
+        "memory_limit={memory_limit:,} and num_workers={num_workers} it takes at least {needed_bytes:,} bytes of "
+        "them, and {free_bytes:,} are free (`ulimit -v` is {limit}). Raise `ulimit -v`, or lower num_workers or "
+        "memory_limit."
+    )
 
-    def _message(self) -> str:
-        limit = "unlimited" if self.limit_bytes is None else f"{self.limit_bytes:,} bytes"
-        return (
-            "there are too few addresses for shared memory, all of which each process maps: with "
-            f"memory_limit={self.memory_limit:,} and num_workers={self.num_workers} it takes at least "
-            f"{self.needed_bytes:,} bytes of them, and {self.free_bytes:,} are free (`ulimit -v` is {limit}). "
-            "Raise `ulimit -v`, or lower num_workers or memory_limit."
-        )
+    def _words(self) -> dict[str, str]:
+        return {"limit": "unlimited" if self.limit_bytes is None else f"{self.limit_bytes:,} bytes"}
 
 
 class SharedMemoryDenied(EngineStartFailed):
@@ -472,16 +419,12 @@ class SharedMemoryDenied(EngineStartFailed):
         What the system said.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def _message(self) -> str:
-        return (
-            f"the system refuses shared memory: {self.reason}. Workers share memory by memfd_create or an unnamed "
-            "file, and mmap, which a container or a sandbox (seccomp) may deny. Allow these, or compute with "
-            'scheduler="threads".'
-        )
+    reason: str
+    _template = (
+        "the system refuses shared memory: {reason}. Workers share memory by memfd_create or an unnamed file, and "
+        "mmap, which a container or a sandbox (seccomp) may deny. Allow these, or compute with "
+        'scheduler="threads".'
+    )
 
 
 class MemoryLimitTooLow(EngineStartFailed):
@@ -489,50 +432,41 @@ class MemoryLimitTooLow(EngineStartFailed):
 
     Attributes
     ----------
-    memory_limit : int
+    memory_limit, num_workers : int
         The engine's.
-    num_workers : int
-        Its worker processes.
-    worker_bytes : int
-        What one of them was seen to take for itself. The user's process takes at least as much.
-    library_bytes : int
-        What programs and libraries take besides, which all share.
+    worker_bytes, library_bytes : int
+        Bytes of one worker process, which the user's takes at least, and of programs and libraries that all share.
     """
 
-    def __init__(self, memory_limit: int, num_workers: int, worker_bytes: int, library_bytes: int) -> None:
-        super().__init__(memory_limit, num_workers, worker_bytes, library_bytes)
-        self.memory_limit = memory_limit
-        self.num_workers = num_workers
-        self.worker_bytes = worker_bytes
-        self.library_bytes = library_bytes
+    memory_limit: int
+    num_workers: int
+    worker_bytes: int
+    library_bytes: int
+    _template = (
+        "a memory limit of {memory_limit:,} bytes is not enough for num_workers={num_workers}: before anything is "
+        "computed, processes take {least} bytes: {worker_bytes:,} each worker and at least as much the user's "
+        "own, and {library_bytes:,} libraries, once. Raise memory_limit (dask-mars.memory-limit), or lower "
+        "num_workers."
+    )
 
     @property
     def least_bytes(self) -> int:
         """What all processes take at least."""
         return (self.num_workers + 1) * self.worker_bytes + self.library_bytes
 
-    def _message(self) -> str:
-        return (
-            f"a memory limit of {self.memory_limit:,} bytes is not enough for num_workers={self.num_workers}: "
-            f"before anything is computed, processes take {self.least_bytes:,} bytes: {self.worker_bytes:,} each "
-            f"worker and at least as much the user's own, and {self.library_bytes:,} libraries, once. "
-            "Raise memory_limit (dask-mars.memory-limit), or lower num_workers."
-        )
+    def _words(self) -> dict[str, str]:
+        return {"least": f"{self.least_bytes:,}"}
 
 
 class WorkerStartFailed(EngineStartFailed):
     """Worker processes end before they can work."""
 
-    def __init__(self, attempts: int, ending: str) -> None:
-        super().__init__(attempts, ending)
-        self.attempts = attempts
-        self.ending = ending
-
-    def _message(self) -> str:
-        return (
-            f"worker processes cannot be started: {self.attempts} in a row {self.ending} before they were "
-            "ready. Their own messages are on standard error."
-        )
+    attempts: int
+    ending: str
+    _template = (
+        "worker processes cannot be started: {attempts} in a row {ending} before they were ready. Their own "
+        "messages are on standard error."
+    )
 
 
 class WorkerStartTimeout(WorkerStartFailed):
@@ -540,27 +474,24 @@ class WorkerStartTimeout(WorkerStartFailed):
 
     Attributes
     ----------
-    attempts : int
-        How many in a row were ended for it.
-    timeout_s : float
-        Seconds for which each made none.
+    attempts, timeout_s : int, float
+        How many in a row were ended for it, and seconds for which each made none.
     doing : str
         What the last one was doing.
     """
+
+    _template = (
+        "worker processes do not come up: {attempts} in a row were ended by dask_mars because they made no "
+        "progress for {timeout_s:g} s (dask-mars.start-timeout), the last one while {doing}. Raise "
+        "dask-mars.start-timeout if the machine is busy or its files are slow to read, or find out what that "
+        "waits for."
+    )
 
     def __init__(self, attempts: int, timeout_s: float, doing: str) -> None:
         super().__init__(attempts, f"made no progress for {timeout_s:g} s")
         self.args = (attempts, timeout_s, doing)
         self.timeout_s = timeout_s
         self.doing = doing
-
-    def _message(self) -> str:
-        return (
-            f"worker processes do not come up: {self.attempts} in a row were ended by dask_mars because they made "
-            f"no progress for {self.timeout_s:g} s (dask-mars.start-timeout), the last one while {self.doing}. "
-            "Raise dask-mars.start-timeout if the machine is busy or its files are slow to read, or find out "
-            "what that waits for."
-        )
 
 
 class WorkerDied(MarsError):
@@ -579,14 +510,13 @@ class WorkerDied(MarsError):
         twice.
     """
 
-    def __init__(self, key: str, exit_code: int, attempts: int, repeatable: bool = True) -> None:
-        super().__init__(key, exit_code, attempts, repeatable)
-        self.key = key
-        self.exit_code = exit_code
-        self.attempts = attempts
-        self.repeatable = repeatable
+    key: str
+    exit_code: int
+    attempts: int
+    repeatable: bool = True
+    _template = "the worker process {ending} while it computed {key}, {how_often}{hint}"
 
-    def _message(self) -> str:
+    def _words(self) -> dict[str, str]:
         hint = ""
         if self.exit_code == -signal.SIGKILL:
             hint = " The system kills processes like this when memory runs out."
@@ -601,9 +531,7 @@ class WorkerDied(MarsError):
                 "which appends to files or tables, and is not tried again because what it had written would be "
                 "there twice."
             )
-        return (
-            f"the worker process {describe_exit(self.exit_code)} while it computed {self.key}, {how_often}{hint}"
-        )
+        return {"ending": describe_exit(self.exit_code), "how_often": how_often, "hint": hint}
 
 
 class BegunBefore(MarsError):
@@ -615,16 +543,12 @@ class BegunBefore(MarsError):
         Dask's key of the task.
     """
 
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-    def _message(self) -> str:
-        return (
-            f"{self.key}, which appends to files or tables, was begun before, on a host or by a process that has "
-            "been lost, or in a computation that was cancelled. It is not tried again because what it had written "
-            "would be there twice. Remove what is there, and the checkpoint if there is one, and compute anew."
-        )
+    key: str
+    _template = (
+        "{key}, which appends to files or tables, was begun before, on a host or by a process that has been lost, "
+        "or in a computation that was cancelled. It is not tried again because what it had written would be there "
+        "twice. Remove what is there, and the checkpoint if there is one, and compute anew."
+    )
 
 
 class CheckpointError(MarsError):
@@ -636,22 +560,16 @@ class CheckpointInUse(CheckpointError):
 
     Attributes
     ----------
-    directory : str
-        The directory of the computation.
-    holder : str
-        Who uses it.
+    directory, holder : str
+        The directory of the computation, and the process that uses it.
     """
 
-    def __init__(self, directory: str, holder: str) -> None:
-        super().__init__(directory, holder)
-        self.directory = directory
-        self.holder = holder
-
-    def _message(self) -> str:
-        return (
-            f"{self.holder} computes the same at this moment, under the checkpoint {self.directory}. Wait until "
-            "it has ended, or give this one another directory; dask-mars.checkpoint.wait is the longest wait."
-        )
+    directory: str
+    holder: str
+    _template = (
+        "{holder} computes the same at this moment, under the checkpoint {directory}. Wait until it has ended, or "
+        "give this one another directory; dask-mars.checkpoint.wait is the longest wait."
+    )
 
 
 class CheckpointFailed(CheckpointError):
@@ -659,19 +577,13 @@ class CheckpointFailed(CheckpointError):
 
     Attributes
     ----------
-    directory : str
-        Which.
-    reason : str
-        Why.
+    directory, reason : str
+        Which, and why.
     """
 
-    def __init__(self, directory: str, reason: str) -> None:
-        super().__init__(directory, reason)
-        self.directory = directory
-        self.reason = reason
-
-    def _message(self) -> str:
-        return f"{self.directory} cannot be used for checkpoints: {self.reason}"
+    directory: str
+    reason: str
+    _template = "{directory} cannot be used for checkpoints: {reason}"
 
 
 class SavedChunkLost(CheckpointError):
@@ -679,22 +591,14 @@ class SavedChunkLost(CheckpointError):
 
     Attributes
     ----------
-    key : str
-        Dask's key of the chunk.
-    path : str
-        The file.
-    reason : str
-        What is wrong with it.
+    key, path, reason : str
+        Dask's key of the chunk, the file, and what is wrong with it.
     """
 
-    def __init__(self, key: str, path: str, reason: str) -> None:
-        super().__init__(key, path, reason)
-        self.key = key
-        self.path = path
-        self.reason = reason
-
-    def _message(self) -> str:
-        return f"{self.path}, to which {self.key} was saved, cannot be read: {self.reason}"
+    key: str
+    path: str
+    reason: str
+    _template = "{path}, to which {key} was saved, cannot be read: {reason}"
 
 
 class FilesLost(MarsError):
@@ -706,16 +610,12 @@ class FilesLost(MarsError):
         Dask's key of the task that needs them.
     """
 
-    def __init__(self, key: str) -> None:
-        super().__init__(key)
-        self.key = key
-
-    def _message(self) -> str:
-        return (
-            f"{self.key} needs the files of a shuffle, which are on a host that is not there any more. Compute "
-            'anew; with dask.config.set({"dataframe.shuffle.method": "tasks"}), or shuffle="tasks" for bags, '
-            "shuffles do without files and use all hosts."
-        )
+    key: str
+    _template = (
+        "{key} needs the files of a shuffle, which are on a host that is not there any more. Compute anew; with "
+        'dask.config.set({{"dataframe.shuffle.method": "tasks"}}), or shuffle="tasks" for bags, shuffles do '
+        "without files and use all hosts."
+    )
 
 
 class LockLost(MarsError):
@@ -727,33 +627,25 @@ class LockLost(MarsError):
         Of the lock.
     """
 
-    def __init__(self, token: str) -> None:
-        super().__init__(token)
-        self.token = token
-
-    def _message(self) -> str:
-        return (
-            f"the lock {self.token} was held, and the scheduler of the cluster heard nothing of that for longer "
-            "than distributed.scheduler.locks.lease-timeout: another host may have had it at the same time, so "
-            "what it guards may be spoilt. Write it anew, with a longer timeout if hosts are that busy."
-        )
+    token: str
+    _template = (
+        "the lock {token} was held, and the scheduler of the cluster heard nothing of that for longer than "
+        "distributed.scheduler.locks.lease-timeout: another host may have had it at the same time, so what it "
+        "guards may be spoilt. Write it anew, with a longer timeout if hosts are that busy."
+    )
 
 
 class StoreFull(MarsError):
     """The shared store has no room for a chunk."""
 
-    def __init__(self, requested_bytes: int, free_bytes: int, capacity_bytes: int) -> None:
-        super().__init__(requested_bytes, free_bytes, capacity_bytes)
-        self.requested_bytes = requested_bytes
-        self.free_bytes = free_bytes
-        self.capacity_bytes = capacity_bytes
-
-    def _message(self) -> str:
-        return (
-            f"a chunk of {self.requested_bytes:,} bytes does not fit into the worker's shared memory: "
-            f"{self.free_bytes:,} of {self.capacity_bytes:,} bytes are free. Use smaller chunks, compute "
-            "less at once, or raise dask-mars.memory-limit, and `ulimit -v` where that is what leaves so little."
-        )
+    requested_bytes: int
+    free_bytes: int
+    capacity_bytes: int
+    _template = (
+        "a chunk of {requested_bytes:,} bytes does not fit into the worker's shared memory: {free_bytes:,} of "
+        "{capacity_bytes:,} bytes are free. Use smaller chunks, compute less at once, or raise "
+        "dask-mars.memory-limit, and `ulimit -v` where that is what leaves so little."
+    )
 
 
 class RequestTooLarge(MarsError):
@@ -763,35 +655,27 @@ class RequestTooLarge(MarsError):
     ----------
     holder : str
         Whose request it is.
-    requested_bytes : int
-        What it needs for its inputs, its result and its temporaries.
-    limit_bytes : int
-        The most that a single request may be.
+    requested_bytes, limit_bytes : int
+        Bytes of its inputs, its result and its temporaries; and the most that a single request may be.
     """
 
-    def __init__(self, holder: str, requested_bytes: int, limit_bytes: int) -> None:
-        super().__init__(holder, requested_bytes, limit_bytes)
-        self.holder = holder
-        self.requested_bytes = requested_bytes
-        self.limit_bytes = limit_bytes
-
-    def _message(self) -> str:
-        return (
-            f"{self.holder} needs {self.requested_bytes:,} bytes of memory for its inputs, its result and its "
-            f"temporaries, and even alone it can have no more than {self.limit_bytes:,}. Use smaller chunks, or "
-            "raise dask-mars.memory-limit."
-        )
+    holder: str
+    requested_bytes: int
+    limit_bytes: int
+    _template = (
+        "{holder} needs {requested_bytes:,} bytes of memory for its inputs, its result and its temporaries, and "
+        "even alone it can have no more than {limit_bytes:,}. Use smaller chunks, or raise dask-mars.memory-limit."
+    )
 
 
 class ResultTooLarge(RequestTooLarge):
     """The result of a task does not fit into any arena, because `ulimit -v` has left these less than the limit."""
 
-    def _message(self) -> str:
-        return (
-            f"the result of {self.holder} takes {self.requested_bytes:,} bytes, and with the addresses that "
-            f"`ulimit -v` leaves a result can have no more than {self.limit_bytes:,}. Use smaller chunks, raise "
-            "`ulimit -v`, or lower num_workers."
-        )
+    _template = (
+        "the result of {holder} takes {requested_bytes:,} bytes, and with the addresses that `ulimit -v` leaves a "
+        "result can have no more than {limit_bytes:,}. Use smaller chunks, raise `ulimit -v`, or lower "
+        "num_workers."
+    )
 
 
 class ServiceError(MarsError):
@@ -799,22 +683,19 @@ class ServiceError(MarsError):
 
     Attributes
     ----------
-    status : int
-        The HTTP status of its answer.
-    detail : str
-        What it said.
+    status, detail : int, str
+        The HTTP status of its answer, and its text.
     problem : dict
         All of its answer.
     """
 
+    status: int
+    detail: str
+    problem: dict[str, Any]
+    _template = "{detail} (HTTP {status})"
+
     def __init__(self, status: int, detail: str, problem: dict[str, Any] | None = None) -> None:
         super().__init__(status, detail, problem or {})
-        self.status = status
-        self.detail = detail
-        self.problem = problem or {}
-
-    def _message(self) -> str:
-        return f"{self.detail} (HTTP {self.status})"
 
 
 class ServiceUnreachable(MarsError, ConnectionError):
@@ -822,21 +703,13 @@ class ServiceUnreachable(MarsError, ConnectionError):
 
     Attributes
     ----------
-    address : str
-        Where.
-    reason : str
-        What the system says.
+    address, reason : str
+        Where, and the system's reason.
     """
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(address, reason)
-        self.address = address
-        self.reason = reason
-
-    __str__ = MarsError.__str__
-
-    def _message(self) -> str:
-        return f"no service answers at {self.address}: {self.reason}; is dask-mars-web running there?"
+    address: str
+    reason: str
+    _template = "no service answers at {address}: {reason}; is dask-mars-web running there?"
 
 
 class ComputationFailed(MarsError):
@@ -846,23 +719,18 @@ class ComputationFailed(MarsError):
     ----------
     id : str
         The computation's.
-    kind : str
-        The type of the exception.
-    message : str
-        What it said.
-    traceback : str
-        Where it was raised.
+    kind, message, traceback : str
+        The exception's type, text, and where it was raised.
     """
 
-    def __init__(self, id: str, kind: str, message: str, traceback: str = "") -> None:
-        super().__init__(id, kind, message, traceback)
-        self.id = id
-        self.kind = kind
-        self.message = message
-        self.traceback = traceback
+    id: str
+    kind: str
+    message: str
+    traceback: str = ""
+    _template = "computation {id} failed: {kind}: {message}\n{traceback}"
 
-    def _message(self) -> str:
-        return f"computation {self.id} failed: {self.kind}: {self.message}\n{self.traceback}".rstrip()
+    def __str__(self) -> str:
+        return super().__str__().rstrip()
 
 
 class GraphRefused(MarsError):
@@ -874,12 +742,8 @@ class GraphRefused(MarsError):
         Why.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def _message(self) -> str:
-        return self.reason
+    reason: str
+    _template = "{reason}"
 
 
 class SpillError(MarsError):
@@ -887,56 +751,47 @@ class SpillError(MarsError):
 
     Attributes
     ----------
-    path : str
-        The file.
-    requested_bytes : int
-        Size of what was to be written or read.
-    free_bytes : int
-        What the file system has left for this user, or -1 where it does not say.
-    reason : str
-        What the system says, or what was found.
+    path, reason : str
+        The file, and the system's reason or what was found.
+    requested_bytes, free_bytes : int
+        Bytes to write or read, and those that the file system has left for this user; -1 if it does not say.
     """
 
-    def __init__(self, path: str, requested_bytes: int, free_bytes: int, reason: str) -> None:
-        super().__init__(path, requested_bytes, free_bytes, reason)
-        self.path = path
-        self.requested_bytes = requested_bytes
-        self.free_bytes = free_bytes
-        self.reason = reason
+    path: str
+    requested_bytes: int
+    free_bytes: int
+    reason: str
 
-    def _free(self) -> str:
-        return f"{self.free_bytes:,} bytes are free" if self.free_bytes >= 0 else "free space is not known"
+    def _words(self) -> dict[str, str]:
+        known = self.free_bytes >= 0
+        return {"free": f"{self.free_bytes:,} bytes are free" if known else "free space is not known"}
 
 
 class SpillDiskFull(SpillError):
     """The disk has no room for a value that is to leave memory, or the user's share of it is used up."""
 
-    def _message(self) -> str:
-        return (
-            f"a value of {self.requested_bytes:,} bytes cannot be written to {self.path}: {self.reason} "
-            f"({self._free()}). Free some space, name a directory on a larger disk in "
-            "dask-mars.spill-directory, or raise dask-mars.memory-limit."
-        )
+    _template = (
+        "a value of {requested_bytes:,} bytes cannot be written to {path}: {reason} ({free}). Free some space, "
+        "name a directory on a larger disk in dask-mars.spill-directory, or raise dask-mars.memory-limit."
+    )
 
 
 class SpillDiskFailed(SpillError):
     """The disk, or the directory on it, cannot be written to or read from."""
 
-    def _message(self) -> str:
-        return (
-            f"the disk fails at {self.path}, for a value of {self.requested_bytes:,} bytes: {self.reason} "
-            f"({self._free()}). Name a directory on another disk in dask-mars.spill-directory."
-        )
+    _template = (
+        "the disk fails at {path}, for a value of {requested_bytes:,} bytes: {reason} ({free}). Name a directory "
+        "on another disk in dask-mars.spill-directory."
+    )
 
 
 class SpilledValueLost(SpillError):
     """The file of a spilled value is gone, or is not what was written."""
 
-    def _message(self) -> str:
-        return (
-            f"a spilled value of {self.requested_bytes:,} bytes cannot be read back from {self.path}: "
-            f"{self.reason} ({self._free()}). Something else has changed the directory, or the disk is failing."
-        )
+    _template = (
+        "a spilled value of {requested_bytes:,} bytes cannot be read back from {path}: {reason} ({free}). "
+        "Something else has changed the directory, or the disk is failing."
+    )
 
 
 def refuse_unhashable(key: Any) -> None:
@@ -960,3 +815,7 @@ def describe_exit(exit_code: int) -> str:
         return f"was killed by signal {-exit_code} ({signal.Signals(-exit_code).name})"
     except ValueError:
         return f"was killed by signal {-exit_code}"
+
+
+def _amounts(resources: dict[str, float]) -> str:
+    return ", ".join([f"{amount:g} {name}" for name, amount in resources.items()])

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from copy import copy as shallow
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -492,8 +493,24 @@ def test_all_errors_of_ours_are_tested_here():
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
 def test_errors_of_ours_survive_pickling_with_their_facts(kind):
     error = kind(*OURS[kind])
-    for copy in (pickle.loads(pickle.dumps(error)), unpack_error(pack_error(error))):
-        assert (type(copy), str(copy), vars(copy)) == (kind, str(error), vars(error))
+    for same in (pickle.loads(pickle.dumps(error)), unpack_error(pack_error(error)), shallow(error)):
+        assert (type(same), str(same), same.args, vars(same)) == (kind, str(error), error.args, vars(error))
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
+def test_errors_of_ours_take_their_facts_by_name(kind):
+    error, names = kind(*OURS[kind]), list(inspect.signature(kind).parameters)
+    if names == ["facts"]:
+        assert error.args == OURS[kind]
+        return
+    facts = {name: getattr(error, name) for name in names}
+    assert tuple(facts.values())[: len(OURS[kind])] == OURS[kind]
+    same = kind(**facts)
+    assert (str(same), same.args, vars(same)) == (str(error), error.args, vars(error))
+    with pytest.raises(TypeError, match="argument"):
+        kind(*facts.values(), "one more")
+    with pytest.raises(TypeError, match="argument"):
+        kind(**facts, other=1)
 
 
 def test_death_by_kill_hints_at_memory_and_other_deaths_do_not():
