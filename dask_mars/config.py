@@ -1,4 +1,4 @@
-"""Settings: Dask's configuration under the key ``dask-mars``, with defaults from ``dask_mars.yaml``."""
+"""Settings: Dask's configuration under the key ``dask-mars``, with defaults from `setting_table`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dask
-import yaml
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes, parse_timedelta
 
+from dask_mars import setting_table
 from dask_mars.limits import memory_available
+from dask_mars.setting_table import SECTION
 
-DEFAULTS_FILE = Path(__file__).with_name("dask_mars.yaml")
-_SECTION = "dask-mars"
-_DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text(encoding="utf-8"))
+_DEFAULTS = setting_table.defaults()
 #: Which frames of ours `admin.traceback.shorten` is to leave out: not those of a user's own folder of our name.
 _OUR_FRAMES = (
     r"dask_mars[\\\/](client|cluster|engine|expressions|graph|optimize|protocol|scheduler|store|worker)[\\\/]"
     r"|dask_mars[\\\/]runtimes\.py"
 )
 #: The settings that were last found to be right; at first ours, which need no check.
-_checked: Any = _DEFAULTS[_SECTION]
+_checked: Any = _DEFAULTS[SECTION]
 
 
 def load_defaults() -> None:
@@ -43,76 +42,37 @@ def load_defaults() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one engine, resolved to numbers.
+    """The settings of one engine: sizes in bytes, durations in seconds. Those with a default are constants.
 
     Attributes
     ----------
-    num_workers : int
-        Worker processes.
-    memory_limit : int
-        Bytes of memory that the engine is meant to stay within; also the most that one arena may hold.
-    store_limit : int
-        Bytes of results that are kept in memory; more than that go to disk.
-    spill_directory : Path
-        Where on disk.
+    memory_limit, store_limit : int
+        Bytes of all processes, and of results in memory. No arena may hold more than the memory limit.
+    resources : dict
+        Amount of each resource that tasks may take; empty: not counted.
     inline_bytes : int
         Results up to this size travel in messages instead of shared memory.
-    arena_threshold_bytes : int or None
-        NumPy's arrays of at least this many bytes are built in shared memory; None for none.
-    window_s : float
-        Seconds of work that may be queued at one worker.
-    allowed_worker_losses : int
-        How often a worker process may die on the same task.
-    retries : int
-        How often a task that raises is tried again, unless the call or an annotation says otherwise.
-    retry_delay_s, retry_delay_limit_s : float
-        Delay before the first retry, and the most that doubling may make of it.
-    cancel_grace_s : float
-        How long a task that was interrupted may go on before its process is ended.
-    start_timeout_s : float
-        How long a worker process that starts may make no progress.
-    starts_in_threads : bool
-        Whether threads of the user's process compute what is library code until worker processes are up.
-    replaces_waiting_threads : bool
-        Whether worker processes are started where those threads wait for each other.
     idle_trim_s : float
         Idle seconds after which unused memory goes back to the system.
-    idle_timeout_s : float or None
-        Seconds without work after which the worker processes end; None for never.
-    policy : str
-        In which order chunks run, and on which workers: the name of a scheduling policy.
-    assignment : {"breadth-first", "depth-first"}
-        How graphs are searched when their initial chunks are divided.
-    resources : dict
-        Amount of each resource that tasks may take by ``dask.annotate(resources=...)``; empty: not counted.
-    event_log : str or None
-        File in which all that happens is logged for a trace viewer; None for none.
-    scheduler_log : str or None
-        File in which the decisions of the scheduler are logged to be replayed; None for none.
     """
 
     num_workers: int
     memory_limit: int
     store_limit: int
     spill_directory: Path
-    inline_bytes: int
     arena_threshold_bytes: int | None
-    window_s: float
-    allowed_worker_losses: int
     retries: int
-    retry_delay_s: float
-    retry_delay_limit_s: float
     cancel_grace_s: float
     start_timeout_s: float
     starts_in_threads: bool
-    replaces_waiting_threads: bool
-    idle_trim_s: float
     idle_timeout_s: float | None
     policy: str
     assignment: Literal["breadth-first", "depth-first"]
     resources: dict[str, float]
     event_log: str | None
     scheduler_log: str | None
+    inline_bytes: int = 16 << 10
+    idle_trim_s: float = 10.0
 
 
 def settings(
@@ -154,18 +114,11 @@ def settings(
         memory_limit=limit,
         store_limit=min(store_limit, limit),
         spill_directory=_spill_directory(),
-        inline_bytes=parse_size(get("inline-limit"), "dask-mars.inline-limit"),
         arena_threshold_bytes=None if threshold is None else parse_size(threshold, "dask-mars.arena-threshold"),
-        window_s=_seconds("dispatch-window"),
-        allowed_worker_losses=int(get("allowed-worker-losses")),
         retries=int(get("retries")),
-        retry_delay_s=_seconds("retry-delay"),
-        retry_delay_limit_s=_seconds("retry-delay-limit"),
         cancel_grace_s=_seconds("cancel-grace"),
         start_timeout_s=_seconds("start-timeout"),
         starts_in_threads=bool(get("start-in-threads")),
-        replaces_waiting_threads=bool(get("replace-waiting-threads")),
-        idle_trim_s=_seconds("idle-trim"),
         idle_timeout_s=None if get("idle-timeout") is None else _seconds("idle-timeout"),
         policy=str(get("policy")) if policy is None else policy,
         assignment=get("assignment"),
@@ -206,11 +159,11 @@ def get(name: str) -> Any:
     ValueError
         Some setting has a value that is not allowed.
     """
-    settings = dask.config.get(_SECTION, None)
+    settings = dask.config.get(SECTION, None)
     if settings != _checked:
         _check(settings)
-    found = dask.config.get(f"{_SECTION}.{name}", _MISSING)
-    return dask.config.get(f"{_SECTION}.{name}", config=_DEFAULTS) if found is _MISSING else found
+    found = dask.config.get(f"{SECTION}.{name}", _MISSING)
+    return dask.config.get(f"{SECTION}.{name}", config=_DEFAULTS) if found is _MISSING else found
 
 
 _MISSING = object()
@@ -221,16 +174,10 @@ def _check(settings: Any) -> None:
     # Imported for those only who have changed a setting.
     from dask_mars import setting_checks
 
-    setting_checks.warn_of_misnamed(_SECTION, "mars", dask.config.get("mars", None))
+    setting_checks.warn_of_misnamed("mars", dask.config.get("mars", None))
     if settings is not None:
-        setting_checks.check(_SECTION, settings, _FORMATS)
+        setting_checks.check(settings, _FORMATS)
     _checked = deepcopy(settings)
-
-
-def most(name: str) -> float:
-    """Return a setting that bounds a number; none, or one that is no number, bounds nothing."""
-    bound = get(name)
-    return bound if isinstance(bound, int | float) else math.inf
 
 
 def scheduler_address() -> str | None:
@@ -307,7 +254,7 @@ def _is_duration(text: str) -> bool:
 
 def _spill_directory() -> Path:
     """Return the directory to spill into: ours, Dask's, or one that is more likely than /tmp to be on a disk."""
-    name, chosen = f"{_SECTION}.spill-directory", get("spill-directory")
+    name, chosen = f"{SECTION}.spill-directory", get("spill-directory")
     if not chosen:
         name, chosen = "temporary-directory", dask.config.get("temporary-directory", None)
     if chosen is not None:
@@ -378,7 +325,7 @@ def parse_size(size: int | float | str, name: str) -> int:
 
     Examples
     --------
-    >>> parse_size("16 kiB", "dask-mars.inline-limit")
+    >>> parse_size("16 kiB", "dask-mars.arena-threshold")
     16384
     """
     found = _bytes(size)

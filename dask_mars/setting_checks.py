@@ -8,12 +8,10 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
+from dask_mars.setting_table import REMOVED, SECTION, schema
 
-SCHEMA_FILE = Path(__file__).with_name("dask_mars-schema.yaml")
 #: What JSON's types are called in messages.
 _TYPES = {
     "integer": "a whole number",
@@ -28,15 +26,13 @@ _TYPES = {
 _known_unknowns: set[str] = set()
 
 
-def check(section: str, tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -> None:
-    """Compare the settings of a section with the schema.
+def check(tree: Any, formats: Mapping[str, tuple[str, Callable[[str], bool]]]) -> None:
+    """Compare the settings with the schema.
 
     Parameters
     ----------
-    section : str
-        Its name, ``"dask-mars"``.
     tree : mapping
-        What the configuration has there.
+        What the configuration has in our section.
     formats : mapping
         For each format of the schema what it is, in words, and whether a text has it.
 
@@ -48,36 +44,28 @@ def check(section: str, tree: Any, formats: Mapping[str, tuple[str, Callable[[st
     Warns
     -----
     UserWarning
-        There is no setting of such a name; once for each.
+        There is no setting of such a name, or no longer; once for each.
     """
     # Imported for those only who have changed a setting.
     from fastjsonschema import JsonSchemaValueException
 
     plain = _plain(tree)
     if isinstance(plain, dict):
-        for path, nearest in _take_unknown(plain, _schema(section), section):
+        for path, nearest in _take_unknown(plain, schema(), SECTION):
             _warn_of_unknown(path, nearest)
     try:
-        _validator(section, tuple((name, test) for name, (_, test) in formats.items()))(plain)
+        _validator(tuple((name, test) for name, (_, test) in formats.items()))(plain)
     except JsonSchemaValueException as error:
         raise ValueError(_message(str(error.name), error.value, error.definition, formats)) from None
 
 
-def warn_of_misnamed(section: str, wrong_section: str, tree: Any) -> None:
-    """Warn of settings that stand in a section which nobody reads.
-
-    Parameters
-    ----------
-    section, wrong_section : str
-        Where they belong, and where they are.
-    tree : mapping
-        What is there.
-    """
+def warn_of_misnamed(wrong_section: str, tree: Any) -> None:
+    """Warn of our settings in a section that is not ours."""
     for name in tree if isinstance(tree, Mapping) else ():
         path = f"{wrong_section}.{str(name).replace('_', '-')}"
         right = path.removeprefix(wrong_section)
-        if right[1:] in _schema(section)["properties"]:
-            _warn_of_unknown(path, f"{section}{right}")
+        if right[1:] in schema()["properties"]:
+            _warn_of_unknown(path, f"{SECTION}{right}")
 
 
 def _warn_of_unknown(path: str, nearest: str | None) -> None:
@@ -85,11 +73,14 @@ def _warn_of_unknown(path: str, nearest: str | None) -> None:
         return
     _known_unknowns.add(path)
     variable = None if nearest is None else f"DASK_{nearest.upper().replace('-', '_').replace('.', '__')}"
-    hint = "" if nearest is None else f": did you mean {nearest} (in the environment {variable})?"
+    hint = f"; dask.config.get({SECTION!r}) has those there are"
+    if nearest is not None:
+        hint = f": did you mean {nearest} (in the environment {variable})?"
+    text = f"nothing reads the setting {path}{hint}"
+    if path.replace("_", "-").removeprefix(f"{SECTION}.") in REMOVED:
+        text = f"the setting {path} has no effect any more: its value is fixed now"
     # No level is sure to be the user's: settings are read wherever they are wanted.
-    warnings.warn(
-        f"nothing reads the setting {path}{hint or '; see dask_mars.yaml for those there are'}", stacklevel=5
-    )
+    warnings.warn(text, stacklevel=5)
 
 
 def _message(path: str, value: Any, definition: Mapping[str, Any], formats: Mapping[str, tuple[str, Any]]) -> str:
@@ -133,14 +124,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _take_unknown(tree: dict[str, Any], schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str | None]]:
+def _take_unknown(tree: dict[str, Any], section: Mapping[str, Any], path: str) -> Iterator[tuple[str, str | None]]:
     """Take what the schema does not know out of settings; yield its names, and the nearest known ones."""
-    known = schema["properties"]
+    known = section["properties"]
     for name in list(tree):
         value = tree.pop(name)
         hyphened = name.replace("_", "-")
         if hyphened not in known:
-            close = difflib.get_close_matches(hyphened, _paths(schema), 1, 0.6)
+            close = difflib.get_close_matches(hyphened, _paths(section), 1, 0.6)
             yield f"{path}.{name}", f"{path}.{close[0]}" if close else None
             continue
         tree[hyphened] = value
@@ -148,28 +139,22 @@ def _take_unknown(tree: dict[str, Any], schema: Mapping[str, Any], path: str) ->
             yield from _take_unknown(value, known[hyphened], f"{path}.{hyphened}")
 
 
-def _paths(schema: Mapping[str, Any]) -> Iterator[str]:
-    for name, of in schema["properties"].items():
+def _paths(section: Mapping[str, Any]) -> Iterator[str]:
+    for name, of in section["properties"].items():
         yield name
         if "properties" in of:
             yield from (f"{name}.{inner}" for inner in _paths(of))
 
 
 @functools.cache
-def _schema(section: str) -> Mapping[str, Any]:
-    schema: Mapping[str, Any] = yaml.safe_load(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return schema["properties"][section]  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _validator(section: str, formats: tuple[tuple[str, Callable[[str], bool]], ...]) -> Callable[[Any], Any]:
+def _validator(formats: tuple[tuple[str, Callable[[str], bool]], ...]) -> Callable[[Any], Any]:
     from fastjsonschema import compile as compile_schema
 
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", **_schema(section)}
+    versioned = {"$schema": "http://json-schema.org/draft-07/schema#", **schema()}
     validator: Callable[[Any], Any] = functools.partial(
-        compile_schema(schema, formats=dict(formats), use_default=False), name_prefix=section
+        compile_schema(versioned, formats=dict(formats), use_default=False), name_prefix=SECTION
     )
     return validator
 
 
-__all__ = ["SCHEMA_FILE", "check", "warn_of_misnamed"]
+__all__ = ["check", "warn_of_misnamed"]

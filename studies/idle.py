@@ -10,7 +10,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import click
 import dask
@@ -22,7 +24,7 @@ from benchmarks import options
 from benchmarks.machine import describe_machine, machine_facts
 from benchmarks.memory import memory_kind, tree_bytes
 from benchmarks.report import MIB, markdown_table, plain_console, print_tables
-from dask_mars import Runtime
+from dask_mars import Runtime, config
 from studies.apart import call_apart
 
 WORKERS = 2
@@ -87,11 +89,11 @@ def await_no_workers(timeout_s: float) -> None:
 def memory(kind: str, chunk_bytes: int, trim_s: float) -> dict[str, int]:
     """Return the bytes that all processes take at each stage."""
     settings = {
-        "dask-mars.idle-trim": f"{trim_s} s",
         "dask-mars.idle-timeout": f"{2 * trim_s + 4} s",
         "dask-mars.start-in-threads": False,
     }
-    with dask.config.set(settings), Runtime(WORKERS) as runtime:
+    trimmed_early = mock.patch.object(config, "Settings", partial(config.Settings, idle_trim_s=trim_s))
+    with dask.config.set(settings), trimmed_early, Runtime(WORKERS) as runtime:
         PROBES[kind]().compute(scheduler=runtime.get)
         found = {"at first": own_bytes()}
         persisted = runtime.persist([KINDS[kind](chunk_bytes)])

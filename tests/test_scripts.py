@@ -287,7 +287,7 @@ def test_the_scheduler_named_in_a_configuration_file(scripts: Any) -> None:
     folder = scripts.directory / "config"
     folder.mkdir()
     (folder / "dask.yaml").write_text("scheduler: mars\ndask-mars:\n  retries: 3\n")
-    program = NAMED + "print(dask.config.get('dask-mars.retries'), dask.config.get('dask-mars.inline-limit'))\n"
+    program = NAMED + "print(dask.config.get('dask-mars.retries'), dask.config.get('dask-mars.arena-threshold'))\n"
     checked(scripts.run("-c", program, env={"DASK_CONFIG": str(folder)}), "True 1", "3 16 kiB")
 
 

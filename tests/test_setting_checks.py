@@ -28,19 +28,18 @@ WRONG = [
     ("memory-limit", [1], r"a positive number of bytes, .*, and not \[1\]"),
     ("store-limit", "150%", "a positive number of bytes, .*, and not '150%'"),
     ("spill-directory", 7, "text, or null, and not 7"),
-    ("inline-limit", "-1", "0 or more bytes, or text such as '16 kiB', and not '-1'"),
+    ("checkpoint.limit", "-1", "0 or more bytes, or text such as '16 kiB', or null, and not '-1'"),
     ("arena-threshold", False, "0 or more bytes, or text such as '16 kiB', or null, and not False"),
     ("writable-inputs", "no", "true or false, and not 'no'"),
-    ("dispatch-window", "soon", "a duration of 0 or more, such as '10 s' or 10, in seconds, and not 'soon'"),
+    ("start-timeout", "soon", "a duration of 0 or more, such as '10 s' or 10, in seconds, and not 'soon'"),
     ("retries", -1, "a whole number of at least 0, and not -1"),
     ("retries", "often", "a whole number of at least 0, and not 'often'"),
-    ("retry-delay", "-3s", "a duration .*, and not '-3s'"),
-    ("retry-delay-limit", None, "a duration .*, and not None"),
-    ("allowed-worker-losses", 1.5, "a whole number of at least 0, and not 1.5"),
+    ("web.patience", "-3s", "a duration .*, and not '-3s'"),
+    ("checkpoint.wait", None, "a duration .*, and not None"),
+    ("retries", 1.5, "a whole number of at least 0, and not 1.5"),
     ("cancel-grace", "3 parsecs", "a duration .*, and not '3 parsecs'"),
     ("start-in-threads", 1, "true or false, and not 1"),
     ("idle-timeout", -5, "a duration .*, or null, and not -5"),
-    ("fold-initial", "many", "a whole number of at least 0, or null, and not 'many'"),
     ("policy", None, "text, and not None"),
     ("resources", 5, "a mapping, and not 5"),
     ("resources", {"GPU": "two"}, "a number of more than 0, and not 'two'"),
@@ -81,7 +80,7 @@ def test_values_of_passwords_are_not_in_messages():
         ("memory-limit", "60%"),
         ("spill-directory", Path("here")),
         ("idle-timeout", 60),
-        ("idle-trim", "1.5 minutes"),
+        ("cancel-grace", "1.5 minutes"),
         ("resources", {"GPU": np.int8(1), "a_b": 0.5}),
         ("web.hosts", ("example.org",)),
     ],
@@ -93,12 +92,12 @@ def test_what_people_write_instead_of_plain_numbers_and_text_is_right(name, valu
 
 
 def test_names_with_underscores_are_the_same_settings():
-    with warnings.catch_warnings(), dask.config.set({"dask_mars": {"retry_delay": "1 s"}}):
+    with warnings.catch_warnings(), dask.config.set({"dask_mars": {"start_timeout": "1 s"}}):
         warnings.simplefilter("error")
-        assert config.get("retry-delay") == "1 s"
+        assert config.get("start-timeout") == "1 s"
         # A section that was replaced has our defaults for what it does not say.
         assert config.get("web.history.age") == "30 days"
-        assert config.settings().retry_delay_s == 1.0
+        assert config.settings().start_timeout_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -123,8 +122,21 @@ def test_an_unknown_setting_warns_once_with_the_nearest_name(path, nearest):
 
 
 def test_an_unknown_setting_that_is_like_none_says_where_all_are():
-    with dask.config.set({"dask-mars.xyzzy": 1}), pytest.warns(UserWarning, match="xyzzy; see dask_mars.yaml"):
+    with dask.config.set({"dask-mars.xyzzy": 1}), pytest.warns(UserWarning, match="xyzzy; dask.config.get"):
         config.get("retries")
+
+
+@pytest.mark.parametrize("path", ["inline-limit", "retry_delay", "expressions.remake", "remembered.chunks"])
+def test_a_setting_of_an_earlier_release_warns_once_and_has_no_effect(path):
+    told = rf"^the setting dask-mars\.{path.partition('.')[0]}\S* has no effect any more"
+    with dask.config.set({f"dask-mars.{path}": "nonsense"}):
+        with pytest.warns(UserWarning, match=told) as caught:
+            config.get("retries")
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            config._checked = None
+            config.settings()
 
 
 def test_a_section_that_is_no_mapping_is_an_error():

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypedDict
 
-from dask_mars import config
 from dask_mars.errors import Cancelled
 
 QUEUED, PREPARING, RUNNING = "queued", "preparing", "running"
@@ -439,10 +438,10 @@ class Records:
     Parameters
     ----------
     remembered : int, optional
-        How many of the others. Default: ``dask-mars.remembered.computations``, as it is when one ends.
+        How many of the others.
     """
 
-    def __init__(self, remembered: int | None = None) -> None:
+    def __init__(self, remembered: int = 200) -> None:
         self._remembered = remembered
         self._serials = itertools.count()
         # Threads come and go without a lock: each step is one of the interpreter's.
@@ -475,8 +474,7 @@ class Records:
         return record
 
     def _forget(self) -> None:
-        most = config.most("remembered.computations") if self._remembered is None else self._remembered
-        while len(self._over) > most:
+        while len(self._over) > self._remembered:
             # Another thread may have just taken the last one.
             with contextlib.suppress(IndexError):
                 self._over.popleft()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dask_mars import config
 from dask_mars.client.layer_graph import blocks_of, edges_of
 from dask_mars.client.layer_index import LayerIndex
 from dask_mars.client.records import Blocks, ChunkCounts, LayerCounts
@@ -213,10 +212,11 @@ class _Ended:
     """The last computations that ended, as long as anybody remembers them.
 
     It is kept what their chunks are called, so that nobody counts chunks by layer whom nobody asks of, and blocks
-    can be shown: of as many chunks in all as ``dask-mars.remembered.chunks`` says.
+    can be shown: of as many chunks in all as `remembered` says, some 200 bytes each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: int = 100_000) -> None:
+        self._remembered = remembered
         self._lock = threading.Lock()
         #: Each with its number of chunks.
         self._sources: deque[tuple[weakref.ref[FinalSource], int]] = deque()
@@ -224,12 +224,12 @@ class _Ended:
 
     def append(self, source: FinalSource) -> None:
         """Add one, and settle as many of the others, and at last itself, as there are too many chunks of."""
-        surplus, most = [], config.most("remembered.chunks")
+        surplus = []
         sources, chunks = self._sources, source.chunks()
         with self._lock:
             sources.append((weakref.ref(source), chunks))
             self._chunks += chunks
-            while sources and (self._chunks > most or sources[0][0]() is None):
+            while sources and (self._chunks > self._remembered or sources[0][0]() is None):
                 other, chunks = sources.popleft()
                 surplus.append(other())
                 self._chunks -= chunks

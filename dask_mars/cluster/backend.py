@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from dask_mars.cluster.saving import ClusterSaving
 
 _lock = threading.Lock()
+#: How often one computation may lose its scheduler: the computation may be what ends it.
+_ALLOWED_LOSSES = 10
 #: Clients that were made because the configuration names a scheduler, by its address.
 _clients: dict[str, Client] = {}
 
@@ -210,11 +212,8 @@ class ClusterBackend(GraphBackend):
             raise BegunBefore(begun[0]) from error
         if futures := [value for value in graph.values.values() if isinstance(value, Future)]:
             raise FuturesLost(str(futures[0].key), "the scheduler that knew of them was lost") from error
-        allowed = int(config.get("cluster.allowed-scheduler-losses"))
-        if self._losses > allowed:
-            reason = (
-                f"dask-mars.cluster.allowed-scheduler-losses is {allowed}: the computation may be what ends it"
-            )
+        if self._losses > _ALLOWED_LOSSES:
+            reason = "is not waited for again: the computation may be what ends it"
             raise SchedulerLost(connection.address, reason, self._losses) from error
         reconnection = Reconnection(connection, timeout_s, self._losses, len(self._hosts))
         self._client, self._hosts = reconnection.wait(record)

@@ -167,10 +167,6 @@ class Engine:
             assignment=settings.assignment,
             num_workers=settings.num_workers,
             resources=settings.resources,
-            window_s=settings.window_s,
-            allowed_worker_losses=settings.allowed_worker_losses,
-            retry_delay_s=settings.retry_delay_s,
-            retry_delay_limit_s=settings.retry_delay_limit_s,
             store_limit=settings.store_limit,
             memory_limit=most,
             result_limit=self._capacity_bytes if self._capacity_bytes < settings.memory_limit else None,
@@ -247,8 +243,7 @@ class Engine:
 
         # Greenlets would compute one after the other, and none could wait for its socket alone.
         starts_in_threads = settings.starts_in_threads and not is_agent and not greenlets.has_gevent()
-        counts_lost_time = settings.replaces_waiting_threads
-        self._startup = Startup(starts_in_threads, settings.memory_limit, count, counts_lost_time)
+        self._startup = Startup(starts_in_threads, settings.memory_limit, count)
         self._idle = IdleClock(settings.idle_trim_s, settings.idle_timeout_s)
         self._ending = EndingWorkers(_EXIT_S)
         self._wake_reader, self._wake_writer = os.pipe()

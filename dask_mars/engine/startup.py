@@ -44,8 +44,6 @@ class Startup:
         The engine's, in bytes.
     num_workers : int
         How many workers it has.
-    counts_lost_time : bool, optional
-        Whether processes are started because threads wait for each other.
 
     Attributes
     ----------
@@ -66,16 +64,13 @@ class Startup:
     False
     """
 
-    def __init__(
-        self, is_wanted: bool, memory_limit: int, num_workers: int, counts_lost_time: bool = True
-    ) -> None:
+    def __init__(self, is_wanted: bool, memory_limit: int, num_workers: int) -> None:
         self.is_wanted = is_wanted and memory_limit >= _LEAST_LIMIT
         self._num_workers = num_workers
         self.loading: dict[int, ProcessHandle] = {}
         #: How long there was work and a processor for it, and how many chunks were computed.
         self._busy_s, self._finished = 0.0, 0
         self.lost_time = LostTime()
-        self._counts_lost_time = counts_lost_time
         #: What threads have lost to each other, all of them together, until now and until there was work. Not
         #: forgotten when workers end for want of work: who computes what holds the lock does so again.
         self._lost_s = self._lost_before_s = 0.0
@@ -142,7 +137,7 @@ class Startup:
 
     def _is_worth_starting(self, runs: Collection[GraphRun], now_s: float) -> bool:
         """Say whether threads have lost what it takes to start processes for all of them but one."""
-        if not self._counts_lost_time or not self._lost_s:
+        if not self._lost_s:
             return False
         cost_s = _start_s() * (self._num_workers - 1) + self._saved_s
         # Near the end of a computation they come too late for it, and for the next one early enough when it
@@ -176,7 +171,7 @@ class Startup:
         busy_s = max(self._busy_s + now_s - self._since_s, 0.0)
         are_small = busy_s * self._num_workers < self._finished * _SMALL_S
         patience_s = _LOCKED_PATIENCE_S if are_small else _PATIENCE_S
-        if not are_small and self._counts_lost_time and self.lost_time.can_tell:
+        if not are_small and self.lost_time.can_tell:
             # Libraries' own threads hold the lock besides, also from one thread that is alone.
             loses_much = busy_s > 0 and self._lost_s >= _LOST_SHARE * busy_s * self._num_workers
             if not loses_much and self._saved_s > self._lost_s:

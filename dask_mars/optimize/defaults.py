@@ -13,6 +13,9 @@ from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import PrepareOptions
 from dask_mars.optimize.remaking import Remaking
 
+#: Consumers of initial chunks a worker from which on they compute these too: all workers have enough to do.
+_FOLD_INITIAL = 32
+
 
 def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptions:
     """Return what graphs are prepared for that an engine of this machine is to run.
@@ -32,15 +35,14 @@ def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptio
     )
 
 
-def fold_from(slots: int) -> int | None:
-    """Return how many chunks must be alike for initial chunks to be folded into them, None for never."""
-    per_worker = config.get("fold-initial")
-    return None if per_worker is None else int(per_worker) * slots
+def fold_from(slots: int) -> int:
+    """Return how many chunks must be alike for initial chunks to be folded into them."""
+    return _FOLD_INITIAL * slots
 
 
 def remaking() -> Remaking | None:
     """Return what is known of random numbers that may be made again, None if they are not to be."""
-    if not config.get("expressions.remake") or config.get("expressions.evaluator") == "plain":
+    if config.get("expressions.evaluator") == "plain":
         return None
     return _remaking(bool(config.get("expressions.reductions")))
 

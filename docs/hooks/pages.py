@@ -6,6 +6,7 @@ some of these, and the others lose their links.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections import defaultdict
@@ -25,6 +26,7 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 DECISIONS = "decisions/index.md"
+_SETTINGS = "<!-- settings -->"
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\((?!https?:)([^)\s]+)\)")
@@ -71,6 +73,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = in_docs(
             markdown, posixpath.join("docs", posixpath.dirname(page.file.src_uri)), page.file.src_uri
         )
+    if _SETTINGS in markdown:
+        markdown = markdown.replace(_SETTINGS, table_of_settings())
     return _DIAGRAM.sub(lambda found: table_of_states(found[1]), markdown)
 
 
@@ -118,6 +122,14 @@ def list_of_decisions() -> str:
             title = file.readline().lstrip("# ").strip()
         lines.append(f"* [{title if title[:1].isdigit() else f'{path.name[:4]} {title}'}]({path.name})")
     return "\n".join(lines) + "\n"
+
+
+def table_of_settings() -> str:
+    """Return all settings with their defaults."""
+    from dask_mars.setting_table import SETTINGS
+
+    rows = [f"| `{each.name}` | `{json.dumps(each.default)}` | {each.meaning} |" for each in SETTINGS]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
 def table_of_states(diagram: str) -> str:

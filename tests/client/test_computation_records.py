@@ -5,7 +5,6 @@ from array import array
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import dask
 import numpy as np
 import pytest
 
@@ -333,20 +332,20 @@ def test_an_engine_that_has_no_time_leaves_what_was_known():
 
 
 def test_of_few_ended_ones_it_is_kept_what_chunks_are_called(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tracking, "_ended", tracking._Ended())
-    with dask.config.set({"dask-mars.remembered.chunks": 13}):
-        sources = [_source() for _ in range(3)]
+    monkeypatch.setattr(tracking, "_ended", tracking._Ended(remembered=13))
+    sources = [_source() for _ in range(3)]
     assert [source.chunks() for source in sources] == [0, 6, 6]
     assert sources[0].layers() == sources[1].layers()
     assert sources[0].edges() == sources[1].edges()
     assert sources[0].blocks("a-1") == ([], "", True)
 
 
-def test_settings_say_how_much_is_remembered(runtime: Runtime):
-    with dask.config.set({"dask-mars.remembered.computations": 1, "dask-mars.remembered.chunks": 0}):
-        graph = {("x", number): (abs, -number) for number in range(20)}
-        runtime.get(graph, list(graph))
-        runtime.get(graph, list(graph))
+def test_no_more_is_remembered_than_there_is_room_for(runtime: Runtime, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tracking, "_ended", tracking._Ended(remembered=0))
+    monkeypatch.setattr(runtime.records, "_remembered", 1)
+    graph = {("x", number): (abs, -number) for number in range(20)}
+    runtime.get(graph, list(graph))
+    runtime.get(graph, list(graph))
     (record,) = list(runtime.records)
     assert record.counts() == ChunkCounts(20, finished=20)
     assert [layer.total for layer in record.layers()] == [20]

@@ -30,6 +30,7 @@ from dask_mars import Runtime
 from dask_mars.client.computation import Computation
 from dask_mars.engine import graph_run as client_messages
 from dask_mars.runtimes import _default
+from tests.constants import constants
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -1086,7 +1087,7 @@ def test_sparse_chunks_that_would_be_larger_than_all_memory(get: Get) -> None:
 @pytest.mark.parametrize("size", [100, 5_000])
 def test_slices_of_arrays_within_objects_are_the_users_to_write_to(size: int, inline_limit: int) -> None:
     wrapped = da.from_array(Wrapped(np.arange(size)), chunks=size // 10, inline_array=True)
-    with dask.config.set({"dask-mars.inline-limit": inline_limit}), Runtime(num_workers=1) as runtime:
+    with constants(inline_bytes=inline_limit), Runtime(num_workers=1) as runtime:
         block = wrapped.to_delayed()[1].compute(scheduler=runtime.get)
     block[0] = 7
     assert block[1] == size // 10 + 1

@@ -7,13 +7,14 @@ import io
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 import dask_mars
 import dask_mars.diagnostics
 import dask_mars.testing
+from dask_mars.setting_table import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +40,15 @@ def test_each_public_name_has_its_place_in_the_reference(page: str, module: Modu
     named = {*re.findall(r"^::: [\w.]*\.(\w+)$", text, re.MULTILINE), *re.findall(r'heading: "(\w+)"', text)}
     public = {name for name in module.__all__ if not name.startswith("__")}
     assert public <= named, public - named
+
+
+def test_the_page_of_settings_has_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="settings.md"))
+    shown = hook("pages", monkeypatch).on_page_markdown(text, page)
+    assert re.findall(r"^\| `([\w.-]+)` \| `[^`|]+` \| [^|]+ \|$", shown, re.MULTILINE) == [
+        setting.name for setting in SETTINGS
+    ]
 
 
 @pytest.fixture(scope="module")

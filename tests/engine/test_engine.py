@@ -37,6 +37,7 @@ from dask_mars.errors import EngineStopped
 from dask_mars.protocol import channel
 from dask_mars.protocol.ambient import WORKER_ENVIRONMENT
 from dask_mars.runtimes import _Default
+from tests.constants import constants
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -822,7 +823,7 @@ def test_memory_is_used_again() -> None:
 
 @on_linux
 def test_idle_workers_give_memory_back() -> None:
-    with dask.config.set({"dask-mars.idle-trim": "200 ms"}), Runtime(num_workers=1) as runtime:
+    with constants(idle_trim_s=0.2), Runtime(num_workers=1) as runtime:
         source = dask.delayed(large_array)(32)
         assert dask.delayed(np.sum)(source).compute(scheduler=runtime.get) == 1 << 22
         assert eventually(lambda: arena_bytes(runtime) < 1 << 20, 5)

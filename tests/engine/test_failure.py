@@ -48,6 +48,7 @@ from dask_mars.errors import (
 from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Failed, Finished, Restored, Returned, Unretained, as_plain
 from tests.conftest import LEAST_LIMIT, limit_with_room
+from tests.constants import constants
 
 # Under a limit that hangs on what this process takes already, the largest takes 20 s on a busy machine.
 pytestmark = pytest.mark.timeout(300)
@@ -334,7 +335,7 @@ def test_the_allowed_number_of_deaths(tmp_path: Path) -> None:
         note(tmp_path / "deaths")
         os._exit(7)
 
-    with dask.config.set({"dask-mars.allowed-worker-losses": 0}), Runtime(num_workers=1) as runtime:
+    with constants(allowed_worker_losses=0), Runtime(num_workers=1) as runtime:
         with pytest.raises(WorkerDied) as caught:
             dask.delayed(crash)().compute(scheduler=runtime.get)
         assert caught.value.exit_code == 7

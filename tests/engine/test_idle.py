@@ -29,6 +29,7 @@ from dask_mars.engine.idle import IdleClock
 from dask_mars.engine.loop import Engine
 from dask_mars.scheduler.replay import replay
 from dask_mars.worker.loop import WorkerProcess
+from tests.constants import constants
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,8 +40,8 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="pages of arenas g
 @pytest.fixture
 def brief() -> Iterator[Runtime]:
     """A runtime whose workers end as soon as they have nothing to do."""
-    settings = {"dask-mars.idle-trim": "50 ms", "dask-mars.idle-timeout": "50 ms"}
-    with dask.config.set(settings), Runtime(num_workers=2) as runtime:
+    settings = {"dask-mars.idle-timeout": "50 ms"}
+    with dask.config.set(settings), constants(idle_trim_s=0.05), Runtime(num_workers=2) as runtime:
         yield runtime
 
 
@@ -92,8 +93,8 @@ def test_work_starts_the_clock_anew():
 
 @on_linux
 def test_memory_goes_back_when_nobody_calls_anything():
-    settings = {"dask-mars.idle-trim": "100 ms", "dask-mars.idle-timeout": None}
-    with dask.config.set(settings), Runtime(num_workers=2) as runtime:
+    settings = {"dask-mars.idle-timeout": None}
+    with dask.config.set(settings), constants(idle_trim_s=0.1), Runtime(num_workers=2) as runtime:
         engine = runtime.start().engine()
         persisted = put_and_computed(runtime)
         assert arena_bytes(engine) > 16 * MIB
@@ -106,8 +107,8 @@ def test_memory_goes_back_when_nobody_calls_anything():
 @on_linux
 def test_what_a_worker_refers_to_does_not_keep_the_rest():
     """A task that keeps an input has its worker look for the end of that, which is no reason to keep the rest."""
-    settings = {"dask-mars.idle-trim": "100 ms", "dask-mars.idle-timeout": None}
-    with dask.config.set(settings), Runtime(num_workers=1) as runtime:
+    settings = {"dask-mars.idle-timeout": None}
+    with dask.config.set(settings), constants(idle_trim_s=0.1), Runtime(num_workers=1) as runtime:
         engine = runtime.engine()
         small, large = (dask.delayed(np.ones)(MIB * factor // 8) for factor in (1, 16))
         kept = dask.delayed(keep)(small)
@@ -285,10 +286,9 @@ def test_computations_at_any_moment_come_to_their_end(timeout, tmp_path):
     chance = random.Random(7)
     settings = {
         "dask-mars.idle-timeout": timeout,
-        "dask-mars.idle-trim": "1 ms",
         "dask-mars.scheduler-log": str(tmp_path / "log"),
     }
-    with dask.config.set(settings), Runtime(num_workers=2) as runtime:
+    with dask.config.set(settings), constants(idle_trim_s=0.001), Runtime(num_workers=2) as runtime:
         array = da.arange(1000, chunks=250).map_blocks(np.copy).persist(scheduler=runtime.get)
 
         def compute(pause_s: float) -> int:

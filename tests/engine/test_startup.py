@@ -25,9 +25,9 @@ def run_of(chunks: int) -> Any:
     return SimpleNamespace(graph=range(chunks), finished=0, plan=SimpleNamespace(is_library_code=True))
 
 
-def begun(chunks: int, num_workers: int = 2, counts_lost_time: bool = True) -> tuple[Startup, Any]:
+def begun(chunks: int, num_workers: int = 2) -> tuple[Startup, Any]:
     """Return what has had one computation since the time 0."""
-    decides = Startup(True, 1 << 33, num_workers, counts_lost_time)
+    decides = Startup(True, 1 << 33, num_workers)
     run = run_of(chunks)
     decides.note([run], 0.0)
     return decides, run
@@ -103,12 +103,6 @@ def test_without_the_lock_threads_compute_for_good(monkeypatch: pytest.MonkeyPat
     assert wanted(decides, run, 100.0) == 2
 
 
-def test_users_may_have_no_process_for_it() -> None:
-    decides, run = begun(100, counts_lost_time=False)
-    decides.note_lost(Lost(100.0))
-    assert wanted(decides, run, 1.0) == 0
-
-
 def test_much_work_starts_processes_unless_little_is_left() -> None:
     decides, run = begun(2000)
     decides.note_finished(run, 1000)
@@ -121,10 +115,9 @@ def test_much_work_starts_processes_unless_little_is_left() -> None:
     assert decides.due_s([run], 15.2) == pytest.approx(30.0)
 
 
-@pytest.mark.parametrize("counts_lost_time", [True, False])
-def test_four_seconds_are_enough_where_nobody_sees_what_threads_lose(counts_lost_time: bool) -> None:
-    decides, run = begun(2000, counts_lost_time=counts_lost_time)
-    decides.lost_time.can_tell = not counts_lost_time
+def test_four_seconds_are_enough_where_nobody_sees_what_threads_lose() -> None:
+    decides, run = begun(2000)
+    decides.lost_time.can_tell = False
     decides.note_finished(run, 1000)
     assert wanted(decides, run, 3.9) == 0
     assert wanted(decides, run, 4.1) == 2

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 
 import dask_mars
 from dask_mars import Runtime
+from dask_mars.optimize import defaults
+from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine
 
 MIB = 1 << 20
@@ -46,12 +49,18 @@ class Plan:
         How many it has.
     settings : dict
         Dask's, while it starts.
+    constants : dict
+        Ours, while it starts.
+    fold_initial : int
+        Chunks a worker from which on initial chunks are folded into them.
     """
 
     memory_limit: int | None
     kills: bool
     workers: int
     settings: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    fold_initial: int = 32
 
     @property
     def small(self) -> bool:
@@ -72,23 +81,25 @@ def plan(seed: int, memory_limit: int | None = None, kills: bool | None = None) 
     chance = random.Random(f"engine {seed // PROGRAMS}")
     small, killed, workers = chance.random() < 0.4, chance.random() < 0.3, chance.choice([1, 2, 2, 2, 3])
     settings: dict[str, Any] = {
-        "inline-limit": chance.choice([16 << 10, 16 << 10, 0, 1 << 10]),
         "arena-threshold": chance.choice([16 << 10, 16 << 10, None, 0, 1 << 10]),
-        "fold-initial": chance.choice([32, 32, None, 1]),
-        "idle-trim": chance.choice(["10 s", "50 ms"]),
         "idle-timeout": chance.choice(["10 minutes", "10 minutes", "50 ms"]),
-        "dispatch-window": chance.choice(["20 ms", "20 ms", "1 ms"]),
-        "allowed-worker-losses": 1000,
-        "retry-delay": "5 ms",
-        "retry-delay-limit": "50 ms",
         "policy": chance.choice(["memory", "memory", "mars"]),
     }
+    fixed = {
+        "inline_bytes": chance.choice([16 << 10, 16 << 10, 0, 1 << 10]),
+        "idle_trim_s": chance.choice([10.0, 0.05]),
+        "window_s": chance.choice([0.02, 0.02, 0.001]),
+        "allowed_worker_losses": 1000,
+        "retry_delay_s": 0.005,
+        "retry_delay_limit_s": 0.05,
+    }
+    fold_initial = chance.choice([32, 32, 1])
     if memory_limit is None and small:
         memory_limit = chance.choice([160, 192, 256]) * MIB + workers * _LIBRARIES
     if memory_limit is not None:
         settings["store-limit"] = chance.choice([2, 4, 8]) * MIB
     named = {f"dask-mars.{name}": value for name, value in settings.items()}
-    return Plan(memory_limit, killed if kills is None else kills, workers, named)
+    return Plan(memory_limit, killed if kills is None else kills, workers, named, fixed, fold_initial)
 
 
 class Killer:
@@ -153,7 +164,9 @@ class Engine:
         self._before, self._shared = Surroundings(), _shared_memory()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         self.errors = self._stack.enter_context(Errors().kept())
-        with dask.config.set({**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}):
+        self._stack.enter_context(mock.patch.object(defaults, "_FOLD_INITIAL", self.plan.fold_initial))
+        settings = {**self.plan.settings, "dask-mars.spill-directory": str(self._folder / "spilled")}
+        with dask.config.set(settings), constants(**self.plan.constants):
             self.runtime = Runtime(self.plan.workers, self.plan.memory_limit).start()
         # The same engine is behind the name.
         dask_mars.runtimes._default._runtime = self.runtime

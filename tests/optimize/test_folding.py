@@ -14,6 +14,7 @@ from symbolic import evaluate, function_names
 
 from dask_mars.client import backend
 from dask_mars.graph.chunks import ChunkGraph
+from dask_mars.optimize import defaults
 from dask_mars.optimize.convert import convert
 from dask_mars.optimize.folding import fold_initial
 from dask_mars.optimize.prepare import prepare
@@ -111,9 +112,9 @@ def test_it_is_done_where_there_are_many_chunks_a_worker(get, monkeypatch):
     prepared_with = []
     monkeypatch.setattr(backend, "prepare", lambda *a, **k: prepared_with.append(k) or prepare(*a, **k))
     expected = np.full(100, 40.0)
-    for setting, workers, fold_from in ((None, None, None), (1, 2, 2), (3, 1, 3), (0, 2, 0)):
-        with dask.config.set({"dask-mars.fold-initial": setting}):
-            np.testing.assert_array_equal(x.compute(scheduler=get, num_workers=workers), expected)
+    for per_worker, workers, fold_from in ((1, 2, 2), (3, 1, 3), (0, 2, 0)):
+        monkeypatch.setattr(defaults, "_FOLD_INITIAL", per_worker)
+        np.testing.assert_array_equal(x.compute(scheduler=get, num_workers=workers), expected)
         assert prepared_with.pop()["fold_from"] == fold_from
 
 

@@ -225,9 +225,7 @@ def test_what_is_asked_for_is_kept():
 
 
 @streams
-@pytest.mark.parametrize(
-    "setting", [{"remake": False}, {"evaluator": "plain"}, {"reductions": False}], ids=lambda s: next(iter(s))
-)
+@pytest.mark.parametrize("setting", [{"evaluator": "plain"}, {"reductions": False}], ids=lambda s: next(iter(s)))
 def test_switches(setting):
     x = standardised(random())
     with dask.config.set({f"dask-mars.expressions.{name}": value for name, value in setting.items()}):

@@ -32,7 +32,9 @@ from dask_mars.errors import (
     WorkerOverLimit,
     WorkerStartFailed,
 )
+from dask_mars.optimize import defaults
 from dask_mars.scheduler.replay import replay
+from tests.constants import constants
 from tests.soak.leaks import Errors, Surroundings, left_in_engine, private_bytes
 from tests.soak.tasks import OnPurpose
 from tests.soak.troubles import (
@@ -128,12 +130,8 @@ def _configuration(rng: Generator, folder: Path, troubles: Troubles) -> tuple[di
     settings = {
         "spill-directory": str(directory),
         "store-limit": int(limit * rng.uniform(0.05, 0.6)),
-        "inline-limit": int(rng.choice([0, 1 << 10, 1 << 14])),
         "arena-threshold": [None, 1 << 10, 1 << 14, 1 << 20][int(rng.integers(4))],
-        "fold-initial": [None, 1, 32][int(rng.integers(3))],
-        "allowed-worker-losses": int(rng.integers(0, 4)),
         "cancel-grace": str(rng.choice(["20 ms", "200 ms"])),
-        "idle-trim": str(rng.choice(["50 ms", "10 s"])),
         "idle-timeout": str(rng.choice(["0 s", "100 ms", "10 minutes", "10 minutes"])),
         "policy": str(rng.choice(["memory", "mars"])),
         "assignment": str(rng.choice(["breadth-first", "depth-first"])),
@@ -171,13 +169,20 @@ def soak_round(seed: int, tally: Tally, limit_s: float, until_s: float) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         settings, memory_limit, most_bytes = _configuration(rng, folder, troubles)
         stack.enter_context(dask.config.set(settings))
+        fixed = {
+            "inline_bytes": int(rng.choice([0, 1 << 10, 1 << 14])),
+            "allowed_worker_losses": int(rng.integers(0, 4)),
+            "idle_trim_s": float(rng.choice([0.05, 10.0])),
+        }
+        stack.enter_context(constants(**fixed))
+        stack.enter_context(mock.patch.object(defaults, "_FOLD_INITIAL", int(rng.choice([1, 32]))))
         patience_s = float(rng.choice([0.0, 0.02, 0.2, 4.0]))
         for name in ("_PATIENCE_S", "_LOCKED_PATIENCE_S"):
             stack.enter_context(mock.patch.object(startup, name, patience_s))
         stack.enter_context(mock.patch.object(startup, "_STARTS", 0))
         if troubles.disk == "full":
             stack.enter_context(full_disk(int(rng.integers(0, 100)) * MIB))
-        what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}"
+        what = f"seed {seed}, limit {memory_limit}, {troubles}, {settings}, {fixed}"
         tally.log(what)
         errors = stack.enter_context(Errors().kept())
         runtime = Runtime(int(rng.integers(1, 4)), memory_limit)

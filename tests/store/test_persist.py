@@ -33,6 +33,7 @@ from dask_mars.optimize.expression import flatten
 from dask_mars.optimize.prepare import prepare
 from dask_mars.protocol.object_ref import SPILLED
 from dask_mars.store.persisted import PersistedChunk, value_of
+from tests.constants import constants
 from tests.tasks import large_array, linger
 
 Get = Callable[..., Any]
@@ -705,7 +706,7 @@ def test_a_chunk_that_is_borrowed_may_go_to_disk_meanwhile(small):
 def test_kept_chunks_of_the_same_key_are_the_same_to_dask():
     pandas = pytest.importorskip("pandas")
     frames = pytest.importorskip("dask.dataframe")
-    with dask.config.set({"dask-mars.inline-limit": 0}), dask_mars.Runtime(num_workers=1) as runtime:
+    with constants(inline_bytes=0), dask_mars.Runtime(num_workers=1) as runtime:
         frame = frames.from_pandas(pandas.DataFrame({"a": range(6)}), npartitions=2) + 1
         array = da.arange(6, chunks=3)
         first, one = dask.persist(frame, array, scheduler=runtime.get)
@@ -718,7 +719,7 @@ def test_kept_chunks_of_the_same_key_are_the_same_to_dask():
 @pytest.mark.parametrize("scheduler", ["threads", None])
 @pytest.mark.parametrize("inline_limit", [0, 10_000])
 def test_clones_have_other_keys(scheduler, inline_limit):
-    with dask.config.set({"dask-mars.inline-limit": inline_limit}), Runtime(num_workers=1) as runtime:
+    with constants(inline_bytes=inline_limit), Runtime(num_workers=1) as runtime:
         get = scheduler or runtime.get
         array = clone(da.arange(12, chunks=4).persist(scheduler=runtime.get))
         assert (array + 1).sum().compute(scheduler=get) == 78
@@ -733,7 +734,7 @@ def test_clones_have_other_keys(scheduler, inline_limit):
 
 
 def test_what_stands_for_a_kept_chunk_can_be_copied_renamed_and_pickled():
-    with dask.config.set({"dask-mars.inline-limit": 0}), Runtime(num_workers=1) as runtime:
+    with constants(inline_bytes=0), Runtime(num_workers=1) as runtime:
         kept = da.arange(4, chunks=4).persist(scheduler=runtime.get)
         (node,) = kept.dask.values()
         for same in (node.copy(), node.substitute({}, key=("other", 0)), pickle.loads(pickle.dumps(node))):
