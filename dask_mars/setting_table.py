@@ -138,6 +138,7 @@ SETTINGS = (
     Setting("web.patience", "5 m", _DURATION,
         "How long a client tries again when its service is out of reach, or full. It holds from the next "
         "request on."),
+    Setting("web.body-limit", "16 GiB", _SIZE, "The largest submission that a service takes; beyond is 413."),
     Setting("web.checkpoints", True, _FLAG,
         "Whether a standing service saves chunks, as checkpoint.cost-share and checkpoint.limit say, and "
         "continues from these when its processes die."),
@@ -162,7 +163,6 @@ REMOVED = frozenset(
         "replace-waiting-threads",
         "retry-delay",
         "retry-delay-limit",
-        "web.body-limit",
     }
 )
 

@@ -262,6 +262,7 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path, monkeypatch, arguments: 
     [
         ("HISTORY__AGE", "soon", "history.age must be a duration"),
         ("HISTORY__BYTES", "much", "history.bytes"),
+        ("BODY_LIMIT", "much", "body-limit"),
         ("TOKEN", "short", "web.token must be text of at least 32 characters"),
     ],
 )

@@ -31,6 +31,8 @@ class Service:
         Where files are read and written, so that a slow disk is waited for there.
     versions : dict
         Those that submissions must have been made with.
+    body_limit_bytes : int
+        Of a submission.
     """
 
     store: Store
@@ -38,6 +40,7 @@ class Service:
     monitor: ServiceMonitor
     executor: Executor
     versions: dict[str, str]
+    body_limit_bytes: int
 
     async def run(self, function: Any, *arguments: Any) -> Any:
         """Call what waits for the disk."""

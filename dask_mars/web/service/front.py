@@ -160,7 +160,8 @@ class _Front:
                 self._files.append(store.directory / CONNECTION_FILE)
                 write_connection_file(store.directory / CONNECTION_FILE, facts)
             monitor = ServiceMonitor(store, self._supervisor)
-            service = Service(store, self._supervisor, monitor, reading, versions())
+            limit_bytes = config.parse_size(config.get("web.body-limit"), "dask-mars.web.body-limit")
+            service = Service(store, self._supervisor, monitor, reading, versions(), limit_bytes)
 
             def more(site: Site) -> list[Rule]:
                 self._site = site

@@ -30,7 +30,7 @@ ROUTES = (
         description=(
             "The client chooses the id, so that a request may be made again whose answer was lost. The body "
             "begins with the bytes DMW1 and the length of a header, a little-endian number of 32 bits. The header "
-            "is JSON, see Submission; after it come the frames. The body is at most 16 GiB "
+            "is JSON, see Submission; after it come the frames. The body is at most dask-mars.web.body-limit "
             "long, and its length must be given."
         ),
     ),

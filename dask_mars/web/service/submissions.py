@@ -26,8 +26,6 @@ from dask_mars.web.service.store import SPARE_BYTES, CannotRecord
 _TAKE_S = 2.0
 #: More computations than this do not wait.
 _MOST_QUEUED = 10_000
-#: Bytes of the largest submission.
-_LARGEST_BODY = 16 << 30
 
 
 class _Incoming:
@@ -84,7 +82,7 @@ class SubmissionHandler(OneHandler):
         self._submission: wire.Submission | None = None
         self._writing = asyncio.Lock()
         if self.request.method == "PUT":
-            self.largest_body = _LARGEST_BODY  # type: ignore[misc]
+            self.largest_body = service.body_limit_bytes  # type: ignore[misc]
 
     def prepare(self) -> None:
         """Refuse what will not be taken, before its body is read.
