@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 from dask_mars.version import __version__
 
-#: Signals that the system sends for what a process has done.
+#: Signals of crashes: the system sends them for a fault of the process.
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 #: The newest release of Dask that the whole test suite has run with.
 TESTED_DASK = "2026.8.0"
 
 
 def _signature(kind: type[MarsError]) -> inspect.Signature:
-    """Return what a class of errors takes: its annotated attributes in their order, as a dataclass does."""
+    """Return the parameters of a class of errors: its annotated attributes, as those of a dataclass."""
     either, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     parameters = [
         inspect.Parameter(name, either, default=getattr(kind, name, none), annotation=annotation)
@@ -30,7 +30,7 @@ def _signature(kind: type[MarsError]) -> inspect.Signature:
 
 
 class _Signature:
-    """What `inspect.signature` and `help` find."""
+    """The signature of a class for `inspect.signature` and `help`."""
 
     def __get__(self, error: MarsError | None, kind: type[MarsError]) -> inspect.Signature:
         if kind.__init__ is not MarsError.__init__:
@@ -76,7 +76,7 @@ class UnknownDask(MarsError, ImportError):
     dask_version : str
         The version that is installed.
     reason : str
-        What could not be imported.
+        The import that failed.
     """
 
     dask_version: str
@@ -120,7 +120,7 @@ class MissingExtensionWarning(RuntimeWarning):
 
 
 class StateError(MarsError):
-    """An operand was to make a move that its state does not allow: a bug of dask_mars, please report it."""
+    """The state of an operand does not allow its next move: a bug of dask_mars, please report it."""
 
     graph: int
     chunk: int
@@ -176,7 +176,7 @@ class Stalled(MarsError):
     Attributes
     ----------
     explanation : str
-        What `Runtime.explain` said.
+        The text of `Runtime.explain`.
     """
 
     explanation: str
@@ -188,7 +188,7 @@ class Stalled(MarsError):
 
 # MemoryError comes first because pickles make an instance by it; it would set no attributes.
 class QuotaExceeded(MemoryError, MarsError):
-    """A task needs more memory than there can be for it, besides what others have.
+    """A task asked for more memory than results, other tasks and processes leave of the limit.
 
     Attributes
     ----------
@@ -217,10 +217,10 @@ class QuotaExceeded(MemoryError, MarsError):
 
 
 class WorkerOverLimit(MemoryError, MarsError):
-    """A task took more memory than the limit allows, without asking for it: alone, or before it could be tried so.
+    """A task took its worker past the memory limit: when it ran alone, or where it cannot be tried alone.
 
-    NumPy asks for memory before it takes any, and gets `QuotaExceeded`. Python's own objects, and other libraries,
-    do not ask: what they have taken is measured, and the worker process that is past its share is ended.
+    NumPy asks for memory before it takes any, and gets `QuotaExceeded`. Python's own objects and other libraries
+    do not ask: the engine measures their memory, and ends the worker process that is past its share.
 
     Attributes
     ----------
@@ -273,7 +273,7 @@ class EngineStopped(MarsError):
 
 
 class NoAgents(MarsError):
-    """A cluster has no worker that could compute for dask_mars.
+    """A cluster has no worker that can compute for dask_mars.
 
     Attributes
     ----------
@@ -286,7 +286,7 @@ class NoAgents(MarsError):
 
 
 class NoHostAllowed(MarsError):
-    """No host of a cluster is one that the user has annotated a task for.
+    """No host of a cluster matches the annotations of a task.
 
     Attributes
     ----------
@@ -295,7 +295,7 @@ class NoHostAllowed(MarsError):
     resources : dict
         Amount of each resource that a task takes.
     hosts : list of str
-        Names of the hosts that there are.
+        Names of the cluster's hosts.
     """
 
     workers: tuple[str, ...]
@@ -332,7 +332,7 @@ class ResourcesMissing(MarsError):
 
 
 class PersistedLost(MarsError):
-    """Persisted data are gone, because the engine that kept them is.
+    """Persisted data are gone because their engine is.
 
     Attributes
     ----------
@@ -349,7 +349,7 @@ class PersistedLost(MarsError):
 
 
 class FuturesLost(PersistedLost, CancelledError):
-    """Persisted data of a cluster are gone, because its scheduler is."""
+    """Persisted data of a cluster are gone because its scheduler is."""
 
     _template = (
         "the persisted data of {key} are gone: {reason}. Only Dask's scheduler knows where data are; persist the "
@@ -378,7 +378,7 @@ class SchedulerLost(MarsError, CancelledError):
 
 
 class EngineStartFailed(MarsError):
-    """Base of the reasons for which an engine does not come to work."""
+    """Base of errors when an engine starts."""
 
 
 class AddressSpaceTooSmall(EngineStartFailed):
@@ -391,7 +391,7 @@ class AddressSpaceTooSmall(EngineStartFailed):
     needed_bytes, free_bytes : int
         Addresses that each process needs for shared memory, and that it has.
     limit_bytes : int or None
-        What ``ulimit -v`` says, None if that is unlimited.
+        The limit of ``ulimit -v``; None if unlimited.
     """
 
     memory_limit: int
@@ -416,7 +416,7 @@ class SharedMemoryDenied(EngineStartFailed):
     Attributes
     ----------
     reason : str
-        What the system said.
+        The system's message.
     """
 
     reason: str
@@ -428,7 +428,7 @@ class SharedMemoryDenied(EngineStartFailed):
 
 
 class MemoryLimitTooLow(EngineStartFailed):
-    """The memory limit is less than what processes take before anything has been computed.
+    """The memory limit is below the memory that processes take before any computation.
 
     Attributes
     ----------
@@ -451,7 +451,7 @@ class MemoryLimitTooLow(EngineStartFailed):
 
     @property
     def least_bytes(self) -> int:
-        """What all processes take at least."""
+        """Bytes that all processes take at least."""
         return (self.num_workers + 1) * self.worker_bytes + self.library_bytes
 
     def _words(self) -> dict[str, str]:
@@ -474,10 +474,12 @@ class WorkerStartTimeout(WorkerStartFailed):
 
     Attributes
     ----------
-    attempts, timeout_s : int, float
-        How many in a row were ended for it, and seconds for which each made none.
+    attempts : int
+        Number of processes in a row that were ended for it.
+    timeout_s : float
+        Seconds for which each made none.
     doing : str
-        What the last one was doing.
+        The last one's activity.
     """
 
     _template = (
@@ -535,7 +537,7 @@ class WorkerDied(MarsError):
 
 
 class BegunBefore(MarsError):
-    """A task that appends to files or tables was to be begun a second time: a host or a process was lost.
+    """A task that appends to files or tables would begin a second time, as a host or a process was lost.
 
     Attributes
     ----------
@@ -552,7 +554,7 @@ class BegunBefore(MarsError):
 
 
 class CheckpointError(MarsError):
-    """Base of what is wrong with checkpoints."""
+    """Base of errors of checkpoints."""
 
 
 class CheckpointInUse(CheckpointError):
@@ -587,7 +589,7 @@ class CheckpointFailed(CheckpointError):
 
 
 class SavedChunkLost(CheckpointError):
-    """What was saved of a chunk is gone, or is not what was written. The chunk is computed again.
+    """The saved value of a chunk is gone or damaged. The chunk is computed again.
 
     Attributes
     ----------
@@ -679,12 +681,14 @@ class ResultTooLarge(RequestTooLarge):
 
 
 class ServiceError(MarsError):
-    """A service did not do what it was asked for.
+    """A service refused a request, or failed.
 
     Attributes
     ----------
-    status, detail : int, str
-        The HTTP status of its answer, and its text.
+    status : int
+        The HTTP status of its answer.
+    detail : str
+        The text of its answer.
     problem : dict
         All of its answer.
     """
@@ -699,7 +703,7 @@ class ServiceError(MarsError):
 
 
 class ServiceUnreachable(MarsError, ConnectionError):
-    """There is no service where one was looked for, or it did not come back.
+    """No service answers at an address, or it did not come back.
 
     Attributes
     ----------
@@ -734,7 +738,7 @@ class ComputationFailed(MarsError):
 
 
 class GraphRefused(MarsError):
-    """A service does not compute a graph, because the user would not get what it is for.
+    """A service refuses a graph, because the user would not get its results or effects.
 
     Attributes
     ----------
@@ -747,7 +751,7 @@ class GraphRefused(MarsError):
 
 
 class SpillError(MarsError):
-    """Base of what goes wrong with values on disk.
+    """Base of errors of values on disk.
 
     Attributes
     ----------
@@ -786,7 +790,7 @@ class SpillDiskFailed(SpillError):
 
 
 class SpilledValueLost(SpillError):
-    """The file of a spilled value is gone, or is not what was written."""
+    """The file of a spilled value is gone or damaged."""
 
     _template = (
         "a spilled value of {requested_bytes:,} bytes cannot be read back from {path}: {reason} ({free}). "
@@ -803,12 +807,12 @@ def refuse_unhashable(key: Any) -> None:
 
 
 def has_crashed(exit_code: int) -> bool:
-    """Return whether a process was ended by what its own code did, and not from outside."""
+    """Return whether a process was ended by a fault of its own code, and not from outside."""
     return -exit_code in _CRASHES
 
 
 def describe_exit(exit_code: int) -> str:
-    """Say in words how a process ended."""
+    """Return in words how a process ended."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:
