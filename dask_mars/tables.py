@@ -16,6 +16,8 @@ from typing import Any
 
 _CELL = "padding: 0.15em 0.6em; vertical-align: top; "
 _TEXT, _NUMBER = f"{_CELL}text-align: left", f"{_CELL}text-align: right; white-space: nowrap"
+#: Of bars and dots, which can be told from light and from dark ground.
+COLOURS = {"running": "#3b82f6", "finished": "#2e9e4f", "failed": "#dc3545", "cancelled": "#c98500"}
 
 
 class Html(str):
@@ -31,7 +33,7 @@ class Table:
     Attributes
     ----------
     columns : sequence of str
-        What stands above the columns.
+        What stands above the columns; may be empty for notebooks.
     rows : sequence of sequence of str
         The cells; what is to be shown in notebooks alone may have some that are `Html`.
     title : str
@@ -62,9 +64,9 @@ class Table:
 
         title = f"<div><b>{html.escape(self.title)}</b></div>" if self.title else ""
         body = "".join([f"<tr>{cells('td', row)}</tr>" for row in self.rows])
+        head = f"<thead><tr>{cells('th', self.columns)}</tr></thead>" if self.columns else ""
         table = (
-            f'<table style="margin: 0.4em 0; border-collapse: collapse"><thead><tr>{cells("th", self.columns)}'
-            f"</tr></thead><tbody>{body}</tbody></table>"
+            f'<table style="margin: 0.4em 0; border-collapse: collapse">{head}<tbody>{body}</tbody></table>'
             if self.rows
             else ""
         )
@@ -122,6 +124,32 @@ class Tabular:
         return Group(*[table.as_rich() for table in self.tables()])
 
 
+def bar(parts: Iterable[tuple[float, str, float]], width: str, label: str) -> Html:
+    """Return a bar for notebooks; each part has its share of the width, a colour and an opacity."""
+    drawn = "".join(
+        [
+            f'<div style="width: {100 * min(share, 1.0):.2f}%; background: {colour}; opacity: {opacity}"></div>'
+            for share, colour, opacity in parts
+            if share
+        ]
+    )
+    return Html(
+        f'<div role="img" aria-label="{label}" style="display: flex; width: {width}; max-width: 100%; '
+        "height: 0.6em; margin: 0.25em 0; border-radius: 0.3em; overflow: hidden; "
+        f'background: rgba(128, 128, 128, 0.25)">{drawn}</div>'
+    )
+
+
+def named(label: str, name: str, most: int = 60) -> Html:
+    """Return a label of so many characters at most, with the name that shows under the pointer."""
+    return Html(f'<span title="{html.escape(name)}">{html.escape(cut(label, most))}</span>')
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of so many characters at most."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def rendered(renderable: Any) -> str:
     """Return what rich would print, without colours, as wide as the terminal is."""
     from rich.console import Console
@@ -133,4 +161,4 @@ def rendered(renderable: Any) -> str:
     return "\n".join([line.rstrip() for line in text.splitlines()])
 
 
-__all__ = ["Html", "Table", "Tabular", "rendered"]
+__all__ = ["COLOURS", "Html", "Table", "Tabular", "bar", "cut", "named", "rendered"]

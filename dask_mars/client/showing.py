@@ -13,16 +13,14 @@ import time
 from collections.abc import Iterable
 
 from dask_mars import units
-from dask_mars.client.records import CANCELLED, FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
+from dask_mars.client.records import FAILED, FINISHED, OVER, RUNNING, ChunkCounts, Record
 from dask_mars.client.summaries import remaining_s
-from dask_mars.tables import Html, Table
+from dask_mars.tables import COLOURS, Html, Table, bar, cut, named
 
 #: Rows of layers, and of computations, that a notebook shows.
 _MOST_ROWS, _MOST_COMPUTATIONS = 20, 10
 #: Characters of an error's message.
 _MESSAGE_CHARACTERS = 200
-#: Of bars and dots, which can be told from light and from dark ground.
-_COLOURS = {RUNNING: "#3b82f6", FINISHED: "#2e9e4f", FAILED: "#dc3545", CANCELLED: "#c98500"}
 _OTHER_COLOUR = "#8a8a8a"
 #: Behind keys, for those who read logs.
 _ID = re.compile(r" \[\d{16,}\]")
@@ -80,7 +78,7 @@ def as_html(record: Record) -> str:
         parts.append(f'<div style="{_MUTED}">as it was at {now}; show it again to see how it goes on</div>')
     if record.failure is not None:
         text = f"{record.failure.type}: {_shortened(record.failure.message)}"
-        parts.append(f'<div style="color: {_COLOURS[FAILED]}; margin: 0.3em 0">{html.escape(text)}</div>')
+        parts.append(f'<div style="color: {COLOURS[FAILED]}; margin: 0.3em 0">{html.escape(text)}</div>')
     if layers:
         largest = {layer.name for layer in sorted(layers, key=lambda layer: -layer.total)[:_MOST_ROWS]}
         rows = []
@@ -91,7 +89,7 @@ def as_html(record: Record) -> str:
                 state = FINISHED if layer.finished == layer.total else record.state
                 rows.append(
                     (
-                        _named(layer.label, layer.name),
+                        named(layer.label, layer.name),
                         _bar(of_layer, state, "8em"),
                         f"{layer.finished:,} of {layer.total:,}",
                         f"{layer.running:,}" if layer.running else "",
@@ -128,7 +126,7 @@ def runtime_as_html(title: str, facts: Iterable[str], records: Iterable[Record])
         counts = record.counts()
         rows.append(
             (
-                _named(_title(record), record.id),
+                named(_title(record), record.id),
                 _state(record.state),
                 _bar(counts, record.state, "8em"),
                 f"{counts.finished:,} of {units.plural(counts.total, 'chunk')}" if counts.total else "",
@@ -150,12 +148,8 @@ def _title(record: Record) -> str:
     return record.name or f"computation {record.id[:8]}"
 
 
-def _named(label: str, name: str) -> Html:
-    return Html(f'<span title="{html.escape(name)}">{html.escape(_cut(label, 60))}</span>')
-
-
 def _state(state: str) -> Html:
-    colour = _COLOURS.get(state, _OTHER_COLOUR)
+    colour = COLOURS.get(state, _OTHER_COLOUR)
     return Html(f'<span style="white-space: nowrap"><span style="color: {colour}">&#9679;</span> {state}</span>')
 
 
@@ -187,33 +181,17 @@ def _counted(counts: ChunkCounts) -> str:
 def _bar(counts: ChunkCounts, state: str, width: str) -> Html:
     """Return how much is computed, fails and runs as lengths."""
     total = max(counts.total, 1)
-    lengths = (
+    parts = (
         # What has failed has some of its chunks computed, which is nothing bad.
-        (counts.finished, _COLOURS.get(FINISHED if state == FAILED else state, _OTHER_COLOUR), 1.0),
-        (counts.failed, _COLOURS[FAILED], 1.0),
-        (counts.running, _COLOURS[RUNNING], 0.45),
+        (counts.finished / total, COLOURS.get(FINISHED if state == FAILED else state, _OTHER_COLOUR), 1.0),
+        (counts.failed / total, COLOURS[FAILED], 1.0),
+        (counts.running / total, COLOURS[RUNNING], 0.45),
     )
-    drawn = "".join(
-        [
-            f'<div style="width: {100 * number / total:.2f}%; background: {colour}; opacity: {opacity}"></div>'
-            for number, colour, opacity in lengths
-            if number
-        ]
-    )
-    label = units.percent(counts.finished, counts.total)
-    return Html(
-        f'<div role="img" aria-label="{label} computed" style="display: flex; width: {width}; max-width: 100%; '
-        "height: 0.6em; margin: 0.25em 0; border-radius: 0.3em; overflow: hidden; "
-        f'background: rgba(128, 128, 128, 0.25)">{drawn}</div>'
-    )
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return bar(parts, width, f"{units.percent(counts.finished, counts.total)} computed")
 
 
 def _shortened(message: str) -> str:
-    return textwrap.shorten(_cut(message, 10 * _MESSAGE_CHARACTERS), _MESSAGE_CHARACTERS, placeholder=" …")
+    return textwrap.shorten(cut(message, 10 * _MESSAGE_CHARACTERS), _MESSAGE_CHARACTERS, placeholder=" …")
 
 
 __all__ = ["Explanation", "as_html", "as_text", "runtime_as_html"]

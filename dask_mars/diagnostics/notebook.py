@@ -19,12 +19,11 @@ from dask_mars import units
 from dask_mars.diagnostics.shown import MemoryUse, Shown
 from dask_mars.diagnostics.tally import Row
 from dask_mars.labels import label_of
+from dask_mars.tables import COLOURS, Table, bar, named
 
 #: How often what has changed is sent.
 _RENEW_S = 0.2
-_COLOURS = {"running": "#3b82f6", "finished": "#2e9e4f", "failed": "#dc3545", "cancelled": "#c98500"}
-_MEMORY_COLOUR, _HIGH_COLOUR, _HIGH = "#8b5cf6", "#dc3545", 0.9
-_CELL = "text-align: {}; padding: 0 0.8em 0 0; border: none; white-space: nowrap; background: none"
+_MEMORY_COLOUR, _HIGH = "#8b5cf6", 0.9
 
 
 def is_notebook() -> bool:
@@ -90,48 +89,30 @@ class NotebookDisplay:
 
 def as_html(shown: Shown, layers: int, now_s: float) -> str:
     """Return a computation as bars and what is said of it."""
-    rows = "".join([_row(row, shown.outcome) for row in shown.tally.rows(layers)])
+    rows = [_row(row, shown.outcome) for row in shown.tally.rows(layers)]
     memory = shown.memory()
     return (
-        f'<div style="margin: 0.3em 0; font-size: 13px; line-height: 1.5">'
-        f'<table style="border-collapse: collapse; margin: 0; font-size: inherit">{rows}'
-        f"</table><div><b>{html.escape(shown.headline(now_s))}</b></div>"
+        f'<div style="margin: 0.3em 0; font-size: 13px; line-height: 1.5">{Table((), rows).as_html()}'
+        f"<div><b>{html.escape(shown.headline(now_s))}</b></div>"
         f"{'' if memory is None else _memory_line(memory)}</div>"
     )
 
 
-def _row(row: Row, outcome: str) -> str:
-    left, right = _CELL.format("left"), _CELL.format("right")
-    name = f'<span title="{html.escape(row.name)}">{html.escape(_cut(label_of(row.name)))}</span>'
+def _row(row: Row, outcome: str) -> tuple[str, ...]:
+    done = bar([(row.done / max(row.total, 1), COLOURS[outcome], 1.0)], "16em", units.percent(row.done, row.total))
     others = [f"{row.running:,} running"] if row.running else []
     others += [f"{row.failed:,} failed"] if row.failed else []
-    return (
-        f'<tr style="background: none"><td style="{left}">{name}</td>'
-        f'<td style="{left}">{_bar(row.done, row.total, _COLOURS[outcome], "16em")}</td>'
-        f'<td style="{right}">{row.done:,}/{row.total:,}</td><td style="{left}">{", ".join(others)}</td></tr>'
-    )
+    return named(label_of(row.name), row.name, 40), done, f"{row.done:,}/{row.total:,}", ", ".join(others)
 
 
 def _memory_line(memory: MemoryUse) -> str:
-    colour = _HIGH_COLOUR if memory.in_use_bytes > _HIGH * memory.limit_bytes else _MEMORY_COLOUR
-    bar = _bar(memory.in_use_bytes, memory.limit_bytes, colour, "10em")
+    share = memory.in_use_bytes / max(memory.limit_bytes, 1)
+    colour = COLOURS["failed"] if share > _HIGH else _MEMORY_COLOUR
+    label = units.percent(memory.in_use_bytes, memory.limit_bytes)
     return (
-        '<div style="display: flex; flex-wrap: wrap; gap: 0.2em 0.8em; align-items: center">'
-        f"<span>memory</span>{bar}<span>{html.escape(memory.words)}</span></div>"
+        '<div style="display: flex; flex-wrap: wrap; gap: 0.2em 0.8em; align-items: center"><span>memory</span>'
+        f"{bar([(share, colour, 1.0)], '10em', label)}<span>{html.escape(memory.words)}</span></div>"
     )
-
-
-def _bar(part: int, whole: int, colour: str, width: str) -> str:
-    share = 100 * min(part / whole, 1.0) if whole else 0.0
-    return (
-        f'<div role="img" aria-label="{units.percent(part, whole)}" style="width: {width}; height: 0.6em; '
-        'border-radius: 0.3em; overflow: hidden; background: rgba(128, 128, 128, 0.25)">'
-        f'<div style="width: {share:.1f}%; height: 100%; background: {colour}"></div></div>'
-    )
-
-
-def _cut(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _message(drawn: str, text: str) -> dict[str, str]:
