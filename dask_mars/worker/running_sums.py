@@ -44,14 +44,14 @@ def _running(
 ) -> Any:
     """Do what NumPy's function does."""
     is_plain = out is None and type(a) is np.ndarray and a.dtype.kind in "biufc" and type(axis) is int
-    if is_plain and _has_long_rows(a, axis):
+    # A cast that loses something is NumPy's, with what it warns of.
+    if is_plain and _has_long_rows(a, axis) and (dtype is None or np.can_cast(a.dtype, dtype)):
         values = a
         if nan_as is not None and a.dtype.kind in "fc":
             values = np.where(np.isnan(a), a.dtype.type(nan_as), a)
         rows = np.moveaxis(values, axis, 0)
-        # Of a number that can be cast to anything, without a warning.
         found = function(np.ones(1, a.dtype), axis=0, dtype=dtype).dtype
-        if found.kind in "iufc" and np.result_type(found, a.dtype) == found:
+        if found.kind in "iufc":
             result = np.empty_like(values, dtype=found)
             sums = np.moveaxis(result, axis, 0)
             sums[:1] = function(rows[:1], axis=0, dtype=dtype)

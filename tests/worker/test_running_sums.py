@@ -83,6 +83,18 @@ def test_rows_are_added_where_lines_go_through_all_of_the_memory(monkeypatch: py
         assert running_sums._has_long_rows(array, axis) == by_rows
 
 
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "?", "m8[s]", "V8", "no such type"])
+def test_a_cast_that_loses_something_is_said_once(function: Any, dtype: str) -> None:
+    # Of which neighbours lie far apart, so that rows would be added.
+    values = (np.arange(560).reshape(2, 7, 40) * (1 + 1j)).astype("c8").T
+    (expected, warned), (found, said) = [
+        result_of(kind, values, axis=2, dtype=dtype) for kind in (function, substitute(function))
+    ]
+    assert said == warned
+    assert str(found) == str(expected)
+
+
 def test_overflow_is_said_as_numpy_says_it() -> None:
     values = np.full((3, 200), 1e308)
     with pytest.warns(RuntimeWarning, match="overflow encountered in accumulate"):
