@@ -63,9 +63,9 @@ def compile_tile(
     -------
     call, arguments
         The call takes values of the arguments' slots, and the array for the result. None if numexpr is not exact
-        here, or not worth it.
+        here, not worth it, or not installed.
     """
-    if _status() is None or not (forced or _cheaper(steps, types)):
+    if not (forced or _cheaper(steps, types)) or _status() is None or _compiler() is None:
         return None
     names: dict[int, str] = {}
     wanted: dict[int, np.dtype[Any]] = {}
@@ -169,9 +169,19 @@ class CompiledTile:
 
 @cache
 def _compile(text: str, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Any:
-    from numexpr.necompiler import NumExpr
+    compiler = _compiler()
+    assert compiler is not None, "compiled only where numexpr is"
+    return compiler(text, signature=[(name, _TYPES[dtype.char]) for name, dtype in zip(names, dtypes, strict=True)])
 
-    return NumExpr(text, signature=[(name, _TYPES[dtype.char]) for name, dtype in zip(names, dtypes, strict=True)])
+
+@cache
+def _compiler() -> Any:
+    """Return numexpr's class of compiled expressions, or None: it has no wheels for the newest Pythons."""
+    try:
+        from numexpr.necompiler import NumExpr
+    except ImportError:
+        return None
+    return NumExpr
 
 
 #: Bits of the processor's status word, on the processors that we know.

@@ -28,6 +28,7 @@ from dask_mars.expressions.rewrite import Moments, with_expressions
 from dask_mars.expressions.tiling import GRID, on_grid, tile_index, tiles
 from dask_mars.graph.chunks import Operand, Step
 from dask_mars.worker.loop import WorkerProcess
+from tests.conftest import Scripts
 
 EVALUATORS = ["auto", "tiled", "numexpr"]
 DTYPES = ["?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "c16"]
@@ -327,6 +328,7 @@ def test_an_unhashable_function_is_left_alone() -> None:
 
 @pytest.mark.parametrize("name", numexprs.EXACT)
 def test_numexpr_gives_numpys_bits(name: str) -> None:
+    pytest.importorskip("numexpr")
     template, characters = numexprs.EXACT[name]
     for character in characters:
         rng = np.random.default_rng(1)
@@ -349,6 +351,7 @@ def test_numexpr_gives_numpys_bits(name: str) -> None:
 
 
 def test_numexpr_is_used_where_it_is_asked_for() -> None:
+    pytest.importorskip("numexpr")
     chain = program(3, (operator.mul, (0, 1)), (operator.add, (3, 2)))
     x = np.arange(60.0)
     for dtype in ("f8", "f4", "i4", "i8"):
@@ -362,6 +365,7 @@ def test_numexpr_is_used_where_it_is_asked_for() -> None:
 
 
 def test_numexpr_is_chosen_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numexpr")
     monkeypatch.setattr(native, "AVAILABLE", False)
     chain = program(3, (operator.mul, (0, 1)), (operator.add, (3, 2)))
     for tiled_ns, wanted in ((5.0, True), (0.1, False)):
@@ -369,6 +373,34 @@ def test_numexpr_is_chosen_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
         rewritten = with_expressions(chain)
         rewritten.run([np.arange(60.0), 2, 3], ())
         assert [plan.compiled is not None for plan in plans_of(rewritten)] == [wanted]
+
+
+WITHOUT_NUMEXPR = """
+import dask, dask.array as da, numpy as np
+import dask_mars
+from dask_mars.expressions import numexprs
+
+x = da.random.default_rng(1).random((400, 300), chunks=100)
+chain = da.where(x > 0.5, x * 2 - 1, -x) + x / 3
+expected = chain.compute(scheduler="sync")
+for evaluator in ("auto", "tiled", "numexpr", "plain"):
+    with dask.config.set({"dask-mars.expressions.evaluator": evaluator}), dask_mars.Runtime(1) as runtime:
+        for _ in range(2):
+            np.testing.assert_array_equal(chain.compute(scheduler=runtime.get), expected, strict=True)
+
+def compiler():
+    return numexprs._compiler()
+
+with dask_mars.Runtime(1) as runtime:
+    assert compiler() is dask.delayed(compiler)().compute(scheduler=runtime.get) is None
+"""
+
+
+def test_all_works_without_numexpr(scripts: Scripts) -> None:
+    # It stands in the way of the installed one, in workers as well.
+    scripts.write("numexpr.py", "raise ImportError('it is not installed')\n")
+    done = scripts.run("-W", "error", str(scripts.write("script.py", WITHOUT_NUMEXPR)))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_shipped_table_knows_every_exact_operation() -> None:
