@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ def _holds_within(condition: Callable[[], Any], timeout_s: float) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def private_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Make the directory for temporary files one of our own, so that what is left in it is ours."""
+    # It stays once something, such as numba from Python 3.14 on, has asked for a lock between processes.
+    resource_tracker.ensure_running()
     path = tmp_path_factory.mktemp("tmp")
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = tempfile.tempdir = str(path)
