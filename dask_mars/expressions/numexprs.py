@@ -171,7 +171,8 @@ class CompiledTile:
 def _compile(text: str, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Any:
     compiler = _compiler()
     assert compiler is not None, "compiled only where numexpr is"
-    return compiler(text, signature=[(name, _TYPES[dtype.char]) for name, dtype in zip(names, dtypes, strict=True)])
+    types = [_TYPES[dtype.char] for dtype in dtypes]
+    return compiler(text, signature=list(zip(names, types, strict=True)))
 
 
 @cache
