@@ -1,26 +1,30 @@
 """Sessions over the versions that are supported: `nox` runs all, `nox -s tests-3.13 -- tests/store` a part of one.
 
-Arguments after `--` go to pytest. Without any, all tests run that are not `slow`.
+Arguments after `--` go to pytest. Without any, all tests run that are not `slow`. Pythons that are not installed
+are left out; `tests/newest_python.sh` runs the tests on one of Debian's.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import nox
 
-PYTHONS = ["3.11", "3.12", "3.13"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14", "3.15"]
+#: A NumPy release needs a Python of its own years: these two have wheels of the oldest and of the newest one.
+OLDEST, NEWEST = "3.11", "3.14"
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["lint", "tests", "oldest", "newest", "wheel"]
 
 
-def floors() -> list[str]:
-    """Return the oldest versions of Dask and NumPy that are declared, as pins."""
-    declared = [line for line in PROJECT["dependencies"] if line.startswith(("dask[", "numpy>"))]
-    return [line.replace(">=", "==") for line in declared]
+def floor(package: str) -> str:
+    """Return the oldest version of a package that is declared, as a pin."""
+    (declared,) = [line for line in PROJECT["dependencies"] if re.match(rf"{package}\b", line)]
+    return declared.replace(">=", "==")
 
 
 def run_tests(session: nox.Session) -> None:
@@ -36,18 +40,20 @@ def tests(session: nox.Session) -> None:
     run_tests(session)
 
 
-@nox.session(python=PYTHONS[0])
-def oldest(session: nox.Session) -> None:
-    """Run the tests with the oldest Dask and NumPy that are declared."""
-    session.install("--quiet", "--editable", ".[test]", *floors())
+@nox.session(python=OLDEST)
+@nox.parametrize("package", ["dask", "numpy"])
+def oldest(session: nox.Session, package: str) -> None:
+    """Run the tests with the oldest Dask, or the oldest NumPy, that is declared, and what goes with it."""
+    session.install("--quiet", "--editable", ".[test]", floor(package))
     run_tests(session)
 
 
-@nox.session(python=PYTHONS[-1])
-def newest(session: nox.Session) -> None:
-    """Run the tests with the newest Dask and NumPy that there are, pre-releases among them."""
+@nox.session(python=NEWEST)
+@nox.parametrize("package", ["dask", "numpy"])
+def newest(session: nox.Session, package: str) -> None:
+    """Run the tests with the newest Dask or NumPy that there is, pre-releases among them."""
     session.install("--quiet", "--editable", ".[test]")
-    session.install("--quiet", "--pre", "--upgrade", "dask", "distributed", "numpy")
+    session.install("--quiet", "--pre", "--upgrade", package, *(["distributed"] if package == "dask" else []))
     run_tests(session)
 
 
@@ -66,7 +72,7 @@ def wheel(session: nox.Session) -> None:
         session.run(python, str(runner), str(runner.parents[2] / "README.md"), external=True)
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=OLDEST)
 def lint(session: nox.Session) -> None:
     """Check style, types and who imports whom."""
     session.install("--quiet", "--editable", ".[test]")

@@ -104,8 +104,8 @@ SETTINGS = (
     Setting("expressions.evaluator", "auto", {"enum": ["auto", "tiled", "numexpr", "plain"]},
         "How chains of elementwise functions are evaluated: \"tiled\" calls NumPy's functions on tiles that "
         "stay in the processor's cache, \"numexpr\" uses numexpr, if it is installed, wherever it gives NumPy's "
-        "exact values, \"auto\" calls NumPy's inner loops from C where it can, and else what is faster by a table of measured "
-        'costs, and "plain" calls one function after the other on whole chunks.'),
+        "exact values, \"auto\" calls NumPy's inner loops from C where it can, and else what is faster by a table "
+        'of measured costs, and "plain" calls one function after the other on whole chunks.'),
     Setting("expressions.reductions", True, _FLAG,
         "Whether a reduction at the end of a chain is computed tile by tile, so that its input is never stored. "
         "Its elements are added up in another order within a chunk."),
