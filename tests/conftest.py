@@ -201,9 +201,27 @@ def _pids_of_shared() -> set[int]:
     return {pid for runtime in _shared for pid in runtime.engine().worker_pids()}
 
 
+#: The parent of each process that is there, as it was when it was seen first.
+_parents: dict[int, int] = {}
+
+
 def _children() -> set[int]:
     shared = _pids_of_shared().union(*[host.pids() for host in shared_hosts])
-    return {child.pid for child in psutil.Process().children(recursive=True)} - shared
+    if not psutil.LINUX:
+        return {child.pid for child in psutil.Process().children(recursive=True)} - shared
+    # A file is read for each process that is new, where psutil reads those of all.
+    there = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    for pid in _parents.keys() - there:
+        del _parents[pid]
+    for pid in there - _parents.keys():
+        with contextlib.suppress(psutil.Error):
+            _parents[pid] = psutil.Process(pid).ppid()
+    found: set[int] = set()
+    ends = {os.getpid()}
+    while ends:
+        ends = {pid for pid, parent in _parents.items() if parent in ends} - found
+        found |= ends
+    return found - shared
 
 
 def _descriptors() -> dict[str, str]:
@@ -216,9 +234,8 @@ def _descriptors() -> dict[str, str]:
     return found
 
 
-def _own_descriptors() -> int:
+def _own_descriptors(found: dict[str, str]) -> int:
     """Count descriptors but for those of the shared runtimes' workers, which change, and of locks, which stay."""
-    found = _descriptors()
     if any(isinstance(runtime, SharedAgent) for runtime in _shared):
         # Agents keep connections for when they need them again. Each worker has a socket too.
         kept = [name for name in found.values() if not name.startswith("socket:")]
@@ -260,16 +277,27 @@ def _temporary_files() -> set[str]:
     return {name for name in names if not name.endswith(".partd") and not name.startswith("dask-scratch-space")}
 
 
+#: A copy of Dask's configuration, which is made anew once it differs.
+_settings_before: dict[str, Any] = {}
+
+
 def _settings(known: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return Dask's configuration; what imports have added since `known` is left out."""
-    settings = {
-        name: copy.deepcopy(value) for name, value in dask.config.config.items() if known is None or name in known
-    }
+    """Return Dask's configuration itself; what imports have added since `known` is left out."""
+    settings = {name: value for name, value in dask.config.config.items() if known is None or name in known}
     # What dask_jobqueue adds when it is imported Dask's own test tools take out again.
     settings.pop("jobqueue", None)
-    # Dask's scheduler adds a page to this list, or takes one out, as bokeh is installed.
-    settings.get("distributed", {}).get("scheduler", {}).pop("http", None)
+    if "scheduler" in settings.get("distributed", {}):
+        # Dask's scheduler adds a page to the list `http`, or takes one out, as bokeh is installed.
+        scheduler = {name: value for name, value in settings["distributed"]["scheduler"].items() if name != "http"}
+        settings["distributed"] = {**settings["distributed"], "scheduler": scheduler}
     return settings
+
+
+def _copied_settings() -> dict[str, Any]:
+    global _settings_before
+    if _settings_before != (settings := _settings()):
+        _settings_before = copy.deepcopy(settings)
+    return _settings_before
 
 
 @dataclass
@@ -277,12 +305,15 @@ class Surroundings:
     """What a test could leave behind, as it is at one moment."""
 
     children: set[int] = field(default_factory=_children)
-    descriptors: int = field(default_factory=_own_descriptors)
     threads: set[threading.Thread] = field(default_factory=_threads)
     engine_threads: int = field(default_factory=_engine_threads)
     shared_memory: set[str] = field(default_factory=_shared_memory)
     temporary_files: set[str] = field(default_factory=_temporary_files)
     names: dict[str, str] = field(default_factory=_descriptors, repr=False)
+    descriptors: int = 0
+
+    def __post_init__(self) -> None:
+        self.descriptors = _own_descriptors(self.names)
 
     def added_since(self, before: Surroundings) -> dict[str, Any]:
         added = {
@@ -345,7 +376,7 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
     logging.getLogger("dask_mars").addHandler(errors)
     before = Surroundings()
     directory = os.getcwd()
-    settings = _settings()
+    settings = _copied_settings()
     numpy_errors = np.geterr()
     yield errors.messages
     logging.getLogger("dask_mars").removeHandler(errors)
@@ -361,7 +392,7 @@ def nothing_left_behind(private_tmp: Path) -> Iterator[list[str]]:
     except BaseException:
         # One test that fails is not to make others fail.
         os.chdir(directory)
-        dask.config.update(dask.config.config, settings)
+        dask.config.update(dask.config.config, copy.deepcopy(settings))
         np.seterr(**numpy_errors)
         for runtime in _shared:
             _renew(runtime)
