@@ -37,11 +37,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As in jobs that a shell has put into the background: the tests press Ctrl-C, and it must arrive.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How fast the machine is says nothing of the code.
+# How fast the machine is says nothing of the code. `--hypothesis-profile thorough` searches for longer.
 hypothesis.settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "untimed",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("untimed"), max_examples=500)
 hypothesis.settings.load_profile("untimed")
+
+# Collecting the tests makes millions of objects, which the collector would walk then, and again in many tests.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
+
 
 #: What left-overs get to go away on their own, in seconds.
 GRACE_S = 10.0

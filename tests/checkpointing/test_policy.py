@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.checkpointing.policy import Costs, Policy
@@ -58,7 +58,6 @@ def cost(work: Work, costs: Costs, chunk: int) -> float:
     return costs.of(work.sizes[chunk], work.sizes[chunk] <= INLINE)
 
 
-@settings(max_examples=150, deadline=None)
 @given(works(), COSTS, st.floats(0.001, 1), st.lists(st.integers(1, 5), max_size=20))
 def test_saving_takes_at_most_its_share_of_the_time(
     work: Work, costs: Costs, share: float, batches: list[int]
@@ -68,7 +67,6 @@ def test_saving_takes_at_most_its_share_of_the_time(
     assert spent_s <= share * sum(work.durations) * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(works(), COSTS, st.data())
 def test_what_is_exempt_is_never_saved_and_what_is_forced_always(
     work: Work, costs: Costs, data: st.DataObject
@@ -117,7 +115,6 @@ def needed(work: Work, saved: set[int]) -> set[int]:
     return read
 
 
-@settings(max_examples=150, deadline=None)
 @given(works(), st.data())
 def test_superseded_are_those_that_nobody_would_read(work: Work, data: st.DataObject) -> None:
     count = len(work.inputs)

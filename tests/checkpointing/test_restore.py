@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.checkpointing.restore import restored
@@ -55,7 +55,6 @@ def _named(task: Any) -> Any:
     return (function, *[source if source == "given" else ("k", source) for source in sources], last)
 
 
-@settings(max_examples=100, deadline=None)
 @given(graphs(), st.data())
 def test_what_is_saved_is_read_and_what_only_it_needed_is_left_out(graph: ChunkGraph, data: st.DataObject) -> None:
     every: dict[int, Any] = {}

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.cluster.partition.hashing import share_out
@@ -15,8 +15,6 @@ from dask_mars.cluster.partition.subtasks import NO_HOST, cut, estimate_bytes, m
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from tests.cluster.test_subtasks import cases
 from tests.machines import plan, tree
-
-few = settings(max_examples=50)
 
 KEYS = [f"({number}, 0)" for number in range(255)]
 
@@ -45,7 +43,6 @@ def moved(before: dict[int, int], after: dict[int, int]) -> float:
 # -- hashing --------------------------------------------------------------------------------------------------
 
 
-@few
 @given(
     st.lists(st.text(max_size=5), max_size=40),
     st.dictionaries(st.integers(0, 9), st.integers(1, 4), min_size=1, max_size=5),
@@ -85,7 +82,6 @@ def test_names_decide_and_not_the_numbers_of_hosts():
 # -- chunks ---------------------------------------------------------------------------------------------------
 
 
-@few
 @given(cases())
 def test_each_chunk_has_a_host(case):
     graph, _, slots = case

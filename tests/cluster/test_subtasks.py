@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.cluster.partition import subtasks
@@ -17,8 +17,6 @@ from dask_mars.graph.ids import decode_subtask_id
 from dask_mars.scheduler.assigner import assign
 from dask_mars.scheduler.events import CLIENT, GraphPlan
 from tests.machines import plan, tree
-
-few = settings(max_examples=50)
 
 
 @st.composite
@@ -51,7 +49,6 @@ def cut_assigned(graph: GraphPlan, hosts: dict[int, int], **options: Any) -> lis
     return cut(graph, place(graph, assign(graph, hosts), hosts), hosts, **options)
 
 
-@few
 @given(cases())
 def test_each_chunk_is_in_one_subtask_at_its_host(case):
     graph, placed, hosts = case
@@ -60,7 +57,6 @@ def test_each_chunk_is_in_one_subtask_at_its_host(case):
     assert all(placed[chunk] == subtask.host for subtask in found for chunk in subtask.chunks)
 
 
-@few
 @given(cases(), st.data())
 def test_chunks_share_subtasks_with_their_kind_only(case, data):
     graph, placed, hosts = case
@@ -80,7 +76,6 @@ def test_a_kind_is_cut_off_from_what_it_reads_and_from_what_reads_it():
     assert [subtask.chunks for subtask in found] == [(0,), (1, 2), (3,)]
 
 
-@few
 @given(cases())
 def test_each_subtask_comes_after_all_that_it_needs(case):
     graph, placed, hosts = case
@@ -90,7 +85,6 @@ def test_each_subtask_comes_after_all_that_it_needs(case):
         there.update(subtask.outputs)
 
 
-@few
 @given(cases())
 def test_inputs_and_outputs_are_what_crosses_the_border(case):
     graph, placed, hosts = case
@@ -105,7 +99,6 @@ def test_inputs_and_outputs_are_what_crosses_the_border(case):
         assert subtask.outputs == tuple([chunk for chunk in subtask.chunks if chunk in read | set(graph.outputs)])
 
 
-@few
 @given(cases(), st.integers(0, 10**9), st.floats(0, 2))
 def test_no_subtask_of_several_chunks_is_larger_than_allowed(case, size, seconds):
     graph, placed, hosts = case
@@ -117,7 +110,6 @@ def test_no_subtask_of_several_chunks_is_larger_than_allowed(case, size, seconds
             assert len(subtask.chunks) <= seconds * 3 * (1 + 1e-6)
 
 
-@few
 @given(cases())
 def test_equal_graphs_are_cut_alike(case):
     graph, placed, hosts = case
@@ -125,7 +117,6 @@ def test_equal_graphs_are_cut_alike(case):
     assert cut(graph, placed, hosts, task=7) == cut(graph, list(placed), again, task=7)
 
 
-@few
 @given(cases())
 def test_ids_say_which_computation_which_level_and_which_subtask(case):
     graph, placed, hosts = case
@@ -139,7 +130,6 @@ def test_ids_say_which_computation_which_level_and_which_subtask(case):
         assert all(stage_of.get(source, -1) < own.stage for source in subtask.inputs)
 
 
-@few
 @given(cases())
 def test_chunks_follow_most_of_their_bytes(case):
     graph, _, hosts = case

@@ -15,7 +15,7 @@ import dask.bag as db
 import numpy as np
 import pytest
 from dask.utils import key_split
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines import plan
 from symbolic import evaluate
@@ -116,7 +116,6 @@ def plans(draw: st.DrawFn) -> Any:
 
 
 @given(plans(), st.integers(1, 4))
-@settings(max_examples=50)
 def test_simulation_runs_everything_once_and_after_its_inputs(graph_plan, num_workers):
     simulation = simulate(graph_plan, num_workers)
     workers, order = simulation.workers, simulation.order

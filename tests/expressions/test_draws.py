@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dask.array import reductions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.expressions import draws, evaluate, planning, rewrite
@@ -86,7 +86,6 @@ def test_numbers_and_state_are_numpys(level, kind):
 
 
 @compiled
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**128 - 1), st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 300)), max_size=12))
 def test_kinds_may_follow_each_other(seed, calls):
     bit_generator = np.random.PCG64(np.random.SeedSequence(seed))
@@ -128,7 +127,6 @@ def test_threads_share_the_numbers_of_a_stream():
 
 
 @compiled
-@settings(deadline=None)
 @given(
     st.integers(-(2**63), 2**63 - 1),
     st.one_of(st.integers(0, 2**32 - 1), st.sampled_from([2**31, 2**31 + 1, 2**32 - 1])),
@@ -144,7 +142,6 @@ def test_integers_of_any_range(low, span, length):
 
 
 @compiled
-@settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_advancing_is_skipping(count):
     bit_generator = np.random.PCG64(np.random.SeedSequence(9))

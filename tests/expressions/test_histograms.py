@@ -8,7 +8,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars import Runtime
@@ -41,7 +41,6 @@ def same(values: Any, *bins_range: Any, native_wanted: bool | None = True) -> No
         assert native_wanted is not bool(called)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     count=st.integers(1, 400) | st.just(5000),
@@ -62,7 +61,6 @@ def test_numbers_of_bins(seed: int, count: int, low: float, width: float, shape:
     same(values.T, count, [low, low + width])
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 32), count=st.integers(2, 200), unevenness=st.floats(0, 0.9))
 def test_given_edges(seed: int, count: int, unevenness: float) -> None:
     generator = np.random.default_rng(seed)

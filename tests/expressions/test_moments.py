@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.array import reductions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars import Runtime
@@ -39,7 +39,6 @@ def near(found: tuple[Any, Any] | None, values: np.ndarray[Any, Any], axis: Any,
         np.testing.assert_allclose(got, expected.astype("f8"), rtol=rtol, atol=1e-300)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=4),
     st.integers(0, 4),

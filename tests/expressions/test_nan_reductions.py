@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dask.array import reductions
 from dask.array.reductions import mean_chunk, moment_chunk, nannumel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars import Runtime
@@ -254,7 +254,6 @@ def test_second_moments_of_random_numbers_are_those_of_numbers() -> None:
                 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_array(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))

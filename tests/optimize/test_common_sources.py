@@ -8,7 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from symbolic import assert_identical, evaluate, function_names
 
@@ -160,7 +160,6 @@ def elementwise_graphs(draw: Any) -> list[Any]:
     return [ENDING[ending](draw(st.sampled_from(arrays))) for ending in endings]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(elementwise_graphs())
 def test_any_of_them_comes_to_the_same(results):
     with np.errstate(all="ignore"):

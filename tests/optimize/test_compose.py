@@ -277,7 +277,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[Any, Any], list[Any]]:
     return dsk, wanted
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(drawn=graphs())
 def test_any_graph_is_composed_as_far_as_it_goes_and_no_further(drawn):
     dsk, wanted = drawn

@@ -27,7 +27,7 @@ from dask._task_spec import (
     fuse_linear_task_spec,
 )
 from dask.utils import apply
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from symbolic import evaluate
 
@@ -648,7 +648,6 @@ def legacy_graphs(draw: st.DrawFn) -> dict[Any, Any]:
     return dsk
 
 
-@settings(max_examples=120, deadline=None)
 @given(dsk=legacy_graphs(), data=st.data())
 def test_any_graph_comes_to_what_dask_makes_of_it(dsk, data):
     shuffled = dict(data.draw(st.permutations(list(dsk.items()))))
@@ -663,7 +662,6 @@ def test_any_graph_comes_to_what_dask_makes_of_it(dsk, data):
     assert sorted(set(graph.operand_of) - {DATA}) == list(range(len(graph.operands)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(dsk=legacy_graphs())
 def test_any_graph_fused_by_dask_comes_to_what_dask_makes_of_it(dsk):
     key = list(dsk)[-1]

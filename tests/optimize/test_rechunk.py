@@ -8,7 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from symbolic import assert_identical, in_place
 
@@ -167,7 +167,6 @@ def chunks_of(draw: st.DrawFn, size: int) -> tuple[int, ...]:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("small_pieces")
 def test_any_chunks(data):
     shape = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))

@@ -301,7 +301,7 @@ PARTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     outer=st.lists(PARTS, max_size=3).map(tuple),
     inner=st.lists(PARTS, max_size=3).map(tuple),

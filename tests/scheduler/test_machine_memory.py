@@ -922,7 +922,7 @@ def plans(draw: st.DrawFn) -> tuple[GraphPlan, list[int]]:
     return graph_plan, sizes
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(drawn=plans(), limit=st.sampled_from([50, 100, 200]), seed=st.integers(0, 10**6), workers=st.integers(1, 3))
 def test_every_graph_comes_to_its_end(drawn, limit, seed, workers):
     graph_plan, sizes = drawn

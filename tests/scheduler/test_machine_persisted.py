@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines import CheckedMachine, plan
 
@@ -155,7 +155,6 @@ def test_what_is_on_disk_already_takes_room_too():
     assert not machine.machine._objects.get((MAKER, 0)).readers
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_any_order_of_events_leaves_nothing(data):
     machine = persisting((40,) * 4, limit=90)

@@ -444,9 +444,7 @@ class RandomWorldOfOffers(RandomWorld):
 
 TestRandomWorld = RandomWorld.TestCase
 TestRandomWorldOfOffers = RandomWorldOfOffers.TestCase
-TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None
-)
+TestRandomWorld.settings = TestRandomWorldOfOffers.settings = settings(stateful_step_count=40)
 
 
 def test_world_objects_to_work_whose_inputs_are_not_there():

@@ -136,7 +136,7 @@ class ModelOfHeap(Model):
 
 
 TestPlain = Model.TestCase
-TestPlain.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestPlain.settings = settings(stateful_step_count=30)
 TestExtension = compiled(ModelOfHeap.TestCase)
 TestExtension.settings = TestPlain.settings
 

@@ -216,7 +216,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestModel.settings = settings(stateful_step_count=30)
 
 
 def test_the_peak_is_what_was_in_use_at_once(room):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_store_contract import two_stores
 
@@ -35,7 +35,6 @@ def same(found: Any, expected: Any) -> bool:
 
 
 @given(st.dictionaries(st.integers(0, 50), VALUES, max_size=8), st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
 def test_each_reducer_gets_its_part(parts, expected_bytes):
     output = pack(iter(sorted(parts.items())), 60, expected_bytes)
     assert output.reducers == sorted(parts)

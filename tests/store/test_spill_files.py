@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.errors import MarsError, SpillDiskFailed, SpillDiskFull, SpilledValueLost
@@ -78,7 +78,6 @@ def test_buffers_are_read_back_writable(directory, buffers):
 
 
 @given(buffers=st.lists(st.binary(max_size=40), max_size=12), chunk=st.integers(1, 30), most=st.integers(1, 5))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_however_the_calls_are_cut(directory, buffers, chunk, most):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(spill_files, "_CHUNK_BYTES", chunk)

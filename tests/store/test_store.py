@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -400,7 +400,6 @@ arrays = hnp.arrays(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), inline_bytes=st.sampled_from([0, 64]))
 def test_any_view_of_any_array_survives_the_way(shared_pair, data, inline_bytes):
     pair = shared_pair
@@ -927,7 +926,6 @@ def test_full_store_leaves_the_parts_of_a_result_to_who_has_them(born):
     assert born.make.allocator.used_bytes == 0
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), keep=st.booleans(), wrapped=st.booleans())
 def test_any_view_of_a_result_survives_the_way(born, data, keep, wrapped):
     whole = data.draw(arrays)

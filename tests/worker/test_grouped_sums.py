@@ -9,7 +9,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tlz.functoolz import compose
 
@@ -80,7 +80,6 @@ def cases(draw: st.DrawFn) -> tuple[Any, Any, str, str]:
     return values, labels, draw(st.sampled_from(names)), draw(st.sampled_from(["numpy", "flox"]))
 
 
-@settings(deadline=None, max_examples=200)
 @given(case=cases())
 def test_groups_of_a_chunk_are_as_flox_finds_them(case: tuple[Any, Any, str, str]) -> None:
     values, labels, name, engine = case

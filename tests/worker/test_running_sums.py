@@ -9,7 +9,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars.worker import running_sums
@@ -46,7 +46,6 @@ def result_of(function: Callable[..., Any], *arguments: Any, **named: Any) -> An
     return value, sorted([str(warning.message) for warning in caught])
 
 
-@settings(deadline=None, max_examples=400)
 @given(
     values=arrays(),
     axis=st.sampled_from([None, 0, 1, 2, -1, -2]),

@@ -11,7 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_mars import Runtime
@@ -92,7 +92,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return plain(tmp_path_factory.mktemp("three"), numbers((20, 7, 11)), (6, 7, 2))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.tuples(slices, slices, slices))
 def test_all_slices(three, index):
     np.testing.assert_array_equal(direct(three)[index], three[index])
