@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from typing import Any
 
 import pytest
@@ -307,28 +306,20 @@ def test_importing_starts_nothing(scripts: Any) -> None:
     assert descriptors < 10
 
 
-def test_the_end_comes_quickly(scripts: Any) -> None:
+def test_no_processes_are_left_to_functions_that_run_at_exit(scripts: Any) -> None:
     program = textwrap.dedent(
         """
-        import atexit, time
-        import dask.array as da, dask_mars
-        ended = None
+        import atexit
+        import dask.array as da, dask_mars, psutil
         @atexit.register
         def after_all():
             # Registered before dask_mars is used, and so called after it has closed.
-            print(time.time() - ended, flush=True)
+            print(psutil.Process().children(), flush=True)
         da.ones(1000, chunks=100).sum().compute(scheduler=dask_mars.get)
         dask_mars.Runtime(1).start()
-        ended = time.time()
         """
     )
-    with scripts.start("-c", program) as process:
-        out, err = process.communicate(timeout=20)
-        end = time.monotonic()
-    assert err == ""
-    assert float(out) < 2
-    assert process.returncode == 0
-    assert time.monotonic() - end < 2
+    checked(scripts.run("-c", program), "[]")
     assert not scripts.left()
 
 
@@ -339,7 +330,7 @@ def test_the_end_while_a_thread_still_computes(scripts: Any) -> None:
         import dask, dask_mars
         def compute():
             try:
-                dask.delayed(time.sleep)(60).compute(scheduler=dask_mars.get)
+                dask.delayed(time.sleep)(1000).compute(scheduler=dask_mars.get)
             except dask_mars.errors.EngineStopped:
                 pass
         dask.delayed(abs)(1).compute(scheduler=dask_mars.get)
@@ -350,9 +341,7 @@ def test_the_end_while_a_thread_still_computes(scripts: Any) -> None:
     )
     with scripts.start("-c", program) as process:
         assert process.stdout.readline() == "end\n"
-        start = time.monotonic()
         assert process.wait(100) == 0
-        assert time.monotonic() - start < 3
         assert process.stderr.read() == ""
     assert not scripts.left()
 

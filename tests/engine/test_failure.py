@@ -255,10 +255,8 @@ def test_one_failure_stops_the_rest(tmp_path: Path, get: Get) -> None:
         time.sleep(0.05)
         raise LookupError("stop")
 
-    start = time.monotonic()
     with pytest.raises(LookupError, match="stop"):
         dask.compute(dask.delayed(soon)(), [dask.delayed(slow)(number) for number in range(500)], scheduler=get)
-    assert time.monotonic() - start < 4
     assert len(notes(tmp_path / "calls")) < 250
     assert delayed_sum(get) == 3
 
@@ -376,18 +374,18 @@ def test_a_worker_that_leaves_a_process_behind(tmp_path: Path, runtime: Runtime)
         child = os.fork()
         if not child:
             time.sleep(60)
+            note(tmp_path / "waited for")
             os._exit(0)
         note(tmp_path / "left", str(child))
         os.kill(os.getpid(), signal.SIGKILL)
         return "not reached"
 
-    start = time.monotonic()
     try:
         assert dask.delayed(leave_one)().compute(scheduler=runtime.get) == "done"
+        assert not notes(tmp_path / "waited for")
     finally:
         for pid in notes(tmp_path / "left"):
             os.kill(int(pid), signal.SIGKILL)
-    assert time.monotonic() - start < 10
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -589,12 +587,13 @@ def test_nothing_is_left_when_the_users_process_is_killed(scripts: Any) -> None:
 # -- Ctrl-C ---------------------------------------------------------------------------------------------------
 
 INTERRUPTED = """
-import threading, time
+import os, threading, time
 import dask, dask_mars
 
 def sleep(path, *_):
     open(path, "a").close()
-    time.sleep({seconds})
+    while not os.path.exists("go on"):
+        time.sleep(0.05)
 
 def spin(path, *_):
     open(path, "a").close()
@@ -614,21 +613,20 @@ print(dask.delayed(sum)([1, 2]).compute(scheduler=runtime.get), flush=True)
 
 
 @pytest.mark.parametrize(
-    ("functions", "seconds", "extra"),
-    [("[sleep, spin, sleep, spin]", 60, ""), ("[sleep, sleep]", 1.5, ", threading.Lock()")],
+    ("functions", "extra"),
+    [("[sleep, spin, sleep, spin]", ""), ("[sleep, sleep]", ", threading.Lock()")],
     ids=["in workers", "in the user's process"],
 )
 @pytest.mark.slow
-def test_interrupt(functions: str, seconds: float, extra: str, scripts: Any) -> None:
-    text = INTERRUPTED.format(functions=functions, seconds=seconds, extra=extra)
+def test_interrupt(functions: str, extra: str, scripts: Any) -> None:
+    text = INTERRUPTED.format(functions=functions, extra=extra)
     with scripts.start(str(scripts.write("interrupted.py", text))) as process:
         assert eventually(lambda: len(list(scripts.directory.glob("started*"))) >= 2, 15)
-        start = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
-        assert time.monotonic() - start < 2
         assert process.stdout.readline() == "3\n"
-        assert time.monotonic() - start < 6
+        # None has come to its end before.
+        (scripts.directory / "go on").touch()
         assert process.wait(100) == 0
         assert process.stderr.read() == ""
 
@@ -712,17 +710,15 @@ def test_an_interrupt_that_nobody_handles(scripts: Any) -> None:
             import time, dask, dask_mars
             def sleep(path):
                 open(path, "a").close()
-                time.sleep(60)
+                time.sleep(1000)
             dask.compute(*[dask.delayed(sleep)(f"started{n}") for n in range(3)], scheduler=dask_mars.get)
             """
         ),
     )
     with scripts.start(str(script)) as process:
         assert eventually(lambda: list(scripts.directory.glob("started*")), 15)
-        start = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=10)
-        assert time.monotonic() - start < 3
+        out, err = process.communicate(timeout=100)
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert out == ""
     assert process.returncode == -signal.SIGINT

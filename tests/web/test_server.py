@@ -9,7 +9,6 @@ import resource
 import select
 import socket
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -228,9 +227,7 @@ def test_more_connections_than_it_takes(server, ask):
     """The one unused for the longest time goes; whoever asks is answered."""
     server._server.most_connections = 20
     idle = [connect(server) for _ in range(60)]
-    begun = time.monotonic()
     assert ask.api("state").status == 200
-    assert time.monotonic() - begun < 2
     gone = 0
     assert eventually(lambda: len(server._server.descriptors()) <= 21)
     for connection in idle[:40]:
