@@ -76,11 +76,8 @@ def temporaries(mib: int, count: int = 3) -> float:
 
 
 def test_what_can_never_be_granted_raises_with_numbers(limited):
-    started = time.perf_counter()
     with pytest.raises(QuotaExceeded) as caught:
         dask.delayed(np.ones)(10**10).compute(scheduler=limited.get)
-    # Nothing was taken before.
-    assert time.perf_counter() - started < 20
     error = caught.value
     assert isinstance(error, MemoryError)
     assert error.growth_bytes >= 8 * 10**10
@@ -229,24 +226,27 @@ def objects(test: Any) -> Any:
     return COUNTED(pytest.mark.parametrize("take", [one_object, growing_object, small_objects, single_call])(test))
 
 
+def ended_tasks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was said of workers that were ended in the middle of a task; idle ones may be replaced."""
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    return [text for level, text in told if level == "WARNING" and "is ended: it has taken" in text]
+
+
 @objects
-def test_objects_of_several_tasks_take_turns(limited, take):
+def test_objects_of_several_tasks_take_turns(limited, take, caplog):
     mib = int(0.6 * limited.engine()._limit_bytes) // MIB
-    pids = limited.engine().worker_pids()
     tasks = [dask.delayed(take)(mib, dask_key_name=f"take-{number}") for number in range(6)]
     assert dask.compute(*tasks, scheduler=limited.get) == (mib,) * 6
-    # Nobody was ended for it; but a single call takes a little more before it is refused, and where the engine is
-    # late a worker may be.
-    assert len(set(pids) - set(limited.engine().worker_pids())) <= (take is single_call)
+    # A single call takes a little more before it is refused, and where the engine is late a worker may be ended.
+    assert take is single_call or not ended_tasks(caplog)
 
 
 @objects
-def test_objects_that_can_never_be_raise_with_numbers(limited, take):
-    pids = limited.engine().worker_pids()
+def test_objects_that_can_never_be_raise_with_numbers(limited, take, caplog):
     with pytest.raises(QuotaExceeded) as caught:
         dask.delayed(take)(4000).compute(scheduler=limited.get)
     assert caught.value.growth_bytes > caught.value.granted_bytes
-    assert limited.engine().worker_pids() == pids
+    assert take is single_call or not ended_tasks(caplog)
     assert dask.delayed(take)(10).compute(scheduler=limited.get) == 10
 
 

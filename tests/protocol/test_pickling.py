@@ -611,7 +611,7 @@ def fresh_lock(token: object) -> InterprocessLock:
 def test_wait_for_a_lock_ends_with_its_timeout(lock_file):
     def wait() -> bool:
         start = time.monotonic()
-        return not fresh_lock("name").acquire(timeout=0.1) and 0.1 <= time.monotonic() - start < 5.0
+        return not fresh_lock("name").acquire(timeout=0.1) and time.monotonic() - start >= 0.1
 
     with InterprocessLock("name"):
         assert exit_code(forked(wait)) == 0
