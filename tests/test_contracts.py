@@ -59,6 +59,7 @@ def required_by_the_recipe(section: str) -> set[str]:
     """Return what a section of the recipe requires, as pyproject.toml writes it, Python and pip left out."""
     (listed,) = re.findall(rf"^  {section}:\n((?:    - .*\n)+)", RECIPE, re.MULTILINE)
     lines = [line.removeprefix("    - ").replace(" ", "") for line in listed.splitlines()]
+    lines = [re.sub(r"#\[py<3(\d+)\]", r"; python_version < '3.\1'", line) for line in lines]
     # Dask's own packages are named otherwise there, and its arrays need NumPy, which is required anyway.
     return {line.replace("dask-core", "dask[array]") for line in lines} - {"python", "pip"}
 

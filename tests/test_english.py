@@ -43,6 +43,7 @@ FOREIGN = {
     "PyUFuncObject",
     "RLIMIT_DATA",
     "build/site/index.html",
+    "debootstrap",
     "gesdd",
     "posix_spawn",
     "pyarrow.set_memory_pool",
