@@ -60,6 +60,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have threads go on however slow this machine is."""
     monkeypatch.setattr(startup, "_PATIENCE_S", 1000.0)
     monkeypatch.setattr(startup, "_LOCKED_PATIENCE_S", 1000.0)
+    # Where it is off no process would take over.
+    monkeypatch.setattr(startup, "has_lock", lambda: True)
     monkeypatch.setattr(Startup, "note_lost", lambda startup, lost: None)
 
 

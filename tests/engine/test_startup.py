@@ -19,6 +19,7 @@ START_S = 1.5
 @pytest.fixture(autouse=True)
 def a_start_takes_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "_start_s", lambda: START_S)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
 
 
 def run_of(chunks: int) -> Any:
