@@ -188,6 +188,12 @@ static PyObject *method_trim(PyObject *self, PyObject *Py_UNUSED(ignored))
     Py_RETURN_NONE;
 }
 
+static PyObject *method_close(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    heap_close(((Heap *)self)->heap);
+    Py_RETURN_NONE;
+}
+
 static PyObject *method_mark(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     heap_mark(((Heap *)self)->heap);
@@ -261,6 +267,7 @@ static PyMethodDef heap_methods[] = {
     {"seal", method_seal, METH_O,
      "Make the store a holder of a block that an array owns. Raises KeyError if it cannot be, or is already."},
     {"trim", method_trim, METH_NOARGS, "Give the pages of all free blocks back to the system."},
+    {"close", method_close, METH_NOARGS, "Give out nothing more; blocks in use stay."},
     {"mark", method_mark, METH_NOARGS, "Start to watch how much is in use."},
     {"free_ranges", method_free_ranges, METH_NOARGS,
      "Return offset and size of every free block, in order of their offsets."},

@@ -147,6 +147,8 @@ struct heap {
     size_t tables_bytes;
     /* In a process forked from the arena's own: everything belongs to the parent. */
     int abandoned;
+    /* Its memory is another process's from now on, but for the blocks in use. */
+    int closed;
     /* Copies of the born blocks, one after the other, from before a fork until it is done. */
     char *rescued;
     size_t rescued_bytes;
@@ -218,7 +220,7 @@ static void hold(struct heap *heap, size_t start, size_t size, enum heap_holder 
 static size_t take(struct heap *heap, size_t size, enum heap_holder holder, size_t *dirty)
 {
     size_t pages = pages_for(size);
-    if (heap->abandoned || pages > heap->pages)
+    if (heap->abandoned || heap->closed || pages > heap->pages)
         return HEAP_NONE;
     size_t found = set_from(&heap->free_sizes, pages);
     if (found == HEAP_NONE)
@@ -517,7 +519,7 @@ void heap_trim(struct heap *heap)
 #ifdef MADV_REMOVE
     /* Under the lock: a block that is taken meanwhile must not lose what is written to it. */
     pthread_mutex_lock(&heap->lock);
-    size_t start = heap->abandoned ? heap->pages : 0;
+    size_t start = heap->abandoned || heap->closed ? heap->pages : 0;
     while (start < heap->pages) {
         struct block *block = &heap->blocks[start];
         if (!block->holders && !block->clean
@@ -532,6 +534,13 @@ void heap_trim(struct heap *heap)
 #else
     (void)heap;
 #endif
+}
+
+void heap_close(struct heap *heap)
+{
+    pthread_mutex_lock(&heap->lock);
+    heap->closed = 1;
+    pthread_mutex_unlock(&heap->lock);
 }
 
 void heap_watch(struct heap *heap, const volatile uint32_t *eager)
@@ -636,7 +645,7 @@ static int resize(struct heap *heap, size_t start, size_t size)
     struct block *block = &heap->blocks[start];
     size_t pages = pages_for(size), before = block->pages;
     /* What is sealed keeps the size that others know. */
-    if (block->holders != HEAP_BORN || pages > heap->pages)
+    if (block->holders != HEAP_BORN || pages > heap->pages || (heap->closed && pages > before))
         return 0;
     if (pages > before) {
         size_t after = start + before;

@@ -181,6 +181,8 @@ def serve(
     del worker
     if heap is None:
         return []
+    # Copies of its contexts may live on in other threads, and the next process has the arena.
+    heap.close()
 
     def in_arrays() -> list[tuple[int, int]]:
         return [(at, size) for at, size in heap.used.items() if heap.array_block(arena.address + at) is not None]

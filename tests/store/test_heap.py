@@ -521,6 +521,22 @@ def test_zeros_touch_no_page_that_is_zero_already(room):
     assert not zeros.any()
 
 
+def test_a_closed_heap_gives_out_nothing_and_keeps_what_is_in_use(room):
+    with room.installed():
+        kept = np.ones(PAGE_BYTES)
+        assert kept in room
+        context = contextvars.copy_context()
+        used = room.heap.used
+        room.heap.close()
+        assert room.heap.allocate(PAGE_BYTES) is None
+        assert context.run(np.ones, PAGE_BYTES) not in room
+        kept.resize(2 * PAGE_BYTES, refcheck=False)
+        assert kept not in room
+        assert len(room.heap.used) == len(used) - 1
+        room.heap.trim()
+    np.testing.assert_array_equal(kept[:PAGE_BYTES], 1.0)
+
+
 @on_linux
 def test_trim_gives_free_pages_back_and_zeros_are_zeros(room):
     with room.installed():
