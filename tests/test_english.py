@@ -17,20 +17,20 @@ DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
 #: How often phrases to avoid occur in docstrings and comments of the package, in guides, and in decisions.
 OCCURRENCES: dict[str, tuple[int, int, int]] = {
-    r"\bnobody\b": (144, 0, 0),
-    r"\bwhoever\b": (70, 0, 0),
-    r"\bwhat(?:ever)? is (?:not )?(?:there|made of|known of|wanted|to be)\b": (84, 0, 0),
-    r"\b(?:is|are|was|were) looked\b": (42, 0, 0),
-    r"\b(?:is|are|was|were) told\b": (57, 0, 0),
-    r"\b(?:is|are|was|were) wanted\b": (14, 0, 0),
-    r"¶say whether\b": (149, 0, 0),
-    r"¶what\b": (114, 0, 0),
-    r"¶(?:who|which|whether|how|where)\b": (86, 0, 0),
-    r"\bthose of (?:them|these|which)\b": (13, 0, 0),
-    r"\bin vain\b": (3, 0, 0),
+    r"\bnobody\b": (100, 0, 0),
+    r"\bwhoever\b": (56, 0, 0),
+    r"\bwhat(?:ever)? is (?:not )?(?:there|made of|known of|wanted|to be)\b": (54, 0, 0),
+    r"\b(?:is|are|was|were) looked\b": (21, 0, 0),
+    r"\b(?:is|are|was|were) told\b": (34, 0, 0),
+    r"\b(?:is|are|was|were) wanted\b": (5, 0, 0),
+    r"¶say whether\b": (63, 0, 0),
+    r"¶what\b": (72, 0, 0),
+    r"¶(?:who|which|whether|how|where)\b": (59, 0, 0),
+    r"\bthose of (?:them|these|which)\b": (8, 0, 0),
+    r"\bin vain\b": (1, 0, 0),
     r"\blest\b": (4, 0, 0),
-    r"\bcomes? to (?:an|its|their) end\b": (7, 0, 0),
-    r"\bwere (?:it|they|there) (?:to|only)\b": (3, 0, 0),
+    r"\bcomes? to (?:an|its|their) end\b": (2, 0, 0),
+    r"\bwere (?:it|they|there) (?:to|only)\b": (0, 0, 0),
 }
 
 #: Names in decisions, the architecture and CONTRIBUTING that are those of others, or of files that are built.

@@ -1,4 +1,4 @@
-"""Deadlines of workers to have left a cancelled graph."""
+"""Deadlines for workers to leave a cancelled graph."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Callable, Collection, Mapping
 from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol.control import ControlPage
 
-#: How often a task is interrupted again: a signal that comes just before a system call does not end the call.
+#: Interval between interruptions of a task, in seconds: a signal just before a system call does not end the call.
 _AGAIN_S = 0.02
 
 
 class Cancellation:
-    """Interrupts tasks, and ends processes that go on all the same.
+    """Interrupts tasks, and ends processes that continue all the same.
 
     Parameters
     ----------
     workers : mapping
         The engine's workers by number.
     control : ControlPage
-        Where they note what they run.
+        Page of the workers' notes on what they run.
     in_hand : callable
         Returns the (graph, chunk) pairs that a worker has.
     grace_s : float
-        How long a task may go on.
+        Grace period of a task, in seconds.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Cancellation:
         self._in_hand = in_hand
         self._grace_s = grace_s
         self._numbers = itertools.count()
-        #: (when to look, tie-breaker, worker process, graph, when its process is to be ended).
+        #: (next due time, tie-breaker, worker, graph, time at which to end its process).
         self._heap: list[tuple[float, int, WorkerHandle, int, float]] = []
 
     def add_stop_deadline(self, handle: WorkerHandle, graph: int) -> None:
-        """See to it that a worker has nothing of a graph in hand when the grace period is over."""
+        """Ensure that a worker has nothing of a graph in hand once the grace period is over."""
         now_s = time.monotonic()
         self._push(now_s, handle, graph, now_s + self._grace_s)
 
     def next_s(self) -> float | None:
-        """Return when there is something to do."""
-        # What is in time needs no look: an engine without work is not to be woken for it.
+        """Return the next due time."""
+        # Workers that are gone need no check, which would wake an idle engine.
         while self._heap and self._is_gone(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -60,7 +60,7 @@ class Cancellation:
         return self._workers.get(handle.number) is not handle
 
     def enforce(self, now_s: float) -> None:
-        """Do what is due."""
+        """Interrupt or end the workers that are due."""
         while self._heap and self._heap[0][0] <= now_s:
             _, _, handle, graph, end_s = heapq.heappop(self._heap)
             if not self._is_gone(handle) and any(number == graph for number, _ in self._in_hand(handle.number)):
@@ -69,11 +69,11 @@ class Cancellation:
     def _stop(self, handle: WorkerHandle, graph: int, now_s: float, end_s: float) -> None:
         noted = self._control.running(handle.number)
         if not handle.ready or (noted is not None and noted.graph != graph):
-            # It will give back what it finds waiting, and what it runs meanwhile is no business of this graph's.
+            # The worker will return the graph's chunks from its queue, and its present task is another graph's.
             again_s = now_s + max(self._grace_s, _AGAIN_S)
             self._push(again_s, handle, graph, again_s + self._grace_s)
         elif not handle.is_process:
-            # Nothing ends a thread but its own end, and library code comes to one.
+            # Nothing can end a thread from outside, and library code ends by itself.
             self._push(now_s + max(self._grace_s, _AGAIN_S), handle, graph, end_s)
         elif now_s >= end_s:
             handle.kill()

@@ -1,4 +1,4 @@
-"""Carries out the instructions of the state machine: messages to workers, spilling, answers to callers."""
+"""Executes the instructions of the state machine: messages to workers, spilling, answers to callers."""
 
 from __future__ import annotations
 
@@ -48,27 +48,28 @@ logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Carries out instructions.
+    """Executes instructions.
 
     Parameters
     ----------
     registry : Registry
-        What the engine holds.
+        The engine's records.
     post : callable
         Feeds an event to the state machine.
     command : callable
-        Has a function called in the engine's thread, from any other.
+        Runs a function in the engine's thread, from any other.
     add_stop_deadline : callable
         Interrupts a worker's task of a graph, and ends the worker if that does not help.
     request_recall : callable
-        Asks a worker to give back what waits behind what it runs.
+        Recalls a worker's queue.
     notify : callable
-        Tells listeners what becomes of graphs.
+        Reports the ends of graphs to listeners.
     grant_quota, refuse_quota : callable
-        Tell a worker by how many bytes its memory may grow, and that it may not; the latter also whether what it
-        runs is to be tried again.
+        Grant a worker growth of its memory in bytes, or refuse it; a refusal tells whether the chunk is tried
+        again.
     renew_workers : callable
-        Replaces idle workers that have kept memory, and if it is to be strict not only more than their share.
+        Has workers give leftover memory back, and replaces idle ones that do not: any, if strict, else those above
+        their share.
     """
 
     def __init__(
@@ -93,11 +94,11 @@ class Executor:
         self._renew = renew_workers
         self._blocks, self._spill_writer, self._sender = registry.blocks, registry.spill_writer, registry.sender
         self._runs, self._workers = registry.runs, registry.workers
-        #: Why chunks cannot be written to disk, if so.
+        #: The last error of writing chunks to disk, None after a success.
         self._spill_error: SpillError | None = None
 
     def carry_out(self, instruction: Instruction) -> None:
-        """Do what is to be done."""
+        """Execute one instruction."""
         self._handlers[type(instruction)](self, instruction)
 
     def _run(self, instruction: Run) -> None:
@@ -158,11 +159,11 @@ class Executor:
             self._spill_writer.write(f"{id[0]}-{id[1]}", ref, partial(self._on_spilled, id, ref))
 
     def _on_spilled(self, id: ObjectId, ref: ObjectRef, outcome: ObjectRef | SpillError, began_s: float) -> None:
-        """In the spill writer's thread: tell the engine's what became of an object."""
+        """In the spill writer's thread: report an object's outcome to the engine's thread."""
         ended_s = time.perf_counter()
 
         def command() -> None:
-            # The object has them still, unless it was freed meanwhile.
+            # The object still holds its blocks, unless it was freed meanwhile.
             self._blocks.decref_object(ref)
             if isinstance(outcome, SpillError):
                 if self._spill_error is None:
@@ -232,14 +233,14 @@ class Executor:
         key = repr(run.graph.keys[instruction.chunk])
         required_bytes, limit_bytes = instruction.required_bytes, instruction.limit_bytes
         if instruction.is_result:
-            # No disk could help.
+            # A disk would not help.
             run.errors[instruction.chunk] = ResultTooLarge(key, required_bytes, limit_bytes)
         else:
             run.errors[instruction.chunk] = self._too_large(key, required_bytes, limit_bytes)
 
     def _too_large(self, key: str, required_bytes: int, limit_bytes: int) -> Exception:
         if self._spill_error is not None:
-            # Room could have been made, had the disk not failed. A copy: what is raised refers to where it was.
+            # With a working disk there would be room. A copy, because a raised error refers to its frames.
             return type(self._spill_error)(*self._spill_error.args)
         return RequestTooLarge(key, required_bytes, max(limit_bytes, 0))
 

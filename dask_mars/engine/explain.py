@@ -16,7 +16,7 @@ from dask_mars.scheduler.memory import RESERVATION
 from dask_mars.scheduler.objects import ObjectId
 from dask_mars.scheduler.states import State
 
-#: Longer lists of chunks are cut.
+#: Maximum number of chunks in a list.
 _SHOWN = 3
 _ENDS = {
     State.FINISHED: "is computed",
@@ -25,17 +25,17 @@ _ENDS = {
     State.CANCELLING: "is cancelled and still running",
     State.CANCELLED: "is cancelled",
 }
-#: What a worker does in each step.
+#: Verb for each step of a worker.
 _DOES = {"prepare": "prepares", "load": "loads the inputs of", "compute": "computes", "seal": "stores"}
 
 
 class RunningStep(NamedTuple):
-    """What a worker is in the middle of.
+    """The step that a worker is running.
 
     Attributes
     ----------
     graph, chunk : int
-        What it works on.
+        Graph and chunk that it works on.
     name : str
         The step, one of `control.STEPS`.
     """
@@ -58,23 +58,7 @@ def explain(
     reservations: Mapping[int, Hashable] = _NO_RESERVATIONS,
     persisted: int = 0,
 ) -> str:
-    """Say of each graph how far it is and what it waits for. Chunks have their ids in brackets.
-
-    Parameters
-    ----------
-    machine : Machine
-        The state machine.
-    runs : mapping
-        The computations by graph number.
-    labels : mapping
-        What to call the workers, by number.
-    steps : mapping, optional
-        What workers are in the middle of, by number.
-    reservations : mapping, optional
-        What memory is reserved for, by number.
-    persisted : int, optional
-        How many chunks are persisted.
-    """
+    """Describe each graph's progress and what it waits for. Chunks have their ids in brackets."""
     memory = machine.memory
     lines = [
         f"{_workers(len(labels))}; the store holds {format_bytes(memory.stored_bytes)} of "
@@ -122,7 +106,7 @@ def explain_chunk(
     steps: Mapping[int, RunningStep] = _NO_STEPS,
     labels: Mapping[int, str] = _NO_LABELS,
 ) -> str:
-    """Say why a chunk is not being computed, and if that is because of another, why that one is not.
+    """Explain why a chunk is not being computed, and if it waits for another, why that one is not.
 
     Chunks have their ids in brackets.
     """

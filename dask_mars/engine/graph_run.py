@@ -18,7 +18,7 @@ from dask_mars.protocol.pickling import FailureRecord
 from dask_mars.scheduler.events import GraphPlan
 from dask_mars.store.store import Store
 
-# -- what the engine tells the calling thread -------------------------------------------------------------------
+# -- messages of the engine to the calling thread ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class RunInClient:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Chunks were handed to a worker (told to observers only)."""
+    """Chunks were handed to a worker (reported to observers only)."""
 
     chunks: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Chunks were computed (told to observers only); `values` by chunk where they are wanted."""
+    """Chunks were computed (reported to observers only); `values` by chunk if observers ask for them."""
 
     chunks: list[int]
     worker: int
@@ -62,12 +62,12 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All outputs are there."""
+    """All outputs are available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Workers have nothing of the graph any more; told only where it may have held files open."""
+    """Workers hold nothing of the graph any more; reported only if it may have held files open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Stopped:
 
 
 class Saver(Protocol):
-    """Saves the chunks of a computation. It is called in the engine's thread."""
+    """Saves the chunks of a computation. The engine's thread calls it."""
 
     def begin(
         self,
@@ -97,16 +97,16 @@ class Saver(Protocol):
         call_soon: Callable[[Callable[[], None]], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Take note of the engine: its store, how to keep and release values, and how to call in its thread."""
+        """Receive the engine's store, and functions to pin and unpin values and to run code in its thread."""
 
     def starting(self, chunks: Sequence[int]) -> Exception | None:
-        """Take note that chunks are about to be begun; return why they must not be."""
+        """React to chunks that are about to begin; return an error to prevent that."""
 
     def computed(self, chunks: Sequence[int], refs: Sequence[ObjectRef], durations_s: Sequence[float]) -> None:
-        """Take note of chunks that workers have computed."""
+        """Receive chunks that workers have computed."""
 
     def computed_in_client(self, chunk: int) -> None:
-        """Take note of a chunk that was computed in the user's process."""
+        """Receive a chunk that the user's process has computed."""
 
 
 Message = RunInClient | Started | Done | Printed | Warned | Finished | Released | Failed | Stopped
@@ -121,23 +121,23 @@ class GraphRun:
     number : int
         The graph's number in the engine.
     graph : ChunkGraph
-        What to compute.
+        The chunks to compute.
     plan : GraphPlan
-        What the state machine knows of it.
+        The state machine's view of the graph.
     context : int
-        Number of the surroundings that its tasks run in.
+        Number of the surroundings of its tasks.
     observed, values_wanted : bool
-        Whether the calling thread wants `Started` and `Done`, and the values in them.
+        Whether the calling thread asks for `Started` and `Done`, and for the values in them.
     variables : contextvars.Context
-        Of the thread that has submitted it: threads run its tasks in copies.
+        Context of the submitting thread; threads run tasks in copies of it.
     inbox : queue.SimpleQueue
         Messages to the calling thread.
     refs : list
-        Where each chunk's value is in the shared store, or None.
+        Location of each chunk's value in the shared store, or None.
     values : dict
-        Values that are in the user's process: given, or computed by tasks that ran here.
+        Values in the user's process: given, or computed by tasks that ran here.
     copied_bytes : dict
-        What those of them take in the store that are large.
+        Store size of each large entry of `values`, in bytes.
     packed : dict
         Operands as they travel; None for those that cannot.
     literal_blocks : list of Block
@@ -147,19 +147,19 @@ class GraphRun:
     client_only : set of int
         Chunks whose results workers could not send.
     may_hold_files : bool
-        Whether workers have got or made objects that may hold files open.
+        Whether workers have received or made objects that may hold files open.
     one_by_one : bool
-        Send one chunk a message, because some chunk of a message could not be read.
+        Whether to send one chunk per message, because a worker could not read some chunk of a message.
     measurements : ChunkMeasurements
-        What is kept of chunks that have been computed.
+        Measurements of the computed chunks.
     saver : Saver or None
-        Saves what is computed.
+        Saves computed chunks.
     subtask_ids : SubtaskIds
-        The ids by which people are told of chunks.
+        Ids of chunks for messages to people.
     modules : collection of str
-        Of libraries, that are known to be needed.
+        Modules of libraries that its tasks are known to import.
     finished : int
-        How many chunks have been computed.
+        Number of computed chunks.
     """
 
     number: int
@@ -194,5 +194,5 @@ class GraphRun:
         self.subtask_ids = SubtaskIds(self.number, self.graph.inputs)
 
     def name_of(self, chunk: int) -> str:
-        """Return what people are told a chunk is called: its key, and its id in brackets."""
+        """Return a chunk's name in messages: its key, and its id in brackets."""
         return f"{self.graph.keys[chunk]!r} [{self.subtask_ids[chunk].hex()}]"

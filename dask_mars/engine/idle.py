@@ -1,4 +1,4 @@
-"""What an engine gives back while it has no work: when that is due, and workers on their way out."""
+"""Idle engines: due times for returning free memory and ending workers, and workers that are ending."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dask_mars.engine.worker_handle import WorkerHandle
 from dask_mars.protocol.channel import UnreadableStream
 from dask_mars.protocol.messages import Exit
 
-#: How often is looked whether processes that were told to end have done so.
+#: Poll interval for ending workers, in seconds.
 _LOOK_S = 0.02
 
 
 class IdleClock:
-    """Tells what is to be given back, from the time for which there has been no work.
+    """Determines what an idle engine gives back, from the time for which it has had no work.
 
     Parameters
     ----------
@@ -37,36 +37,28 @@ class IdleClock:
     def __init__(self, trim_s: float, timeout_s: float | None) -> None:
         self._trim_s = trim_s
         self._timeout_s = timeout_s
-        #: Since when there has been no work, None while there is some.
+        #: Time at which the work ended, None while there is some.
         self._since_s: float | None = None
 
     def note(self, has_work: bool, now_s: float) -> None:
-        """Take note of whether there is work."""
+        """Record whether there is work."""
         if has_work:
             self._since_s = None
         elif self._since_s is None:
             self._since_s = now_s
 
     def is_trim_due(self, now_s: float) -> bool:
-        """Say whether free memory is to go back to the system."""
+        """Return whether free memory should go back to the system."""
         return self._since_s is not None and now_s >= self._since_s + self._trim_s
 
     def is_end_due(self, now_s: float) -> bool:
-        """Say whether the worker processes are to end."""
+        """Return whether the worker processes should end."""
         if self._since_s is None or self._timeout_s is None:
             return False
         return now_s >= self._since_s + self._timeout_s
 
     def next_s(self, is_trimmed: bool, has_workers: bool) -> float | None:
-        """Return when something is due, None if nothing ever will be.
-
-        Parameters
-        ----------
-        is_trimmed : bool
-            Whether there is no free memory to give back.
-        has_workers : bool
-            Whether there are processes that could end.
-        """
+        """Return the next due time, None if nothing will be due."""
         if self._since_s is None:
             return None
         delays_s = []
@@ -78,14 +70,14 @@ class IdleClock:
 
 
 class EndingWorkers:
-    """Workers that were told to end, and may take a while: processes for their exit handlers, threads for a chunk.
+    """Workers that are ending: processes may run exit handlers, threads may finish a chunk.
 
-    As long as such a worker lives it may take blocks of its arena, so that none may be started in its place.
+    While such a worker lives it may take blocks of its arena, so the engine starts none in its place.
 
     Parameters
     ----------
     grace_s : float
-        How long processes may take, in seconds, before they are killed.
+        Time that processes have before they are killed, in seconds.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -103,21 +95,21 @@ class EndingWorkers:
         return iter([handle for handle, _ in self._handles.values()])
 
     def add(self, handle: WorkerHandle) -> None:
-        """Tell a worker that has nothing to do to end."""
+        """Ask an idle worker to exit."""
         handle.send(Exit())
         handle.write()
         self.await_end(handle)
 
     def await_end(self, handle: WorkerHandle) -> None:
-        """Note that a worker is about to end by itself."""
+        """Record that a worker is about to end by itself."""
         self._handles[handle.number] = handle, time.monotonic() + self._grace_s
 
     def collect(self, now_s: float) -> list[WorkerHandle]:
-        """Return those that have ended by now, with everything of them closed."""
+        """Return the workers that have ended, with their descriptors closed."""
         ended = []
         for number, (handle, end_s) in list(self._handles.items()):
             handle.write()
-            # It must not wait for somebody to read what it says last.
+            # Read its last messages, or it would block on a full socket.
             with contextlib.suppress(OSError, UnreadableStream):
                 handle.read()
             if handle.has_ended() or (handle.is_process and now_s >= end_s):
@@ -127,7 +119,7 @@ class EndingWorkers:
         return ended
 
     def next_s(self, now_s: float) -> float | None:
-        """Return when to look again, None if there are no such processes."""
+        """Return when to poll next, None without ending workers."""
         return now_s + _LOOK_S if self._handles else None
 
 

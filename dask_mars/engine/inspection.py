@@ -19,12 +19,12 @@ from dask_mars.scheduler.machine import Machine
 
 
 class Inspection:
-    """Looks at an engine's parts.
+    """Inspects an engine's parts.
 
     Parameters
     ----------
     machine, registry, control, view
-        Of the engine.
+        Parts of the engine.
     arenas : sequence of int
         Descriptors of its arenas.
     object_quotas : bool
@@ -48,19 +48,13 @@ class Inspection:
         self._object_quotas = object_quotas
 
     def explain(self) -> str:
-        """Say what waits for what."""
+        """Describe what waits for what."""
         machine, registry = self._machine, self._registry
         waiting = {number: reservation.key for number, reservation in registry.reservations.items()}
         return explain(machine, registry.runs, self._labels(), self.steps(), waiting, len(registry.persisted))
 
     def explain_chunk(self, number: int, chunk: int) -> str:
-        """Say what a chunk waits for.
-
-        Raises
-        ------
-        KeyError
-            Its graph is done, and forgotten.
-        """
+        """Explain what a chunk waits for; raise `KeyError` if its graph is forgotten."""
         run = self._registry.runs[number]
         return explain_chunk(self._machine, run, chunk, time.monotonic(), self.steps(), self._labels())
 
@@ -68,7 +62,7 @@ class Inspection:
         return {number: handle.label for number, handle in self._registry.workers.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        """Return running graphs, workers and memory use; see `Runtime.state`."""
         machine, registry = self._machine, self._registry
         return {
             "graphs": [{"graph": number, "chunks": machine.counts(number)} for number in registry.runs],
@@ -84,7 +78,7 @@ class Inspection:
         }
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return what each worker has and does, as `state` says."""
+        """Return the entry of each worker in `state`."""
         machine, registry, steps = self._machine, self._registry, self.steps()
         workers = []
         for number, handle in registry.workers.items():
@@ -102,7 +96,7 @@ class Inspection:
         return workers
 
     def memory(self, processes: tuple[ProcessMemory, ...]) -> MemoryAccount:
-        """Return what the engine's memory is used for, given what its processes have for themselves."""
+        """Return the uses of the engine's memory, given the private memory of its processes."""
         registry, memory = self._registry, self._machine.memory
         store = self._view.store()
         shared_bytes, libraries = arena_bytes(self._arenas), library_bytes([process.pid for process in processes])
@@ -124,14 +118,14 @@ class Inspection:
         )
 
     def measurements(self) -> list[ChunkMeasurements]:
-        """Return what has been measured of the computations that there are, and of the last one that there was."""
+        """Return the measurements of the present computations and of the last finished one."""
         return [
             *filter(None, [self._registry.last_measurements]),
             *[run.measurements for run in self._registry.runs.values()],
         ]
 
     def steps(self) -> dict[int, RunningStep]:
-        """Return what each of the workers is doing that are in the middle of something."""
+        """Return the present step of each busy worker."""
         steps = {}
         for worker in self._registry.workers:
             name = self._control.step(worker)
@@ -141,15 +135,15 @@ class Inspection:
         return steps
 
     def in_hand_of(self, graph: int) -> list[int]:
-        """Return the chunks of a graph that are in the hands of workers or of the user's process."""
+        """Return the chunks of a graph that workers or the user's process have in hand."""
         holders = [*self._registry.workers, CLIENT]
         return [chunk for holder in holders for number, chunk in self._machine.in_hand(holder) if number == graph]
 
     def running(self, worker: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker is in the middle of."""
+        """Return graph and chunk that a worker runs."""
         noted = self._control.running(worker)
         run = self._registry.runs.get(noted.graph) if noted is not None else None
-        # A note that is being written, or that the end of the process has cut short, has no chunk's number.
+        # A note that is being written, or was cut short by the end of the process, has an impossible number.
         if noted is None or run is None or noted.number >= len(run.graph):
             return None
         return noted.graph, noted.number

@@ -1,7 +1,7 @@
 """Listeners for the events of engines, such as event logs and progress displays.
 
-There is one list of them for all engines of a process, as a listener is often there before the first engine is. An
-engine looks at it once for each event, and events carry batches.
+All engines of a process share one list, as a listener often exists before the first engine. An engine checks it
+once for each event, and events carry batches.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProcessesMeasured:
-    """What all processes and arenas take was measured: up to ten times a second while something is computed."""
+    """The memory of all processes and arenas was measured: up to ten times a second during a computation."""
 
     in_use_bytes: int
 
 
-#: What listeners hear: all that the state machine is told, of what it says the ends of graphs, and how much memory
-#: is in use.
+#: Events for listeners: all events of the state machine, the instructions that end graphs, and measurements of
+#: memory.
 ListenerEvent = Event | FinishGraph | FailGraph | ForgetGraph | ProcessesMeasured
 
 
 class EngineView:
-    """What listeners may ask of an engine. In other threads than the engine's, figures may be a moment old.
+    """A listener's view of an engine. Outside the engine's thread, figures may be a moment old.
 
     Parameters
     ----------
     registry, memory, control
-        Of the engine.
+        Parts of the engine.
     is_agent : bool
-        Whether it computes parts of what a cluster computes.
+        Whether the engine computes subtasks of a cluster.
     memory_limit : int
-        What all its processes together may use, in bytes.
+        Memory limit of all its processes together, in bytes.
 
     Attributes
     ----------
     number : int
-        Unlike that of any other engine of this process.
+        Unique among the engines of this process.
     is_agent : bool
         As given.
     runs : dict
-        The computations by graph number, for the engine's thread to look at.
+        The computations by graph number, for the engine's thread.
     labels : dict
-        What people are to call each worker by its number, also one that has just ended, and the user's process.
+        Display names by worker number, also of a worker that has just ended, and of the user's process.
     """
 
     _numbers = itertools.count(1)
@@ -80,7 +80,7 @@ class EngineView:
         self._control = control
 
     def store(self) -> dict[str, int]:
-        """Return the bytes that the store holds, may hold, has promised, and has ever written to disk."""
+        """Return the bytes that the store holds, may hold and has reserved, and all bytes written to disk."""
         return {
             "stored_bytes": self._blocks.stored_bytes,
             "limit_bytes": self._memory.limit_bytes,
@@ -89,9 +89,9 @@ class EngineView:
         }
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes that all processes may use and use, the most since the start, and those on disk.
+        """Return the memory limit, memory in use, its peak since the start and bytes on disk.
 
-        Nothing is measured for it: what is in use is as the engine has found it last.
+        This measures nothing: memory in use is the engine's last measurement.
         """
         return {
             "limit_bytes": self._memory_limit,
@@ -101,57 +101,57 @@ class EngineView:
         }
 
     def key_of(self, id: ObjectId) -> Hashable:
-        """Return Dask's key of an object, None if it is not known any more; for the engine's thread."""
+        """Return Dask's key of an object, None if it is unknown by now; for the engine's thread."""
         return self._key_of(id)
 
     def on_disk_bytes(self) -> int:
-        """Return the bytes that the store's files take at the moment."""
+        """Return the present bytes of the store's files."""
         return self._blocks.file_bytes
 
     def computed(self) -> dict[int, int]:
-        """Return how many chunks of each computation have been computed, by its number."""
+        """Return the number of computed chunks of each computation, by its number."""
         runs = list(self.runs.items())
         return {
             number: int(np.count_nonzero(np.asarray(run.measurements.durations_s) >= 0)) for number, run in runs
         }
 
     def pids(self) -> dict[int, int]:
-        """Return by what the system knows each worker: the id of its process, or of its thread."""
+        """Return the system's id of each worker's process or thread, by the worker's number."""
         return {number: handle.pid for number, handle in list(self._workers.items())}
 
     def running(self) -> dict[int, SubtaskId | None]:
-        """Return what each worker is in the middle of. Workers know no stage: it is 0."""
+        """Return the subtask that each worker runs. Workers know no stage: it is 0."""
         return {number: self._control.running(number) for number in list(self._workers)}
 
 
 class Listener:
-    """Hears what happens in the engines of this process; a base for those that want to.
+    """Base class of listeners for the events of this process's engines.
 
     Attributes
     ----------
     wants_steps : bool
-        Whether workers are to note the steps of operands, and `ChunksFinished` is to have them.
+        Whether workers record the steps of operands for `ChunksFinished`.
     """
 
     wants_steps = False
 
     def on_event(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Take note of something before the engine acts on it; but `ForgetGraph` comes afterwards.
+        """React to an event before the engine acts on it; only `ForgetGraph` comes afterwards.
 
-        It is called in the engine's thread, which waits for it. A listener that raises hears nothing more.
+        The engine's thread calls it and waits. A listener that raises is removed.
         """
         raise NotImplementedError
 
 
 class Listeners:
-    """The listeners of a process. They come and go in any thread.
+    """The listeners of a process. Any thread may add and remove them.
 
     Attributes
     ----------
     active : tuple of Listener
-        Replaced and not changed, so that the engines need no lock.
+        Replaced, never changed, so that the engines need no lock.
     want_steps : bool
-        Whether some of them want the steps of operands.
+        Whether some of them ask for the steps of operands.
     """
 
     def __init__(self) -> None:
@@ -160,12 +160,12 @@ class Listeners:
         self.want_steps = False
 
     def add(self, listener: Listener) -> None:
-        """Have a listener hear what happens from now on."""
+        """Add a listener for events from now on."""
         with self._lock:
             self._set((*self.active, listener))
 
     def remove(self, listener: Listener) -> None:
-        """Tell a listener nothing more, but for what it is just being told in another thread."""
+        """Remove a listener; a call in another thread may still be running."""
         with self._lock:
             self._set(tuple(other for other in self.active if other is not listener))
 
@@ -174,22 +174,22 @@ class Listeners:
         self.want_steps = any(listener.wants_steps for listener in active)
 
     def notify(self, engine: EngineView, event: ListenerEvent) -> None:
-        """Tell all listeners."""
+        """Pass an event to all listeners."""
         for listener in self.active:
             try:
                 listener.on_event(engine, event)
             except BaseException:
-                # Whatever it is, it is no matter of the computations.
+                # No failure of a listener concerns the computations.
                 logger.exception("%r raised, and is told nothing more", listener)
                 self.remove(listener)
 
     def forget_after_fork(self) -> None:
-        """Let go of listeners that belong to the parent of this process."""
+        """Drop the listeners, which belong to the parent of this process."""
         self._lock = threading.Lock()
         self._set(())
 
 
-#: Those of this process.
+#: The listeners of this process.
 listeners = Listeners()
 
 os.register_at_fork(after_in_child=listeners.forget_after_fork)

@@ -1,8 +1,8 @@
 """The embedded engine: the scheduler's thread and its worker processes, in the user's process.
 
-A thin shell around `Machine`. It owns all sockets, processes and memory; client threads talk to it by commands in
-a queue, and it talks back through each graph's inbox. It keeps every arena open, so that chunks outlive the worker
-that sealed them.
+A thin shell around `Machine`. The engine owns all sockets, processes and memory. Client threads send it commands
+through a queue, and it answers through each graph's inbox. It keeps every arena open, so that chunks outlive the
+worker that sealed them.
 """
 
 from __future__ import annotations
@@ -109,30 +109,30 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: How often limits follow what the processes really use, and from which share of the limit on free memory is given
-#: back to the system.
+#: Interval between memory measurements, in seconds; and fraction of the limit from which free memory returns to
+#: the system.
 _WATCH_S = 0.1 if PROC.exists() else 1.0
 _PRESSURE = 0.875
-#: Of its limits: what the store may hold at least, however much the workers use for themselves.
+#: Minimum size of the store, however much the workers use: a fraction of its limits, and bytes.
 _LEAST_STORE = 0.25
 _LEAST_STORE_BYTES = 1 << 25
-#: By how much the memory of all workers together may grow without a word: this part of the limit, and at most so
-#: many bytes each. It is taken off what the store may hold.
+#: Growth of all workers' memory that needs no request: divisor of the limit, and maximum bytes per worker. The
+#: store's limit is lower by it.
 _SLACK_SHARE, _MOST_SLACK_BYTES = 32, 1 << 26
-#: How often is looked for persisted objects that nobody wants any more, if nothing else happens; and how often
-#: once there has been no work for long.
+#: Poll interval for released persisted objects, in seconds: normally, and after a long time without work.
 _PERSISTED_S, _PERSISTED_IDLE_S = 0.05, 1.0
-#: How often a thread that waits for an answer looks whether the engine still lives.
+#: Interval at which a waiting thread checks that the engine lives, in seconds.
 _ANSWER_S = 0.5
-#: How often is looked whether there is anything that could happen.
+#: Poll interval for computations that can make no progress, in seconds.
 _LIVENESS_S = 2.0
-#: How long workers have for giving memory back before those that are idle are replaced, and how often is looked.
+#: Time that workers have to give memory back before idle ones are replaced, and poll interval, in seconds.
 _RENEWAL_S, _RENEWAL_LOOK_S = 0.05, 0.005
-#: How long worker processes may take to run their exit handlers.
+#: Time that worker processes have for their exit handlers, in seconds.
 _EXIT_S = 5.0
 
 
-#: Of a worker that is ended for what it has taken: its bytes, the limit, the bytes of others and of shared memory.
+#: Facts about a worker that exceeded the limit: its bytes, the limit, bytes of other processes, bytes of shared
+#: memory.
 _OverLimit = tuple[int, int, int, int]
 
 
@@ -144,7 +144,7 @@ class Engine:
     settings : Settings
         Number of workers, memory, policy.
     is_agent : bool, optional
-        Whether it computes parts of what a cluster computes.
+        Whether the engine computes subtasks of a cluster.
     """
 
     def __init__(self, settings: Settings, is_agent: bool = False) -> None:
@@ -156,7 +156,7 @@ class Engine:
         warn_of_missing_extensions()
         count = settings.num_workers
         self._capacity_bytes = arena_capacity(settings.memory_limit, count, address_space())
-        # More than that all arenas together do not hold.
+        # All arenas together hold no more than this.
         most = min(self._capacity_bytes * count, settings.memory_limit)
         settings = dataclasses.replace(settings, store_limit=min(settings.store_limit, most))
         self.settings = settings
@@ -175,22 +175,23 @@ class Engine:
         self._slack_bytes = (parameters.quota_slack_bytes or 0) * settings.num_workers
         self._machine = Machine(parameters)
         self._watched_s = self._trimmed_s = 0.0
-        #: While workers are to give memory back: until when, and whether all or what is beyond their share.
+        #: While workers give memory back: the deadline, and whether they give back all or only what exceeds their
+        #: share.
         self._renewal: tuple[float, bool] | None = None
-        #: What the store may hold at the moment.
+        #: Current limit of the store, in bytes.
         self._limit_bytes = settings.store_limit
         self._hard_limit_bytes = settings.memory_limit
         self._commands: deque[Callable[[], None]] = deque()
-        #: References to persisted objects that the user has no more.
+        #: References to persisted objects that the user has dropped.
         self._gone: deque[PersistedWeakRef] = deque()
         self._numbers = itertools.count(1)
         self._context: tuple[int, Context] | None = None
         self._lock = threading.Lock()
-        #: Guards `_released`: the numbers of closed descriptors may stand for anything else.
+        #: Guards `_released`: the system may reuse the numbers of closed descriptors.
         self._descriptors_lock = threading.Lock()
         self._released = False
         self._starts = StartWatch(settings.start_timeout_s)
-        #: Whether a worker has come up, and was seen to leave some of the memory.
+        #: Whether a worker has come up and left some of the memory free.
         self._is_up = False
         self._closing = False
         self._stopped: BaseException | None = None
@@ -251,10 +252,9 @@ class Engine:
         os.set_blocking(self._wake_writer, False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
-        #: The last answer that somebody has waited for in vain: while it is not there the thread has no time.
+        #: The last answer that a caller gave up on: until it arrives, the thread is busy.
         self._late: Future[Any] | None = None
-        # Not asked of the thread itself: where Ctrl-C interrupts `is_alive` (CPython 3.11 and 3.12), the thread
-        # counts as ended from then on.
+        # `is_alive` is unreliable: once Ctrl-C interrupts it (CPython 3.11 and 3.12), the thread counts as ended.
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._main, name="dask-mars-engine", daemon=True)
         _engines.add(self)
@@ -263,16 +263,19 @@ class Engine:
     # -- for client threads -----------------------------------------------------------------------------------
 
     def prepare(self, graph: ChunkGraph, plan: GraphPlan, observed: bool, values_wanted: bool) -> GraphRun:
-        """Give a graph a number. Apart from `submit`, so that what was interrupted there can be cancelled."""
+        """Give a graph a number.
+
+        Separate from `submit`, so that the caller can cancel a graph whose submission was interrupted.
+        """
         number, copied_bytes = self._next_number(), dict(plan.copied_bytes)
         return GraphRun(number, graph, plan, 0, observed, values_wanted, copied_bytes=copied_bytes)
 
     def _next_number(self) -> int:
-        # A subtask's id has four bytes for it. Nothing that bears a number lives until it comes round again.
+        # Subtask ids have four bytes for the number. Objects with an old number are gone before it recurs.
         return 1 + next(self._numbers) % (GRAPH_LIMIT - 1)
 
     def submit(self, run: GraphRun) -> None:
-        """Start computing a graph. What comes of it arrives in the run's inbox."""
+        """Start computing a graph. Its results and messages arrive in the run's inbox."""
         with self._lock:
             given = run.graph.surroundings
             if self._context is None or not self._context[1].is_current(given):
@@ -285,16 +288,16 @@ class Engine:
             self._sender.add_context(*context)
             self._runs[run.number] = run
             if run.copied_bytes:
-                # What the user's process has leaves less for copies of it.
+                # Values in the user's process leave less room for copies of them.
                 self._measure_memory()
             self._handle(GraphSubmitted(run.number, run.plan))
 
         self._call_soon(command)
 
     def cancel(self, run: GraphRun, computed_in_client: Collection[int] = ()) -> None:
-        """Stop a graph: what is queued at once, what is running within the grace period.
+        """Stop a graph: queued chunks at once, running ones within the grace period.
 
-        Of its chunks only those in `computed_in_client` will still be reported by the user's process.
+        The user's process still reports the chunks in `computed_in_client`, and no others.
         """
 
         def command() -> None:
@@ -307,11 +310,11 @@ class Engine:
 
     @property
     def wants_threads(self) -> bool:
-        """Whether threads of this process may compute what is submitted now."""
+        """Return whether threads of this process may compute a graph that is submitted now."""
         return self._startup.is_wanted and (not self._workers or self._has_threads())
 
     def start_processes(self) -> None:
-        """Start the worker processes now, rather than when there is something to compute."""
+        """Start the worker processes now instead of with the first computation."""
 
         def command() -> None:
             for number in range(self.settings.num_workers):
@@ -321,8 +324,9 @@ class Engine:
         self._call_soon(command)
 
     def save_by(self, run: GraphRun, saver: Saver) -> None:
-        """Have the chunks of a graph that is to be submitted saved."""
-        # The run has the saver, which must not refer to it: only the collector would free its values then.
+        """Have a saver save the chunks of a graph before its submission."""
+        # The run owns the saver, which must not refer to it: only the garbage collector would free its values
+        # then.
         inbox = run.inbox
 
         def warn(text: str) -> None:
@@ -337,16 +341,8 @@ class Engine:
         self._call_soon(lambda: self._handle(ResultsTaken(run.number)))
 
     def persist(self, run: GraphRun, chunks: list[int]) -> list[PersistedChunk]:
-        """Release a finished graph's data but for some chunks, which stay until nobody refers to them any more.
-
-        Parameters
-        ----------
-        run : GraphRun
-            Of a graph that has finished.
-        chunks : list of int
-            Those to persist; their values are in the shared store.
-        """
-        # The engine pins a finished graph's results until it hears more.
+        """Release a finished graph's data except for some chunks, which stay while anything refers to them."""
+        # The engine pins a finished graph's results until the client takes or persists them.
         refs = [ref for chunk in chunks if (ref := run.refs[chunk]) is not None]
         keys = [run.graph.keys[chunk] for chunk in chunks]
         persisted, weak_refs = self._make_persisted(run.number, chunks, keys, refs)
@@ -365,7 +361,7 @@ class Engine:
     def _make_persisted(
         self, graph: int, chunks: Iterable[int], keys: Sequence[Hashable], refs: Sequence[ObjectRef]
     ) -> tuple[list[PersistedChunk], list[PersistedWeakRef]]:
-        """Return what users have of objects, and what tells when they have it no more."""
+        """Return the user's handles of objects, and weak references that report when a handle is gone."""
         persisted = [
             PersistedChunk(self, graph, chunk, key, size_of(ref))
             for chunk, key, ref in zip(chunks, keys, refs, strict=True)
@@ -373,19 +369,19 @@ class Engine:
         return persisted, [weak_reference_to(chunk, self._gone.append) for chunk in persisted]
 
     def put(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Put values into the shared store, where they stay until nobody refers to them any more.
+        """Put values into the shared store, where they stay as long as anything refers to them.
 
         Parameters
         ----------
         name : str
-            Of the values, for those who look at the engine.
+            Name of the values, for inspection of the engine.
         values : sequence
-            They are copied, whatever the workers are doing.
+            Copied at once, even while workers are busy.
 
         Returns
         -------
         list
-            What stands for each value in the store; a value itself where it is small.
+            A handle for each stored value; small values themselves.
 
         Raises
         ------
@@ -421,15 +417,15 @@ class Engine:
 
     @property
     def has_persisted(self) -> bool:
-        """Whether there are persisted data."""
+        """Return whether the engine has persisted objects."""
         return bool(self._registry.persisted)
 
     def ref_of(self, graph: int, chunk: int) -> ObjectRef | None:
-        """Return where an object is at the moment; None before `persist` has been seen to and after the end."""
+        """Return an object's current location; None before the engine has run `persist`, and after its end."""
         return self._registry.ref_of((graph, chunk))
 
     def acquire(self, graph: int, chunk: int) -> ObjectRef:
-        """Return where an object is, persisted or of a graph that is computed; it stays there until `release`."""
+        """Return the location of an object, persisted or of a running graph, and pin it until `release`."""
 
         def acquired() -> ObjectRef | None:
             ref = self._registry.ref_of((graph, chunk))
@@ -443,17 +439,11 @@ class Engine:
         return ref
 
     def release(self, ref: ObjectRef) -> None:
-        """Let go of what `acquire` has returned."""
+        """Unpin a location that `acquire` returned."""
         self._call_soon(lambda: self._blocks.decref_object(ref))
 
     def reserve(self, key: Hashable, size_bytes: int, answer: Callable[[Exception | None], None]) -> int:
-        """Ask for bytes of the store; see `Reservation`.
-
-        Returns
-        -------
-        int
-            The number of the reservation, for `release_reservation`.
-        """
+        """Request bytes of the store, see `Reservation`; return the number of the reservation."""
         number = self._next_number()
 
         def command() -> None:
@@ -464,7 +454,7 @@ class Engine:
         return number
 
     def release_reservation(self, number: int) -> None:
-        """Leave bytes to others that were reserved, or are still to be."""
+        """Release a reservation, granted or not."""
 
         def command() -> None:
             if self._registry.reservations.pop(number, None) is not None:
@@ -473,10 +463,10 @@ class Engine:
         self._call_soon(command)
 
     def client_finished(self, run: GraphRun, chunk: int, value: Any, steps_s: tuple[float, float, float]) -> None:
-        """Take the value of a chunk that was computed in the user's process."""
+        """Receive the value of a chunk that the user's process computed."""
         duration_s = steps_s[-1] - steps_s[0]
         copied_bytes = bytes_to_store(value)
-        # Not in the command itself, which may outlive the computation by a moment.
+        # The command may outlive the computation by a moment, and must not keep the value.
         values = [value]
 
         def command() -> None:
@@ -492,7 +482,7 @@ class Engine:
         self._call_soon(command)
 
     def client_failed(self, run: GraphRun, chunk: int, error: BaseException) -> None:
-        """Note that a chunk's computation raised in the user's process."""
+        """Record that a chunk's computation raised in the user's process."""
 
         def command() -> None:
             run.errors[chunk] = error
@@ -503,24 +493,18 @@ class Engine:
 
     @property
     def is_up(self) -> bool:
-        """Whether a worker has come up. What is submitted before waits for that.
-
-        Raises
-        ------
-        EngineStartFailed
-            None will.
-        """
+        """Return whether a worker has come up; raise `EngineStartFailed` if none will."""
         if not self._is_up and not self.alive:
             raise self.why_stopped()
         return self._is_up
 
     @property
     def alive(self) -> bool:
-        """Whether the engine can take work."""
+        """Return whether the engine accepts work."""
         return not self._ended.is_set() and not self._closing and self.pid == os.getpid()
 
     def why_stopped(self) -> BaseException:
-        """Return the reason for which the engine takes no work."""
+        """Return the reason why the engine accepts no work."""
         return self._stopped or EngineStopped()
 
     def memory_bytes(self) -> int:
@@ -529,7 +513,7 @@ class Engine:
 
     @property
     def spilled_bytes(self) -> int:
-        """How much has been written to disk since the start."""
+        """Return the bytes written to disk since the start."""
         return self._spill_writer.spilled_bytes
 
     def worker_pids(self) -> list[int]:
@@ -538,27 +522,27 @@ class Engine:
         return [handle.pid for handle in handles if handle.is_process]
 
     def explain(self, key: Any = None, patience_s: float | None = None) -> str:
-        """Say what waits for what.
+        """Describe what waits for what.
 
         Parameters
         ----------
         key : key, optional
-            Why this one is not being computed; by default how far each graph is.
+            Explain why this key is not computed; by default describe the progress of each graph.
         patience_s : float, optional
-            How long to wait for the engine's thread. By default as long as it takes.
+            Maximum seconds to wait for the engine's thread; by default without limit.
 
         Raises
         ------
         KeyError
-            No graph that is being computed has the key.
+            No running graph has the key.
         EngineStopped
             The engine has ended.
         TimeoutError
-            The engine's thread has no time for so long.
+            The engine's thread did not answer in time.
         """
         if key is None:
             return self._call(self._inspection.explain, patience_s)
-        # It is looked for here: what comparing an object of the user's does, or how long that takes, is unknown.
+        # The calling thread looks the key up: comparing a user's objects may run any code, for any time.
         for number, run in list(self._runs.items()):
             chunk = run.graph.ids.get(key)
             if chunk is not None:
@@ -568,57 +552,45 @@ class Engine:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return what is being computed, who computes it and how much memory that takes; see `Runtime.state`."""
+        """Return running graphs, workers and memory use; see `Runtime.state`."""
         return self._call(self._inspection.state)
 
     def workers(self, patience_s: float | None = None) -> list[dict[str, Any]]:
-        """Return what each worker has and does, as `state` says; that takes no longer for larger graphs.
-
-        Raises
-        ------
-        TimeoutError
-            The engine's thread has no time for so long.
-        """
+        """Return each worker's entry in `state`; raise `TimeoutError` if the engine does not answer in time."""
         return self._call(self._inspection.workers, patience_s)
 
     def memory(self) -> MemoryAccount:
-        """Return what memory is used for; see `Runtime.memory`."""
-        # Measured by whoever asks: without /proc it takes a while for each process.
-        # Threads have nothing that their process has not.
+        """Return the uses of memory; see `Runtime.memory`."""
+        # The calling thread measures: without /proc each process takes a while. Threads own no memory besides
+        # their process's.
         workers = {number: handle.pid for number, handle in list(self._workers.items()) if handle.is_process}
         processes = measure_processes(self.pid, workers)
         return self._call(partial(self._inspection.memory, processes))
 
     def profile(self) -> Profile:
-        """Return by graph and layer what has been computed; see `Runtime.profile`."""
+        """Return what has been computed, by graph and layer; see `Runtime.profile`."""
         measured = self._call(self._inspection.measurements)
-        # In graphs of persisted data nothing was computed.
+        # Graphs of persisted data computed nothing.
         return Profile(
             {measurements.graph: layers for measurements in measured if (layers := by_layer(measurements))}
         )
 
     def in_hand_of(self, number: int, patience_s: float | None = None) -> list[int]:
-        """Return the chunks of a graph that are in the hands of workers or of the user's process.
-
-        Raises
-        ------
-        TimeoutError
-            The engine's thread has no time for so long.
-        """
+        """Return the chunks of a graph in hand; raise `TimeoutError` if the engine does not answer in time."""
         return self._call(lambda: self._inspection.in_hand_of(number), patience_s)
 
     def cancel_graph(self, number: int, patience_s: float | None = None) -> bool:
-        """Cancel a graph by its number; False if it is not being computed, or is done.
+        """Cancel a graph by its number; return False if it is done or unknown.
 
         Raises
         ------
         TimeoutError
-            The engine's thread has no time for so long. It cancels the graph when it has, unless that is done.
+            The engine's thread did not answer in time. It still cancels the graph later, unless the graph is done.
         """
 
         def cancel() -> bool:
             run = self._runs.get(number)
-            # What is done may be read at this moment.
+            # The client may be reading the results of a graph that is done.
             if run is None or self._machine.is_done(number):
                 return False
             run.inbox.put(client_messages.Stopped(Cancelled(number)))
@@ -628,25 +600,25 @@ class Engine:
         return self._answer(self._ask(cancel), patience_s)
 
     def _call(self, function: Callable[[], Answer], patience_s: float | None = None) -> Answer:
-        """Have a question answered by the engine's thread; `TimeoutError` if it has no time for too long."""
+        """Run a function in the engine's thread and return its result; raise `TimeoutError` after `patience_s`."""
         if threading.current_thread() is self._thread:
             return function()
         if any(engine._thread is threading.current_thread() for engine in _engines):
             raise RuntimeError("engines do not wait for each other")
         if patience_s is not None and self._late is not None and not self._late.done():
-            # Whoever only looks does not wait again for what others have waited for in vain.
+            # While an earlier question is unanswered, another one would wait as long.
             raise TimeoutError("the engine has no time")
         return self._answer(self._ask(function), patience_s)
 
     def _ask(self, function: Callable[[], Answer]) -> Future[Answer]:
-        """Have a question answered as soon as the engine's thread has time."""
+        """Queue a function for the engine's thread, and return the future of its result."""
         answer: Future[Answer] = Future()
 
         def command() -> None:
             try:
                 answer.set_result(function())
             except BaseException as error:
-                # It changes nothing before it is certain of what it does, so this is for whoever asked.
+                # The function changes nothing before it is sure to succeed, so the error concerns the caller only.
                 answer.set_exception(error)
 
         self._call_soon(command)
@@ -660,7 +632,7 @@ class Engine:
                 if not self.alive:
                     raise self.why_stopped() from None
                 if patience_s is not None:
-                    # Whoever only looks has seen something before, and does not wait for large graphs to come in.
+                    # An observer has an earlier answer, and need not wait while the engine receives a large graph.
                     self._late = answer
                     raise
 
@@ -671,7 +643,7 @@ class Engine:
         self._closing = True
         if not self._ended.is_set():
             with contextlib.suppress(Exception):
-                # It may just be ending by itself.
+                # The engine may be ending by itself.
                 self._call_soon(lambda: None)
             self._ended.wait()
             self._thread.join()
@@ -684,10 +656,10 @@ class Engine:
                 raise self.why_stopped()
             self._commands.append(command)
             with contextlib.suppress(BlockingIOError, OSError):
-                # A full pipe wakes just as well.
+                # A full pipe wakes the thread as well.
                 os.write(self._wake_writer, b"\0")
 
-    # -- the thread -------------------------------------------------------------------------------------------
+    # -- engine thread ----------------------------------------------------------------------------------------
 
     def _main(self) -> None:
         reason: BaseException = EngineStopped()
@@ -719,7 +691,7 @@ class Engine:
             self._ended.set()
 
     def _run_once(self) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for the next event and handle it."""
         ready = self._selector.select(self._timeout_s())
         woken = False
         for key, mask in ready:
@@ -734,7 +706,7 @@ class Engine:
                     continue
                 if key.fileobj is handle.exit_descriptor or mask & selectors.EVENT_READ:
                     self._read(handle, ended=key.fileobj is handle.exit_descriptor)
-        # Those that are not known after the commands that have come before never were.
+        # References that are unknown after the commands queued before them were never persisted.
         gone = len(self._gone)
         while self._commands:
             self._commands.popleft()()
@@ -755,7 +727,7 @@ class Engine:
         for handle in self._workers.values():
             handle.flush_due_frees()
             self._write(handle)
-        # After the messages: what an interrupted worker is to give back it reads before it goes on.
+        # After the messages: an interrupted worker reads its recalls before it continues.
         self._cancellation.enforce(now)
         self._end_stuck(now)
         self._give_back(now)
@@ -766,7 +738,7 @@ class Engine:
             self._handle(ObjectsReleased(released))
 
     def _look_at_memory(self, now: float) -> None:
-        """Look at what the processes take, and see to it that it stays within the limit."""
+        """Measure the processes' memory and keep it within the limit."""
         watch = self._memory_watch
         is_due = now - self._watched_s >= _WATCH_S
         watch.look(self.worker_pids(), self._in_hands_of, self._asked_bytes, with_libraries=is_due)
@@ -780,7 +752,7 @@ class Engine:
         if growths or over_share != self._machine.over_share:
             self._handle(PrivateMeasured(growths, over_share))
         elif watch.is_short and self._machine.memory.missing_bytes(0):
-            # What is stored has to go to disk.
+            # Stored objects have to go to disk.
             self._handle(TimePassed())
         may_shrink = bool(self._machine.memory.spilling_bytes) or any(
             worker.running is not None and worker.paused_s is None and not self._machine.is_growing(number)
@@ -794,24 +766,24 @@ class Engine:
             watch.workers[number].paused_s = None
             self._process(number).resume()
         for number in orders.end:
-            # One that was idle may have been handed a chunk since, of which that says nothing.
+            # An idle worker may have received a chunk since the measurement, which does not count that chunk.
             if watch.workers[number].running is not None or not self._machine.in_hand(number):
                 self._end_over_limit(number)
 
     def _in_hands_of(self, number: int) -> tuple[int, int] | None:
-        """Return graph and chunk that a worker is in the middle of, or about to begin."""
+        """Return graph and chunk that a worker computes or will begin next."""
         running = self._inspection.running(number)
         if running is None:
             running = next(iter(self._machine.in_hand(number)), None)
         return running
 
     def _asked_bytes(self, number: int) -> int:
-        """Return what of its own memory a worker was granted, for what it is in the middle of."""
-        # What it asks for besides, on its way to an operand, nobody weighs.
+        """Return the bytes of private memory that a worker was granted for its present chunk."""
+        # Requests between operands are not counted.
         return 0 if self._inspection.running(number) is None else self._control.private_growth_bytes(number)
 
     def _end_over_limit(self, number: int) -> None:
-        """End a worker that has taken more memory than there is for it."""
+        """End a worker that has exceeded its memory."""
         watch, handle = self._memory_watch, self._process(number)
         worker_bytes = watch.workers[number].private_bytes
         logger.log(
@@ -825,15 +797,15 @@ class Engine:
         others_bytes, store_bytes = watch.private_bytes - worker_bytes, arena_bytes(self._arena_files)
         handle.kill()
         handle.process.wait()
-        # After what it has still reported.
+        # The reports that it has sent still count.
         facts = worker_bytes, self.settings.memory_limit, others_bytes, store_bytes
         self._read(handle, ended=True, over_limit=facts)
 
     def _renew_workers(self, is_strict: bool) -> None:
-        """Have workers give back what they keep of what they have computed, for which they get a moment."""
+        """Ask workers to give back memory left over from earlier chunks, and allow them a moment."""
         self._measure_memory()
         watch = self._memory_watch
-        # What they keep is warm for what comes next. It goes where it is in the way alone.
+        # Memory that workers keep is warm for the next chunk, so they give it back only when it is in the way.
         if (is_strict or watch.grown(is_strict)) and watch.may_shrink(self._machine.growing()):
             self._renewal = (time.monotonic() + _RENEWAL_S, is_strict)
             for handle in self._workers.values():
@@ -842,7 +814,7 @@ class Engine:
             self._handle(WorkersRenewed())
 
     def _see_to_renewal(self, now: float) -> None:
-        """Replace idle workers that have kept memory although they have had their time to give it back."""
+        """Replace idle workers that have not given their memory back in time."""
         if self._renewal is None:
             return
         due_s, is_strict = self._renewal
@@ -857,14 +829,14 @@ class Engine:
         self._handle(WorkersRenewed())
 
     def _measure_memory(self, asked_bytes: int = 0) -> None:
-        """Have the limits follow what the processes take now, before something is decided that takes much."""
+        """Update the limits to the processes' present memory, before a decision that takes much."""
         self._memory_watch.look(self.worker_pids(), self._in_hands_of, self._asked_bytes)
         self._adjust_limits(asked_bytes)
 
     def _adjust_limits(self, asked_bytes: int = 0) -> None:
-        """Adjust the store's limit to what the processes use besides; if it is tight, give free memory back."""
+        """Adjust the store's limit to the processes' private memory; when memory is short, free unused pages."""
         settings, watch = self.settings, self._memory_watch
-        # What is reserved for it is not counted once more when it is taken.
+        # Reserved growth is not counted a second time when the worker takes it.
         expected = sum(
             [
                 min(worker.growth_bytes, worker.asked_bytes + self._machine.expected_private_bytes(number))
@@ -874,11 +846,11 @@ class Engine:
         private = watch.private_bytes
         held = sum([self._control.held_bytes(number) for number in self._workers])
         room = settings.memory_limit - private + expected - held - self._slack_bytes
-        # Where the user's process takes most of the limit, little is left also of the least.
+        # Where the user's process takes most of the limit, the minimum shrinks, too.
         most_least = max(watch.room_bytes // 2, _LEAST_STORE_BYTES)
         least = max(int(settings.store_limit * _LEAST_STORE), _LEAST_STORE_BYTES)
         self._limit_bytes = max(min(settings.store_limit, room), min(least, most_least, settings.store_limit))
-        # It may be more than arenas hold: what has no room there is private memory, or goes to disk.
+        # This may exceed the arenas: results that do not fit there are private memory or go to disk.
         least = max(min(int(settings.memory_limit * _LEAST_STORE), most_least), LEAST_SHARE_BYTES)
         self._hard_limit_bytes = max(room, self._limit_bytes, least)
         wanted = self._machine.memory.awaited_bytes + asked_bytes
@@ -909,9 +881,9 @@ class Engine:
         return None if next_s is None else max(next_s - now_s, 0.0)
 
     def _end_stalled(self) -> None:
-        """Let computations fail that would wait for ever."""
+        """Fail computations that would wait for ever."""
         if self._startup.loading or self._ending or self._renewal is not None:
-            # There will be other workers, or more memory.
+            # New workers or free memory will come.
             return
         for number in self._machine.stalled():
             self._runs[number].inbox.put(client_messages.Stopped(Stalled(self._inspection.explain())))
@@ -925,7 +897,7 @@ class Engine:
             self._selector.modify(handle.socket, events, handle)
 
     def _handle(self, event: Event) -> None:
-        """Feed an event to the machine and carry out its instructions, and those of events that they cause."""
+        """Feed an event to the machine and execute its instructions, and those of the events that they cause."""
         self._events.append(event)
         if self._pumping:
             return
@@ -937,7 +909,7 @@ class Engine:
                 if type(event) is ChunksFinished:
                     self._startup.note_finished(self._runs.get(event.graph), len(event.chunks))
                     if event.on_disk:
-                        # What its worker had for itself, and was in the way, is free now.
+                        # The worker has freed the private memory that was in the way.
                         self._measure_memory()
                 machine = self._machine
                 stored = self._blocks.stored_bytes
@@ -954,7 +926,7 @@ class Engine:
                 for instruction in self._decide(event, now):
                     self._instructions.carry_out(instruction)
                 if machine.blocked and not self._events and self._blocks.stored_bytes < stored:
-                    # What was freed just now may be what something waits for.
+                    # The bytes just freed may admit a waiting chunk.
                     self._events.append(TimePassed())
         finally:
             self._pumping = False
@@ -974,21 +946,21 @@ class Engine:
     # -- quotas -----------------------------------------------------------------------------------------------
 
     def _see_to_quotas(self) -> None:
-        """Look which workers wait for their memory to grow."""
+        """Answer workers that ask for more memory."""
         for number, asked_bytes in self._control.asking():
             handle = self._workers.get(number)
             if handle is None or (asked_bytes == handle.asked_bytes and self._machine.is_growing(number)):
                 continue
             running = self._inspection.running(number)
             if running is None:
-                # It is in the middle of nothing that is counted.
+                # The worker runs no chunk, so nothing counts this memory.
                 self._control.grant(number, asked_bytes)
                 continue
             handle.asked_bytes = asked_bytes
             self._measure_memory(asked_bytes)
             self._handle(QuotaRequested(number, *running, asked_bytes))
             if handle.asked_bytes and not self._machine.is_growing(number):
-                # Nobody else will answer.
+                # No later event will answer this request.
                 self._grant_quota(number, asked_bytes)
 
     def _grant_quota(self, worker: int, growth_bytes: int) -> None:
@@ -1005,7 +977,7 @@ class Engine:
         memory = self._machine.memory
         others_bytes = memory.reserved_bytes - memory.reserved_by_worker.get(worker, 0)
         if self._control.step(worker) == "seal":
-            # The result is there, and can go to disk as it is.
+            # The result exists, and can go to disk as it is.
             self._offer_disk()
         private_bytes = self._memory_watch.private_bytes
         figures = QuotaFigures(self.settings.memory_limit, memory.stored_bytes, others_bytes, private_bytes)
@@ -1013,7 +985,7 @@ class Engine:
         self._control.refuse(worker, POSTPONED if is_postponed else REFUSED, figures)
 
     def _offer_disk(self) -> None:
-        """Let workers write results to disk that have no room; without a disk these fail, with the numbers."""
+        """Let workers write results to disk if memory has no room; without a disk these fail."""
         with contextlib.suppress(SpillError):
             self._control.spill_directory = self._spill_writer.make_directory()
 
@@ -1028,11 +1000,11 @@ class Engine:
         return self._startup.loading.get(handle.number) is handle
 
     def _start_process(self, number: int) -> None:
-        """Start a worker process, and give it work before it is up: the socket keeps it until then."""
+        """Start a worker process and queue work for it: the socket buffers messages until it is up."""
         self._put_to_work(self._launch(number))
 
     def _launch(self, number: int) -> ProcessHandle:
-        """Run a worker process, which imports what it needs and waits until it is told who it is."""
+        """Launch a worker process, which imports modules and then waits for its start message."""
         inherited = (self._locks_file, self._wake_writer, *self._arena_files)
         self._control.clear_progress(number)
         try:
@@ -1050,18 +1022,18 @@ class Engine:
             self._selector.register(handle.exit_descriptor, selectors.EVENT_READ, handle)
 
     def _put_to_work(self, handle: ProcessHandle) -> None:
-        """Tell a worker process who it is, and give it work."""
+        """Send a worker process its start message, and let the machine give it work."""
         self._control.clear(handle.number)
         handle.start(self._start_message(handle.number))
         self._starts.begin(handle.number, self._control.progress(handle.number), time.monotonic())
         self._workers[handle.number] = handle
         self.view.labels[handle.number] = handle.label
-        # Nothing else may happen before it is up, and it waits for its first message.
+        # The process waits for this message before it does anything else.
         self._write(handle)
         self._handle(WorkerStarted(handle.number))
 
     def _start_thread(self, number: int) -> None:
-        """Have a thread of this process compute until a worker process takes its place."""
+        """Let a thread of this process compute until a worker process replaces it."""
         self._control.clear(number)
         start = self._start_message(number)
         serve = partial(
@@ -1113,12 +1085,12 @@ class Engine:
                     self._memory_watch.add(handle.number, handle.pid)
                     self._check_memory_limit(handle)
         except (ProtocolError, UnreadableStream) as error:
-            # Text, because whoever keeps the record would keep the engine with an exception's frames.
+            # As text: a stored log record with the exception's frames would keep the engine alive.
             logger.warning("worker %d is replaced for what it has reported: %s", handle.number, str(error))
             self._lose(handle)
             return
         if handle.is_process and (handle.ready or (handle.is_loaded and not handle.is_started)):
-            # It waits for the engine.
+            # The process waits for the engine.
             self._starts.end(handle.number)
         if ended or not goes_on:
             self._lose(handle, over_limit)
@@ -1126,8 +1098,8 @@ class Engine:
     def _check_memory_limit(self, handle: WorkerHandle) -> None:
         """Raise if processes take all memory before they have computed anything, as the first worker shows.
 
-        It looks before it takes the first result of that worker, so that either all computations fail or none.
-        What the user has in memory already is no reason to refuse what comes: it may be most of the machine's.
+        The check precedes the worker's first result, so that either all computations fail or none. The user's own
+        data do not count: they may fill most of the machine's memory.
         """
         if self._is_up:
             return
@@ -1143,9 +1115,9 @@ class Engine:
         self._is_up = True
 
     def _lose(self, handle: WorkerHandle, over_limit: _OverLimit | None = None) -> None:
-        """Replace a worker that has ended, perhaps for the memory that it had taken."""
+        """Replace a worker that has ended, perhaps because it exceeded its memory."""
         if isinstance(handle, ThreadHandle):
-            # Nobody may have its arena before it has really ended.
+            # Its arena stays reserved until the thread has really ended.
             self._retire_thread(handle)
             return
         number = handle.number
@@ -1180,7 +1152,7 @@ class Engine:
             handle.kill()
 
     def _note_start_failure(self, handle: WorkerHandle, code: int) -> None:
-        """Note that a process has ended before it was up; raise if nothing else computes, and nothing will."""
+        """Record that a process ended before it was up; raise if no worker computes and none will."""
         attempts = self._starts.failed(handle.number)
         stuck_in = handle.stuck_in if isinstance(handle, ProcessHandle) else None
         error = handle.start_error or (
@@ -1196,7 +1168,7 @@ class Engine:
             logger.warning("worker %d: %s", handle.number, error)
 
     def _leave(self, handle: WorkerHandle) -> None:
-        """Have nothing to do with a worker any more."""
+        """Unregister a worker."""
         if self._is_loading(handle):
             del self._startup.loading[handle.number]
         else:
@@ -1209,7 +1181,7 @@ class Engine:
     def _record_death(
         self, number: int, code: int, running: tuple[int, int] | None, over_limit: _OverLimit | None
     ) -> None:
-        """Note why what a worker had may fail."""
+        """Record the errors of the chunks that may fail with a worker's death."""
 
         def death_of(run: GraphRun, chunk: int, attempts: int, repeatable: bool) -> Exception:
             key = repr(run.graph.keys[chunk])
@@ -1230,12 +1202,12 @@ class Engine:
                 attempts = self._machine.parameters.allowed_losses(has_crashed(code)) + 1
                 run.errors[chunk] = death_of(run, chunk, attempts, repeatable=True)
 
-    # -- without work -----------------------------------------------------------------------------------------
+    # -- idle engines -----------------------------------------------------------------------------------------
 
     def _give_back(self, now_s: float) -> None:
-        """Give back what nobody uses: after some time without work free memory, after more the workers."""
+        """Return unused resources: free memory after some time without work, the workers after more."""
         has_work = bool(self._runs or self._registry.reservations)
-        # A worker that is starting may never be ready, of which somebody has to hear.
+        # A worker that is starting may never be ready, and the client has to hear of that.
         self._idle.note(has_work or not all(handle.ready for handle in self._workers.values()), now_s)
         if self._idle.is_trim_due(now_s) and not self.store.is_trimmed:
             self.store.trim()
@@ -1248,13 +1220,13 @@ class Engine:
             self._startup.restart()
 
     def _see_to_workers(self, now_s: float) -> None:
-        """Release what workers had that have ended; if there is work, see to it that somebody does it."""
+        """Release the blocks of ended workers; if there is work, start or replace workers."""
         for handle in self._ending.collect(now_s):
             if isinstance(handle, ThreadHandle):
-                # Nobody else may have them, as long as this process lives.
+                # Objects in this process may refer to these blocks for the rest of its life.
                 for offset, size_bytes in handle.pinned:
                     self._blocks.incref((handle.number, offset, size_bytes))
-                # Nor what it has retained, to which something in this process refers.
+                # For the same reason blocks that the thread has retained stay referenced.
             else:
                 for block in handle.retained:
                     self._blocks.decref(block)
@@ -1277,7 +1249,7 @@ class Engine:
         return any(not handle.is_process for handle in list(self._workers.values()))
 
     def _start_missing(self) -> None:
-        """Start what there is no worker for."""
+        """Start a worker for each vacant number."""
         for number in range(self.settings.num_workers):
             if number in self._workers or number in self._ending:
                 continue
@@ -1290,14 +1262,9 @@ class Engine:
                 self._start_process(number)
 
     def _replace_threads(self, count: int, joins: bool) -> None:
-        """Have processes take the place of threads, as soon as they have imported what they need.
+        """Replace threads by processes that have imported their modules, up to `count` processes in all.
 
-        Parameters
-        ----------
-        count : int
-            How many of the workers are to be processes.
-        joins : bool
-            Whether those that are ready take part in what is being computed.
+        With `joins` processes that are ready take part in running computations.
         """
         there = sum([handle.is_process for handle in self._workers.values()])
         missing = count - there - len(self._startup.loading)
@@ -1316,11 +1283,11 @@ class Engine:
                 handle.send(Exit())
 
     def _retire_thread(self, handle: ThreadHandle) -> None:
-        """Take leave of a thread that computes no more."""
+        """Unregister a thread that computes no more."""
         if self._workers.get(handle.number) is not handle:
             return
         if not handle.is_leaving:
-            # It has failed, and so would the next one.
+            # The thread has failed, and so would the next one.
             self._startup.is_wanted = False
         self._leave(handle)
         handle.close_descriptors()
@@ -1328,10 +1295,10 @@ class Engine:
         self._ending.await_end(handle)
         self._handle(WorkerRetired(handle.number))
 
-    # -- the end ----------------------------------------------------------------------------------------------
+    # -- shutdown ---------------------------------------------------------------------------------------------
 
     def _shut_down(self) -> None:
-        """End the workers, politely and then not, and close everything."""
+        """Ask the workers to exit, end those that do not, and close everything."""
         for loading in self._startup.loading.values():
             loading.close()
         handles = [*self._workers.values(), *self._ending]
@@ -1341,11 +1308,11 @@ class Engine:
                 handle.socket.setblocking(True)
                 handle.socket.settimeout(0.5)
                 handle.write()
-        # This thread is the workers' parent: were it to end first, the system would kill them.
+        # This thread is the workers' parent: if it ended first, the system would kill them.
         deadline = time.monotonic() + _EXIT_S
         for handle in handles:
             while not handle.has_ended() and time.monotonic() < deadline:
-                # A worker that is not up yet has nothing to end politely either.
+                # A worker that is not up yet has nothing to finish either.
                 if self._busy(handle) or not handle.ready:
                     break
                 with contextlib.suppress(OSError, UnreadableStream):
@@ -1356,7 +1323,7 @@ class Engine:
         self._close_descriptors()
 
     def _busy(self, handle: WorkerHandle) -> bool:
-        """Say whether a worker is in the middle of a task, and so would not read EXIT."""
+        """Return whether a worker is in the middle of a task, and so would not read EXIT."""
         return self._control.running(handle.number) is not None
 
     def _close_descriptors(self) -> None:
@@ -1381,22 +1348,22 @@ class Engine:
         self._control.detach()
 
     def abandon(self) -> None:
-        """In a process forked from the user's: let go of what belongs to the parent."""
+        """In a process forked from the user's, release what belongs to the parent."""
         self._closing = True
-        # A thread that does not exist here may have held it.
+        # A thread that does not exist here may have held the lock.
         self._descriptors_lock = threading.Lock()
         for handle in [*self._workers.values(), *self._ending, *self._startup.loading.values()]:
             with contextlib.suppress(OSError):
                 handle.close_descriptors()
             if isinstance(handle, ProcessHandle):
-                # Not this process's child.
+                # The worker is not a child of this process.
                 handle.process.returncode = 0
         with contextlib.suppress(OSError):
             self._close_descriptors()
 
 
 def _slack_bytes(settings: Settings) -> int:
-    """Return by how much the memory of each worker may grow without a word."""
+    """Return by how much each worker's memory may grow without a request."""
     return min(_MOST_SLACK_BYTES, settings.memory_limit // (_SLACK_SHARE * settings.num_workers))
 
 
@@ -1406,8 +1373,8 @@ _locks_guard = threading.Lock()
 def _locks_file() -> int:
     """Return the descriptor of the file whose bytes serve as locks.
 
-    All engines of a process share it, so that a lock is the same lock in all of them, and it stays open: to close
-    one of its descriptors would release every lock that the process holds.
+    All engines of a process share the file, so that one lock is the same in all. It stays open: closing a
+    descriptor of it would release every lock of the process.
     """
     with _locks_guard:
         if InterprocessLock.descriptor is None:
@@ -1419,7 +1386,7 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _abandon_engines() -> None:
-    # gevent's processes are forked by Python, with its hooks.
+    # Python forks gevent's processes and runs its hooks.
     if is_launching():
         return
     for engine in list(_engines):

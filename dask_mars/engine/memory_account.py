@@ -1,4 +1,4 @@
-"""The account of an engine's memory: one record of what there is, who has it, and what is on disk."""
+"""The account of an engine's memory: amounts, owners, and bytes on disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dask.utils import format_bytes
 from dask_mars.labels import worker_label
 from dask_mars.limits import estimate_memory
 
-#: Workers have a line each up to so many, and one together beyond.
+#: Maximum number of workers with a line each; more share one line.
 _LISTED_WORKERS = 8
 
 
 class ProcessMemory(NamedTuple):
-    """What one process has for itself.
+    """Private memory of one process.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class ProcessMemory(NamedTuple):
     pid : int
         Its process id.
     private_bytes : int
-        Its private pages: what it shares with others is not among them. 0 if it has just ended.
+        Its private pages, without pages shared with others. 0 if it has just ended.
     """
 
     worker: int | None
@@ -43,34 +43,33 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MemoryAccount:
-    """What an engine's memory is used for, in bytes. As text, and in notebooks, it is a small table.
+    """The uses of an engine's memory, in bytes. As text, and in notebooks, it is a small table.
 
-    What is in use is shared memory, what processes have for themselves, and programs and libraries, added up.
+    Memory in use is the sum of shared memory, private memory of processes, and programs and libraries.
 
     Attributes
     ----------
     limit_bytes : int
-        What all processes together may use.
+        Memory limit of all processes together.
     in_use_bytes : int
-        What they use.
+        Memory in use.
     peak_bytes : int
-        The most that was in use at once when it was measured: up to ten times a second while something is
-        computed, and by each account.
+        Peak of measured memory in use. Each account measures, and a computation up to ten times a second.
     shared_bytes : int
-        Pages of shared memory, which have results, arrays that tasks work on, and blocks that wait for the next.
+        Pages of shared memory: results, arrays that tasks work on, and free blocks.
     store_bytes, store_limit_bytes : int
-        What results take in memory, and may take at the moment.
+        Results in memory, and their present limit.
     promised_bytes : int
-        What is reserved for tasks in hand and for data on their way, and what tasks that run wait for besides.
-        They may use some of it already.
+        Reservations of tasks in hand and of data on their way, and requests of running tasks. Tasks may use some
+        of it already.
     private : tuple of ProcessMemory
-        What each process has for itself: first the one that the engine lives in, then the workers by number.
+        Private memory of each process: the one that the engine lives in, then the workers by number.
     library_bytes : int
-        About what programs and libraries take, which are counted once.
+        Approximate memory of programs and libraries, which count once.
     on_disk_bytes : int
-        What files of spilled results take.
+        Size of the files of spilled results.
     spilled_bytes : int
-        What has been written to such files since the start, those that are gone included.
+        All bytes written to such files since the start, including removed ones.
     """
 
     limit_bytes: int
@@ -131,17 +130,7 @@ class MemoryAccount:
 
 
 def measure_processes(pid: int, workers: Mapping[int, int]) -> tuple[ProcessMemory, ...]:
-    """Measure what each process of an engine has for itself.
-
-    It takes 10 us a process, and without /proc milliseconds.
-
-    Parameters
-    ----------
-    pid : int
-        The process that the engine lives in.
-    workers : mapping
-        Process ids of the workers, by number.
-    """
+    """Measure the private memory of each process: 10 us per process, and without /proc milliseconds."""
     processes = [(None, pid), *sorted(workers.items())]
     return tuple([ProcessMemory(worker, pid, estimate_memory([pid])) for worker, pid in processes])
 

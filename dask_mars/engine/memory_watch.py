@@ -1,9 +1,9 @@
-"""Watches what processes take, and decides which workers wait, and which end, so that the memory limit holds.
+"""Measures the memory of processes, and decides which workers wait or end, so that the memory limit holds.
 
-NumPy and Python's own objects ask for memory before they take any. What else takes memory in a worker (other
-libraries) is known only once it is there, so that processes are looked at, the more often the less is left. A
-worker that grows past its share when nothing is left is paused: what can go to disk goes there, others come to
-their end and leave room. If nothing can help any more, the worker that has grown most is ended.
+NumPy and Python's objects request memory before they take it. Allocations of other libraries show only in
+measurements, which become more frequent as memory runs short. The policy pauses a worker that grows past its share
+when nothing is left, while stored objects go to disk and other workers finish. If nothing else can help, it ends
+the worker that has grown most.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import NamedTuple
 
 from dask_mars.limits import PROC, arena_bytes, estimate_memory, library_bytes
 
-#: How fast the memory of all workers together is thought to grow at most.
+#: Assumed maximum growth of all workers together, in bytes per second.
 _GROWTH_BYTES_PER_S = 1 << 33
-#: Seconds between two looks: at most, at least, and at least while no worker grows. Without /proc one look takes
-#: milliseconds.
+#: Seconds between two measurements: maximum, minimum, and minimum while no worker grows. Without /proc a
+#: measurement takes milliseconds.
 _LONGEST_S, _SHORTEST_S, _SHORTEST_CALM_S = (0.1, 0.002, 0.01) if PROC.exists() else (1.0, 1.0, 1.0)
-#: Looks take this part of the engine's time at most.
+#: Maximum fraction of the engine's time spent on measurements.
 _TIME_SHARE = 0.1
-#: What is kept free of the limit, for what workers take between two looks: this part of it, and at most so much.
+#: Part of the limit kept free for growth between two measurements: divisor of the limit, and maximum bytes.
 _MARGIN, _MOST_MARGIN_BYTES = 20, 128 << 20
-#: No worker is held to a share of less: modules that a task imports take as much. Where the user's process takes
-#: most of the limit, or all of it, workers could otherwise do nothing.
+#: Minimum share of a worker, in bytes; imports of a task take as much. It holds even where the user's process
+#: fills the limit, or workers could do nothing.
 LEAST_SHARE_BYTES = 64 << 20
-#: How far ahead is looked while workers grow, since the engine may get a processor late, and by which part of the
-#: limit at most.
+#: Horizon for extrapolating memory growth, in seconds, as the engine may get a processor late; and divisor of the
+#: limit that caps it.
 _AHEAD_S, _AHEAD = 0.02, 8
-#: How long a worker is paused at least before it is ended, which is time for others to give free pages back, and
-#: at most: one of the others may wait for something that it has.
+#: Seconds for which a worker is paused before it ends: minimum, for others to free pages; maximum, as others may
+#: wait for its locks.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-#: Growth that is worth remembering, and that makes a worker one that grows.
+#: Growth in bytes that is worth recording, and growth that marks a worker as growing.
 _NOTED_BYTES, _GROWING_BYTES = 16 << 20, 1 << 20
-#: Workers that grow more slowly may come to their end within the margin. Once this part of it is all that is left,
-#: those that grow faster than this are paused, too.
+#: Workers that grow more slowly may finish within the margin: the policy pauses faster ones once this fraction is
+#: left. Divisor of the margin, and bytes per second.
 _LAST, _SLOW_BYTES_PER_S = 4, 16 << 20
 
 Running = tuple[int, int] | None
@@ -45,30 +45,30 @@ Running = tuple[int, int] | None
 
 @dataclass(slots=True)
 class WorkerMemory:
-    """What one worker process takes for itself.
+    """Memory that one worker process takes for itself.
 
     Attributes
     ----------
     pid : int
-        Of the process.
+        Its process id.
     baseline_bytes : int
-        What it took when it had come up.
+        Private memory when it came up.
     private_bytes : int
-        What it took when it was last looked at.
+        Private memory at the last measurement.
     grown_bytes : int
-        By how much what it had taken without asking was more than at the look before.
+        Growth of memory taken without asking, between the last two measurements.
     grown_per_s : float
-        The same, for each second between the two.
+        The same per second.
     running : tuple of int or None
-        Graph and chunk that it was running then.
+        Graph and chunk that it ran at the last measurement.
     begun_bytes : int
-        What it took when that was seen for the first time, or before, or the least that it has taken since.
+        Private memory at the first measurement of this chunk, or the least since.
     noted_bytes : int
-        By how much it had grown when that was noted last.
+        Growth that was last recorded.
     paused_s : float or None
-        Since when it is paused.
+        Time at which it was paused.
     asked_bytes : int
-        What of its private memory it has taken for what it runs after it had asked for it.
+        Private memory that it has requested for this chunk.
     """
 
     pid: int
@@ -84,17 +84,17 @@ class WorkerMemory:
 
     @property
     def growth_bytes(self) -> int:
-        """What it has taken since it came up."""
+        """Return the bytes that the worker has taken since it came up."""
         return max(self.private_bytes - self.baseline_bytes, 0)
 
     @property
     def unasked_bytes(self) -> int:
-        """What it has taken without asking, or before what it runs."""
+        """Return the bytes that the worker has taken without asking, or before this chunk."""
         return self.private_bytes - self.asked_bytes
 
 
 class Orders(NamedTuple):
-    """What is to become of workers, by number."""
+    """Workers to pause, resume and end, by number."""
 
     pause: tuple[int, ...] = ()
     resume: tuple[int, ...] = ()
@@ -102,7 +102,7 @@ class Orders(NamedTuple):
 
 
 def idle_above(workers: Mapping[int, WorkerMemory], most_bytes: int) -> list[int]:
-    """Return the workers that run nothing and have grown by more than that, the one that has grown most last."""
+    """Return the idle workers that have grown by more than `most_bytes`, largest growth last."""
     idle = [(worker.growth_bytes, number) for number, worker in workers.items() if worker.running is None]
     return [number for growth_bytes, number in sorted(idle) if growth_bytes > most_bytes]
 
@@ -115,21 +115,20 @@ def decide(
     may_shrink: bool,
     now_s: float,
 ) -> Orders:
-    """Decide which workers wait, go on, or end.
+    """Decide which workers to pause, resume or end.
 
     Parameters
     ----------
     workers : mapping
-        Those that are up, by number.
+        Workers that are up, by number.
     free_bytes : int
         What is left of the limit; negative if it is exceeded.
     margin_bytes : int
-        What is to be left at least.
+        Minimum of free bytes.
     share_bytes : int
-        By how much each worker may grow in any case.
+        Growth allowed to each worker in any case.
     may_shrink : bool
-        Whether something is under way that will give memory back: a file is being written, or a worker runs that
-        is not paused.
+        Whether memory will become free: a file is being written, or a worker runs that is not paused.
     now_s : float
         The time, on the clock of `WorkerMemory.paused_s`.
     """
@@ -138,27 +137,27 @@ def decide(
     )
 
     def is_over(number: int) -> bool:
-        """Say whether a worker has been paused for as long as it is to be."""
+        """Return whether a worker's pause has lasted its maximum."""
         since_s = workers[number].paused_s
         assert since_s is not None
         return now_s - since_s > (_LONGEST_PAUSE_S if may_shrink else _PAUSE_S)
 
     if free_bytes >= margin_bytes:
-        # One after the other: the first may take all that there is. It would soon be paused again, were there only
-        # little more than the margin; but it must not wait for what does not come.
+        # One at a time: the first may take all free memory, and a small surplus would soon pause it again.
+        # After its longest pause a worker resumes in any case, as nothing else may change.
         goes_on = paused and (free_bytes >= 2 * margin_bytes or is_over(paused[0][1]))
         return Orders(resume=(paused[0][1],)) if goes_on else Orders()
     if idle := idle_above(workers, share_bytes):
-        # It has nothing to lose.
+        # An idle worker has nothing to lose.
         return Orders(end=(idle[-1],))
     is_last = _LAST * free_bytes < margin_bytes
-    # Arrays may have taken what was to be a worker's share. Past the limit all wait that grow.
+    # Arrays may have taken a worker's share. Past the limit all growing workers wait.
     least_bytes = share_bytes // (2 if free_bytes > 0 else 16)
     growing = [
         number
         for number, worker in workers.items()
         if (worker.grown_bytes > _GROWING_BYTES or (is_last and worker.grown_per_s > _SLOW_BYTES_PER_S))
-        # What it has asked for it may take, and is refused the next time. If that comes too late it is paused too.
+        # Granted bytes count only far past the limit; until then the worker's next request is refused.
         and worker.growth_bytes - (worker.asked_bytes if 2 * free_bytes > -margin_bytes else 0) > least_bytes
         and worker.running is not None
         and worker.paused_s is None
@@ -176,35 +175,34 @@ class MemoryWatch:
     Parameters
     ----------
     limit_bytes : int
-        What all processes and shared memory may take.
+        Memory limit of all processes and shared memory.
     num_workers : int
-        Worker processes.
+        Number of worker processes.
     client_pid : int
         The user's process.
     arenas : collection of int
         Descriptors of shared memory.
     proc : Path, optional
-        Where this file system is mounted.
+        Mount point of the proc file system.
 
     Attributes
     ----------
     workers : dict
-        What workers take that are up, by number.
+        Memory of workers that are up, by number.
     client_bytes : int
-        What the user's process takes.
+        Memory of the user's process.
     private_bytes : int
-        What all processes take for themselves, and programs and libraries once.
+        Private memory of all processes, plus programs and libraries once.
     used_bytes : int
-        The same, and shared memory.
+        The same plus shared memory.
     room_bytes : int
-        By how much workers and shared memory together may grow.
+        Growth allowed to workers and shared memory together.
     free_bytes : int
-        What is left of the limit, or of what workers may take in any case, less what they are about to take as
-        fast as they have grown; negative if that is exceeded.
+        What is left of the room, less the growth extrapolated to the horizon; negative if it is exceeded.
     is_hopeless : bool
         Whether processes take all of the limit before they have computed anything.
     next_s : float
-        When to look again at the latest, on the monotonic clock.
+        Latest time of the next measurement, on the monotonic clock.
     """
 
     def __init__(
@@ -216,10 +214,10 @@ class MemoryWatch:
         self._arenas = arenas
         self._proc = proc
         self._margin_bytes = min(limit_bytes // _MARGIN, _MOST_MARGIN_BYTES)
-        #: Of workers that are not up yet, what they were seen to take.
+        #: Memory of workers that are not up yet, in bytes.
         self._starting_bytes = 0
         self._library_bytes = 0
-        #: When it was looked last, and what workers take until they can be paused.
+        #: Time of the last measurement; and growth of workers expected before they can be paused.
         self._looked_s = 0.0
         self._ahead_bytes = 0
         self.workers: dict[int, WorkerMemory] = {}
@@ -229,12 +227,12 @@ class MemoryWatch:
         self.next_s = 0.0
 
     def add(self, number: int, pid: int) -> None:
-        """Note that a worker has come up."""
+        """Register a worker that has come up."""
         taken = estimate_memory([pid], proc=self._proc)
         self.workers[number] = WorkerMemory(pid, taken, taken, begun_bytes=taken)
 
     def remove(self, number: int) -> None:
-        """Note that a worker has ended."""
+        """Unregister a worker that has ended."""
         self.workers.pop(number, None)
 
     def look(
@@ -244,20 +242,20 @@ class MemoryWatch:
         asked_bytes: Callable[[int], int] = lambda number: 0,
         with_libraries: bool = True,
     ) -> None:
-        """Measure what processes take.
+        """Measure the memory of processes.
 
         Parameters
         ----------
         pids : iterable of int
-            All worker processes, also those that are not up yet.
+            All worker processes, including those that are not up yet.
         running : callable
             Returns graph and chunk that a worker runs.
         asked_bytes : callable, optional
-            Returns what of its own memory a worker has asked for, for what it runs.
+            Returns the private memory that a worker has requested for its chunk.
         with_libraries : bool, optional
             Whether to measure programs and libraries, too, which change little.
         """
-        # Not by the clock: who waits for a processor must not wait the longer for it.
+        # Processor time: waiting for a processor must not lengthen the interval.
         began_s = time.thread_time()
         proc = self._proc
         known = set()
@@ -267,12 +265,13 @@ class MemoryWatch:
             worker.running = running(number)
             if worker.running != before:
                 worker.begun_bytes, worker.noted_bytes = before_bytes, 0
-                # What it had asked for before is its own now, as long as it is there.
+                # Requests for earlier chunks count as the worker's own memory from now on.
                 before_unasked = before_bytes
             worker.begun_bytes = min(worker.begun_bytes, worker.private_bytes)
-            # It may not have touched yet what it has asked for, and may have kept of what came before as much.
+            # The worker may not have touched its requested memory yet, and may have kept as much from earlier
+            # chunks.
             worker.asked_bytes = min(asked_bytes(number), worker.private_bytes - worker.begun_bytes)
-            # What it has freed of what it had asked for may be there still, and nothing grows.
+            # Freed requests may still be resident; this is no growth.
             worker.grown_bytes = min(worker.unasked_bytes - before_unasked, worker.private_bytes - before_bytes)
             known.add(worker.pid)
         starting = [pid for pid in pids if pid not in known]
@@ -303,12 +302,12 @@ class MemoryWatch:
 
     @property
     def is_short(self) -> bool:
-        """Whether less is left than there should be."""
+        """Return whether less than the margin is left."""
         return self.free_bytes < self._margin_bytes
 
     @property
     def share_bytes(self) -> int:
-        """By how much each worker may grow in any case."""
+        """Return by how much each worker may grow in any case."""
         return self.room_bytes // self._num_workers
 
     def over_share(self) -> list[int]:
@@ -317,17 +316,11 @@ class MemoryWatch:
         return [number for number, worker in self.workers.items() if worker.growth_bytes > share]
 
     def grown(self, is_strict: bool) -> list[int]:
-        """Return the workers that run nothing and take more than when they had come up, or than their share."""
+        """Return the idle workers that exceed their share, or their baseline if `is_strict`."""
         return idle_above(self.workers, _NOTED_BYTES if is_strict else self.share_bytes)
 
     def may_shrink(self, waiting: Collection[int]) -> bool:
-        """Say whether workers that run nothing, or wait, take much more than when they had come up.
-
-        Parameters
-        ----------
-        waiting : collection of int
-            Those that wait in the middle of what they run. What they have asked for they need.
-        """
+        """Return whether idle workers, and those that wait within a chunk, take much more than their baseline."""
         return any(
             worker.growth_bytes - worker.asked_bytes > _NOTED_BYTES
             for number, worker in self.workers.items()
@@ -335,7 +328,7 @@ class MemoryWatch:
         )
 
     def growths(self) -> list[tuple[int, int, int]]:
-        """Return graph, chunk and what workers have taken for it without asking, if that is news."""
+        """Return graph, chunk and bytes taken without asking, for each worker whose growth is news."""
         found = []
         for worker in self.workers.values():
             growth = worker.unasked_bytes - worker.begun_bytes
@@ -345,7 +338,7 @@ class MemoryWatch:
         return found
 
     def decide(self, may_shrink: bool, now_s: float) -> Orders:
-        """Decide which workers wait, go on, or end; see `decide`."""
+        """Decide which workers to pause, resume or end; see `decide`."""
         if not self.is_short and not any(worker.paused_s is not None for worker in self.workers.values()):
             return Orders()
         return decide(self.workers, self.free_bytes, self._margin_bytes, self.share_bytes, may_shrink, now_s)

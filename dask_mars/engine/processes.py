@@ -1,4 +1,4 @@
-"""Worker processes as the engine sees them: starting them, ending them, knowing how they ended."""
+"""Worker processes as the engine sees them: their start, their end and their exit codes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dask_mars.protocol.ambient import worker_environment
 from dask_mars.protocol.control import starting_at
 from dask_mars.worker.interrupts import SIGNAL
 
-# The import path comes first, so that a worker finds what the client finds, dask_mars included. `Progress` finds
-# nothing: it notes each module in the control page, so that the engine tells slow from stuck.
+# The import path comes first, so that a worker finds the client's modules, dask_mars included. `Progress` finds
+# none: it records each import in the control page, so that the engine tells slow from stuck.
 _BOOT = """
 import json, os, struct, sys
 
@@ -49,18 +49,18 @@ def is_launching() -> bool:
 
 
 class ProcessHandle(WorkerHandle):
-    """One worker process. It imports what it needs, and then waits until it is told who it is.
+    """One worker process. It imports its modules, and then waits for its start message.
 
     Parameters
     ----------
     number : int
         Its number.
     control : int
-        Descriptor of the control page, in which it notes its progress.
+        Descriptor of the control page, in which it records its progress.
     descriptors : collection of int
-        What it inherits besides: of arenas and the like, as `Start` names them.
+        Further descriptors to inherit: of arenas and the like, as `Start` names them.
     modules : collection of str, optional
-        What it imports besides, as it will need it.
+        Further modules to import, which its tasks will need.
     """
 
     is_process: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class ProcessHandle(WorkerHandle):
                 "starting_at": starting_at(number),
             }
         )
-        #: Whether it was ended because it made no progress, and what it was doing.
+        #: Its activity when it was ended for lack of progress, else None.
         self.stuck_in: str | None = None
         _launching.is_so = True
         # Not multiprocessing: its spawn imports the user's script again, and needs a guard in it.
@@ -95,7 +95,7 @@ class ProcessHandle(WorkerHandle):
                 stdin=subprocess.DEVNULL,
                 env=worker_environment(os.environ),
                 pass_fds=(theirs.fileno(), control, *descriptors),
-                # Ctrl-C in a terminal is for the client alone.
+                # Ctrl-C in a terminal concerns the client alone.
                 process_group=0,
             )
         except OSError:
@@ -109,15 +109,15 @@ class ProcessHandle(WorkerHandle):
         self.exit_descriptor = _watch_exit(self.pid)
 
     def interrupt(self) -> None:
-        """Have the process look whether it is to leave the task that it runs."""
+        """Make the process check whether to interrupt its task."""
         self.process.send_signal(SIGNAL)
 
     def pause(self) -> None:
-        """Stop the process until it is told to go on."""
+        """Stop the process until `resume`."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a process go on that was stopped."""
+        """Continue a paused process."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -125,11 +125,11 @@ class ProcessHandle(WorkerHandle):
         self.process.kill()
 
     def has_ended(self) -> bool:
-        """Say whether the process has ended."""
+        """Return whether the process has ended."""
         return self.process.poll() is not None
 
     def close(self) -> int:
-        """Collect the process, ending it if it has not ended, and return its exit code."""
+        """Collect the process, ending it if necessary, and return its exit code."""
         if self.process.poll() is None:
             self.process.kill()
         code = self.process.wait()
@@ -145,9 +145,9 @@ class ProcessHandle(WorkerHandle):
 
 
 def _watch_exit(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends, where the system has such a thing.
+    """Return a descriptor that becomes readable when the process ends, where the system supports that.
 
-    The end of the socket's stream says it too, unless a task has left a process behind that inherited the socket.
+    The end of the socket's stream tells it too, unless a task left a process behind that inherited the socket.
     """
     try:
         return os.pidfd_open(pid)

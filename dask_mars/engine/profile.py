@@ -11,23 +11,23 @@ from dask_mars.graph.chunks import Key, layer_of
 from dask_mars.labels import label_of
 from dask_mars.tables import Table, Tabular
 
-#: Layers of one computation that a table has; the others, which took less, share a row.
+#: Maximum number of layers of a computation in a table; the others, which took less, share a row.
 _MOST_ROWS = 30
 
 
 class ChunkMeasurements(NamedTuple):
-    """What is kept of a computation's chunks.
+    """Measurements of a computation's chunks.
 
     Attributes
     ----------
     graph : int
-        Its number.
+        The graph's number.
     keys : sequence of key
-        Of each chunk.
+        Key of each chunk.
     durations_s : array
-        How long each chunk took, negative for those that are not computed.
+        Duration of each chunk, negative if it is not computed.
     stored_bytes : array
-        What each chunk took in the store when it was computed there; small values are none of it.
+        Size of each chunk in the store when it was computed there, 0 for small values.
     """
 
     graph: int
@@ -37,16 +37,16 @@ class ChunkMeasurements(NamedTuple):
 
 
 class LayerProfile(dict[str, Any]):
-    """What has been computed of one layer, as a dict and by attributes.
+    """Totals of the computed chunks of one layer, as a dict and by attributes.
 
     Attributes
     ----------
     count : int
-        How many chunks.
+        Number of chunks.
     total_s, mean_s : float
-        How long they took, all together and each.
+        Sum and mean of their durations.
     stored_bytes : int
-        What their values took in the store.
+        Bytes that their values took in the store.
     """
 
     __slots__ = ()
@@ -60,25 +60,25 @@ class LayerProfile(dict[str, Any]):
 
     @property
     def count(self) -> int:
-        """How many chunks were computed."""
+        """Return the number of computed chunks."""
         count: int = self["count"]
         return count
 
     @property
     def total_s(self) -> float:
-        """How long they took together."""
+        """Return the sum of their durations, in seconds."""
         total_s: float = self["total_s"]
         return total_s
 
     @property
     def mean_s(self) -> float:
-        """How long each took."""
+        """Return the mean of their durations, in seconds."""
         mean_s: float = self["mean_s"]
         return mean_s
 
     @property
     def stored_bytes(self) -> int:
-        """What their values took in the store."""
+        """Return the bytes that their values took in the store."""
         stored_bytes: int = self["stored_bytes"]
         return stored_bytes
 
@@ -90,10 +90,10 @@ class LayerProfile(dict[str, Any]):
 
 
 class ComputationProfile(Tabular, dict[str, LayerProfile]):
-    """What each layer of one computation took, by the layer's name; shown as a table."""
+    """Totals of each layer of one computation, by the layer's name; shown as a table."""
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the same as plain dicts."""
+        """Return plain dicts with the same content."""
         return {layer: dict(profile) for layer, profile in self.items()}
 
     def to_pandas(self) -> Any:
@@ -125,10 +125,10 @@ class ComputationProfile(Tabular, dict[str, LayerProfile]):
 
 
 class Profile(Tabular, dict[Hashable, ComputationProfile]):
-    """What computations took, by their numbers or ids; shown as a table for each."""
+    """Totals of computations, by their numbers or ids; shown as a table for each."""
 
     def to_dict(self) -> dict[Any, dict[str, dict[str, Any]]]:
-        """Return the same as plain dicts."""
+        """Return plain dicts with the same content."""
         return {computation: profile.to_dict() for computation, profile in self.items()}
 
     def to_pandas(self) -> Any:
@@ -155,7 +155,7 @@ class Profile(Tabular, dict[Hashable, ComputationProfile]):
 
 
 def by_layer(measurements: ChunkMeasurements) -> ComputationProfile:
-    """Add up what has been computed, layers in the order of their first chunks."""
+    """Add up the computed chunks by layer, in the order of the layers' first chunks."""
     layers: dict[str, list[Any]] = {}
     for key, duration_s, stored_bytes in zip(*measurements[1:], strict=True):
         if duration_s >= 0:
@@ -168,7 +168,7 @@ def by_layer(measurements: ChunkMeasurements) -> ComputationProfile:
 
 def _row(name: str, profile: LayerProfile) -> tuple[str, ...]:
     stored = units.size(profile.stored_bytes) if profile.stored_bytes else ""
-    # Agents of clusters tell no times.
+    # Agents of clusters report no times.
     times = (units.duration(profile.total_s), units.duration(profile.mean_s)) if profile.total_s else ("", "")
     return name, f"{profile.count:,}", *times, stored
 
@@ -184,7 +184,7 @@ def _sum(profiles: Any) -> LayerProfile:
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:
-    # Nobody else needs it here.
+    # Only `to_pandas` needs this import.
     from dask.utils import import_required
 
     return import_required("pandas", "to_pandas needs pandas: python -m pip install pandas").DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Takes the reports of workers: notes where results are, and makes events for the state machine."""
+"""Takes the reports of workers: records the locations of results, and makes events for the state machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProtocolError(Exception):
-    """A worker says what cannot be, as when a task has written into its socket. Nothing was taken note of."""
+    """A worker's report is impossible, as when a task wrote into its socket. The report has no effect."""
 
 
 class Receiver:
@@ -37,9 +37,9 @@ class Receiver:
     Parameters
     ----------
     registry : Registry
-        What the engine holds.
+        The engine's records.
     holds : callable
-        Says of a worker, a graph and chunks whether the worker has the chunks in hand.
+        Takes a worker, a graph and chunks; returns whether the worker has the chunks in hand.
     post : callable
         Feeds an event to the state machine.
     """
@@ -57,13 +57,7 @@ class Receiver:
         self._runs, self._workers = registry.runs, registry.workers
 
     def take(self, handle: WorkerHandle, plain: tuple[Any, ...]) -> None:
-        """Take a message to the engine as it has travelled.
-
-        Raises
-        ------
-        SenselessReport
-            It is none, or about what the worker was not given.
-        """
+        """Take a message as it has travelled; raise `ProtocolError` if it makes no sense."""
         try:
             message = for_engine(plain)
             event = self._handlers[type(message)](self, handle, message)
@@ -103,7 +97,7 @@ class Receiver:
                 before = self._blocks.stored_bytes
                 self._blocks.incref_object(ref)
                 if is_spilled(ref):
-                    # The worker's arena had no room. What comes of its operand next may find some.
+                    # The worker's arena had no room, though later results of its operand may fit.
                     sizes[chunk] = stored_bytes[chunk] = fresh[chunk] = size_of(ref)
                     on_disk.append(chunk)
                     self._registry.add_file((number, chunk), ref)
@@ -129,14 +123,14 @@ class Receiver:
         """Copy values for observers, before they may be freed."""
         values = {}
         for chunk, ref in zip(chunks, refs, strict=True):
-            # What cannot be read here is a matter for those who need it.
+            # A value that cannot be read here fails where it is needed.
             with contextlib.suppress(Exception):
                 values[chunk] = self._store.load_copy(ref)
         return values
 
     def _on_restored(self, handle: WorkerHandle, message: messages.Restored) -> Event:
         number, refs = message
-        # What it was loaded for is reported later, so that neither the graph nor its chunks can be gone.
+        # The chunk that read it is reported later, so neither the graph nor its chunks can be gone.
         run = self._runs[number]
         for chunk, ref in refs.items():
             spilled = run.refs[chunk]
@@ -165,7 +159,7 @@ class Receiver:
             to_client = True
             run.client_only.update(chunks)
         elif reason == "unreadable":
-            # Only alone can a chunk be told from its companions.
+            # Only a chunk sent alone identifies itself as the unreadable one.
             to_client = len(chunks) == 1
             run.one_by_one = True
         if to_client and logger.isEnabledFor(logging.DEBUG):
@@ -188,7 +182,7 @@ class Receiver:
         if run is not None:
             run.inbox.put(client_messages.Printed(message.stream, message.text))
         else:
-            # Printed by something that outlived its task: nobody in particular is listening.
+            # The printing code has outlived its task, so no caller receives its text.
             stream = sys.__stderr__ if message.stream == "stderr" else sys.__stdout__
             if stream is not None:
                 # A program may have closed it.

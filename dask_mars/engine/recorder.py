@@ -17,23 +17,23 @@ logger = logging.getLogger(__name__)
 class Recorder:
     """Writes events and instructions to a file, as they come.
 
-    What the disk does not take is no matter of the computations: the log ends there.
+    Errors of the disk do not concern the computations: the log ends there.
 
     Parameters
     ----------
     path : str
-        Of the file, which is replaced. ``{pid}`` and ``{engine}`` in it stand for the number of the process and of
-        the engine.
+        Path of the file, which is replaced. ``{pid}`` and ``{engine}`` in it stand for the number of the process
+        and of the engine.
     engine : int
         Number of the engine in its process.
     parameters : Parameters
-        That of the state machine.
+        Parameters of the state machine.
     """
 
     def __init__(self, path: str, engine: int, parameters: Parameters) -> None:
         self.path = Path(path.replace("{pid}", str(os.getpid())).replace("{engine}", str(engine))).expanduser()
         self._lines = [first_line(parameters)]
-        # Without a buffer: a process that is forked would write what is left in it a second time.
+        # Unbuffered: a forked process would write the buffer's content a second time.
         self._file = None
         try:
             self._file = self.path.open("wb", buffering=0)
@@ -41,12 +41,12 @@ class Recorder:
             logger.warning("there is no log of the scheduler: %s", error)
 
     def note(self, now_s: float, event: Event, instructions: Sequence[Instruction]) -> None:
-        """Note one event, and what was to be done."""
+        """Add an event and its instructions to the log."""
         if self._file is not None:
             self._lines.append(line(now_s, event, instructions))
 
     def write(self) -> None:
-        """Write what was noted."""
+        """Write the new entries."""
         if self._file is None or not self._lines:
             return
         lines, self._lines = self._lines, []
@@ -59,7 +59,7 @@ class Recorder:
             self.close()
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

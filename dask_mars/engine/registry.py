@@ -30,9 +30,9 @@ class PersistedEntry:
     key : hashable
         Dask's key of the chunk.
     ref : ObjectRef
-        Where it is.
+        Its location.
     reference : PersistedWeakRef
-        Knows whether the user has it still.
+        Weak reference to the user's handle.
     """
 
     key: Hashable
@@ -42,17 +42,16 @@ class PersistedEntry:
 
 @dataclass(slots=True)
 class ReservationRecord:
-    """Bytes of the store that are wanted for what comes from elsewhere.
+    """A reservation of bytes of the store for data from outside graphs.
 
     Attributes
     ----------
     key : hashable
-        What it is, for those who look at the engine.
+        Name of the data, for inspection.
     size_bytes : int
-        How much.
+        Number of bytes.
     answer : callable or None
-        Is to be called with None once the bytes are there, or with the reason why they never will be; None when
-        that is done.
+        Called with None once the bytes are reserved, or with the reason why they never will be; None after that.
     """
 
     key: Hashable
@@ -60,41 +59,41 @@ class ReservationRecord:
     answer: Callable[[Exception | None], None] | None
 
 
-#: Of the memory limit: what counts as large.
+#: Divisor of the memory limit that gives the size of a large block.
 _LARGE_SHARE = 32
 
 
 class Registry:
-    """What an engine's parts share. Only its thread changes it.
+    """State that an engine's parts share. Only its thread changes it.
 
     Parameters
     ----------
     store : Store
         The client's view of the shared store.
     spill_directory : Path
-        Where to spill.
+        Directory for spill files.
     memory_limit : int
-        The engine's, in bytes.
+        The engine's memory limit, in bytes.
 
     Attributes
     ----------
     runs : dict
         The computations by graph number.
     workers : dict
-        The worker processes by number.
+        The workers by number.
     persisted : dict
         The persisted objects by id.
     files : dict
-        Where on disk objects are that were written, by graph and chunk; the files stay as long as the objects,
-        wherever these are read meanwhile.
+        Files of spilled objects, by graph and chunk; a file lives as long as its object, also while the object is
+        in memory.
     reservations : dict
-        Those that are not released, by number.
+        Reservations that are not released, by number.
     last_measurements : ChunkMeasurements or None
-        Of the last computation that was released.
+        Measurements of the last released computation.
     in_use_bytes, peak_bytes : int
-        What all processes and arenas took when that was measured last, and at most; 0 before.
+        Memory of all processes and arenas, last measured and peak; 0 before.
     blocks, sender, spill_writer
-        Of this store.
+        Reference counts, sender and spill writer of this store.
     """
 
     def __init__(self, store: Store, spill_directory: Path, memory_limit: int) -> None:
@@ -104,29 +103,28 @@ class Registry:
         self.persisted: dict[ObjectId, PersistedEntry] = {}
         self.files: dict[int, dict[int, ObjectRef]] = {}
         self.reservations: dict[int, ReservationRecord] = {}
-        #: Workers that have not forgotten a graph which may hold files open, and the inbox to report that to.
+        #: Workers that have yet to forget a graph which may hold files open, and the inbox for that report.
         self._forgetting: dict[int, tuple[set[WorkerHandle], SimpleQueue[Message]]] = {}
         self.last_measurements: ChunkMeasurements | None = None
         self.in_use_bytes = self.peak_bytes = 0
-        #: Whether the pages of blocks are to go back to the system as soon as nobody needs them.
+        #: Whether pages of released blocks go back to the system at once.
         self.is_short = False
-        #: Whether what is released now was written to disk.
+        #: Whether the blocks now being released were written to disk.
         self.is_spilling = False
-        #: From which size on pages of what was written to disk go back in any case: the next chunk may be another
-        #: worker's, or no array, and there is no room for both. Smaller ones are left to the worker's next chunk,
-        #: for fresh pages cost more than computing on them.
+        #: Size from which pages of spilled blocks always go back: another worker or private memory may need the
+        #: room. Smaller blocks stay with the worker, as fresh pages cost more than computing on them.
         self._large_bytes = memory_limit // _LARGE_SHARE
         self.spill_writer = SpillWriter(store, spill_directory)
         self.blocks = ReferenceCounts(self._release_block, self.spill_writer.remove)
         self.sender = Sender(store, self.blocks)
 
     def note_in_use(self, in_use_bytes: int) -> None:
-        """Note what all processes and arenas take, as it was measured just now."""
+        """Record the latest measurement of all processes and arenas."""
         self.in_use_bytes = in_use_bytes
         self.peak_bytes = max(self.peak_bytes, in_use_bytes)
 
     def put(self, values: Sequence[Any]) -> list[ObjectRef]:
-        """Put values into the store, and return where they are."""
+        """Put values into the store, and return their locations."""
         refs: list[ObjectRef] = []
         try:
             for value in values:
@@ -140,19 +138,19 @@ class Registry:
         return refs
 
     def persist(self, id: ObjectId, key: Hashable, ref: ObjectRef, reference: PersistedWeakRef) -> None:
-        """Note that the user refers to an object."""
+        """Record that the user refers to an object."""
         self.blocks.incref_object(ref)
         self.persisted[id] = PersistedEntry(key, ref, reference)
 
     def forget_persisted(self, id: ObjectId) -> None:
-        """Note that the user refers to an object no more."""
+        """Record that the user has dropped an object."""
         self.blocks.decref_object(self.persisted.pop(id).ref)
         self._forget_file(*id)
 
-    # -- where objects are ------------------------------------------------------------------------------------
+    # -- locations of objects ---------------------------------------------------------------------------------
 
     def ref_of(self, id: ObjectId) -> ObjectRef | None:
-        """Return where an object is, as far as who made it or persists it knows."""
+        """Return the location of an object, from its persisted entry or its computation."""
         persisted = self.persisted.get(id)
         if persisted is not None:
             return persisted.ref
@@ -160,7 +158,7 @@ class Registry:
         return None if run is None else run.refs[id[1]]
 
     def key_of(self, id: ObjectId) -> Hashable:
-        """Return Dask's key of an object, None if it is not known any more."""
+        """Return Dask's key of an object, None if it is unknown by now."""
         persisted = self.persisted.get(id)
         if persisted is not None:
             return persisted.key
@@ -168,16 +166,16 @@ class Registry:
         return None if run is None else run.graph.keys[id[1]]
 
     def file_of(self, id: ObjectId) -> ObjectRef | None:
-        """Return where an object was written to, if it was."""
+        """Return the location of an object's spill file, if there is one."""
         return self.files.get(id[0], {}).get(id[1])
 
     def copied_bytes(self, id: ObjectId) -> int | None:
-        """Return what an object takes that is a copy of what the user's process has; None of any other."""
+        """Return the size of a copy of a value of the user's process; None for other objects."""
         run = self.runs.get(id[0])
         return None if run is None else run.copied_bytes.get(id[1])
 
     def drop_copy(self, id: ObjectId) -> None:
-        """Release a copy of what the user's process has; the next worker that is to read it has it copied anew."""
+        """Release a copy of a value of the user's process; the next worker that reads it gets a new one."""
         number, chunk = id
         run = self.runs[number]
         ref = run.refs[chunk]
@@ -187,12 +185,12 @@ class Registry:
             self.forget_refs(number, [chunk])
 
     def add_file(self, id: ObjectId, ref: ObjectRef) -> None:
-        """Note where an object was written to."""
+        """Record an object's spill file."""
         self.blocks.incref_object(ref)
         self.files.setdefault(id[0], {})[id[1]] = ref
 
     def move(self, id: ObjectId, ref: ObjectRef) -> None:
-        """Have a persisted object be somewhere else."""
+        """Change the location of a persisted object."""
         persisted = self.persisted.get(id)
         if persisted is not None:
             self.blocks.incref_object(ref)
@@ -200,7 +198,7 @@ class Registry:
             self.blocks.decref_object(before)
 
     def move_chunk(self, run: GraphRun, chunk: int, ref: ObjectRef) -> bool:
-        """Have a chunk of a computation be somewhere else; return False if it was nowhere."""
+        """Change the location of a computation's chunk; return False if it had none."""
         before = run.refs[chunk]
         if before is None:
             return False
@@ -210,7 +208,7 @@ class Registry:
         return True
 
     def notify_moved(self, graph: int, refs: Mapping[int, ObjectRef], besides: WorkerHandle | None = None) -> None:
-        """Tell workers that know where chunks are that they are somewhere else."""
+        """Report new locations of chunks to the workers that know the old ones."""
         for handle in self.workers.values():
             known = handle.known.get(graph, ())
             moved = {chunk: ref for chunk, ref in refs.items() if chunk in known}
@@ -218,7 +216,7 @@ class Registry:
                 handle.send(Moved(graph, moved))
 
     def forget_refs(self, graph: int, chunks: Sequence[int]) -> None:
-        """Have the workers forget where chunks are."""
+        """Make the workers forget the locations of chunks."""
         for handle in self.workers.values():
             known = handle.known.get(graph)
             if known:
@@ -227,10 +225,10 @@ class Registry:
                     known.difference_update(gone)
                     handle.to_free.setdefault(graph, []).extend(gone)
 
-    # -- the end of data --------------------------------------------------------------------------------------
+    # -- release ----------------------------------------------------------------------------------------------
 
     def free(self, run: GraphRun, chunks: Sequence[int]) -> None:
-        """Release what a computation needs no more."""
+        """Release chunks that a computation needs no more."""
         files = self.files.get(run.number)
         for chunk in chunks:
             ref = run.refs[chunk]
@@ -245,7 +243,7 @@ class Registry:
         self.forget_refs(run.number, chunks)
 
     def forget(self, run: GraphRun) -> None:
-        """Release all that there is of a computation."""
+        """Release everything of a computation."""
         del self.runs[run.number]
         self.last_measurements = run.measurements
         for ref in run.refs:
@@ -268,13 +266,13 @@ class Registry:
         self.sender.prune_contexts({run.context for run in self.runs.values()})
 
     def note_forgotten(self, graph: int, handle: WorkerHandle) -> None:
-        """Note that a worker has nothing of a graph any more, or has ended."""
+        """Record that a worker holds nothing of a graph any more."""
         if graph in self._forgetting:
             self._forgetting[graph][0].discard(handle)
             self._tell_if_forgotten(graph)
 
     def note_gone(self, handle: WorkerHandle | None = None) -> None:
-        """Note that a worker has ended, or all have, and with it whatever it held open."""
+        """Record that a worker, or every worker, has ended, and holds nothing open any more."""
         for graph, (holders, _) in list(self._forgetting.items()):
             holders.intersection_update(() if handle is None else holders - {handle})
             self._tell_if_forgotten(graph)
@@ -286,7 +284,7 @@ class Registry:
             inbox.put(Released())
 
     def _forget_file(self, graph: int, chunk: int) -> None:
-        """Release the file of an object that neither its computation nor the user needs any more."""
+        """Release an object's spill file once neither its computation nor the user needs it."""
         files = self.files.get(graph)
         run = self.runs.get(graph)
         if not files or chunk not in files or (graph, chunk) in self.persisted:
@@ -297,14 +295,14 @@ class Registry:
                 del self.files[graph]
 
     def trim_arena(self, arena: int) -> None:
-        """Give the free pages of an arena back to the system whose worker has ended."""
+        """Return the free pages of an ended worker's arena to the system."""
         self.store.trim_arena(arena, self.blocks.live(arena))
 
     def _release_block(self, arena: int, offset: int, size_bytes: int) -> None:
-        """Give a block that nobody refers to any more back to its allocator."""
+        """Return an unreferenced block to its allocator."""
         is_large = self.is_spilling and size_bytes >= self._large_bytes
         if arena != self.store.own and (self.is_short or is_large or arena not in self.workers):
-            # Its worker may be busy for long, or wait for this very memory, or have ended for want of work.
+            # The worker may be busy for long, wait for this very memory, or have ended.
             self.store.arenas[arena].give_back(offset, size_bytes)
         if arena == self.store.own:
             self.store.release(offset)

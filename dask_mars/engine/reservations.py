@@ -1,4 +1,4 @@
-"""Bytes of an engine's store, reserved before what is to go there has come from elsewhere."""
+"""Bytes of an engine's store that are reserved for data from outside its graphs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 
 class Reservation:
-    """Bytes of a store that are reserved for something which is not there yet.
+    """Bytes of a store that are reserved for data on their way.
 
-    The engine grants them when they are free, or can be made free by spilling; what workers could compute comes
+    The engine grants them when they are free, or can be freed by spilling; chunks that workers can compute come
     first.
 
     Parameters
     ----------
     engine : Engine
-        Has the store.
+        Owner of the store.
     key : hashable
-        What the engine calls it when it says what waits for what.
+        Name of the data in the engine's explanations.
     size_bytes : int
-        How much is wanted.
+        Number of bytes.
     answer : callable
-        Called once by the engine's thread: with None when the bytes are there, or with the reason why they never
-        will be. Until `release` others do without these bytes.
+        Called once by the engine's thread: with None when the bytes are reserved, or with the reason why they
+        never will be. Until `release` others do without these bytes.
 
     Raises
     ------
@@ -41,8 +41,8 @@ class Reservation:
         self._number = engine.reserve(key, size_bytes, answer)
 
     def release(self) -> None:
-        """Leave the bytes to others: what was to come is in the store, or does not come."""
-        # With an engine that has ended all its memory has gone.
+        """Release the bytes: the data are in the store, or will not come."""
+        # An engine that has ended holds no memory.
         with contextlib.suppress(Exception):
             self._engine.release_reservation(self._number)
 

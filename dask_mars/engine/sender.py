@@ -1,4 +1,4 @@
-"""Work on its way to the workers: operands, literals and the user's values, each sent to a worker once."""
+"""Sends work to the workers: operands, literals and the user's values, each to a worker once."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Out-of-band buffers of literals larger than this go through shared memory.
+#: Minimum size of out-of-band buffers of literals that go through shared memory, in bytes.
 _LITERAL_BUFFER_BYTES = 1 << 14
-#: Types of the user's arrays that threads of the user's process read where they are.
+#: Types of the user's arrays that threads of the user's process read in place.
 _LENT = frozenset({np.ndarray, np.memmap})
 
 
 class Unsent(NamedTuple):
-    """Chunks that could not be sent: what cannot be pickled, and what there is no room for."""
+    """Chunks that could not be sent: not picklable, or without room for their values."""
 
     unsendable: list[int]
     refused: list[int]
@@ -60,30 +60,30 @@ class Sender:
     def __init__(self, store: Store, blocks: ReferenceCounts) -> None:
         self._store = store
         self._blocks = blocks
-        #: What the workers call the functions of operands.
+        #: Numbers of the operands' functions.
         self._mapping = FunctionRegistry()
-        #: What tasks find around them, by number.
+        #: Surroundings of tasks, by number.
         self.contexts: dict[int, Surroundings] = {}
         self._newest_context = -1
-        #: How much of the user's arrays threads have read where they are.
+        #: Bytes of the user's arrays that threads have read in place.
         self.lent_bytes = 0
 
     def add_context(self, number: int, surroundings: Surroundings) -> None:
-        """Note what tasks find around them under a number."""
+        """Record surroundings under a number."""
         self.contexts[number] = surroundings
         self._newest_context = number
 
     def prune_contexts(self, used: set[int]) -> None:
-        """Forget all but these and the newest, which is likely to be used again."""
+        """Forget all surroundings but these and the newest, which is likely to be used again."""
         for number in self.contexts.keys() - used - {self._newest_context}:
             del self.contexts[number]
 
     def send(
         self, handle: WorkerHandle, run: GraphRun, chunks: list[int], restores: list[int], timed: bool
     ) -> Unsent:
-        """Send chunks to a worker with all that it does not know yet, and return those that cannot be sent.
+        """Send chunks to a worker with everything new to it, and return the chunks that cannot be sent.
 
-        `restores` are inputs that it is to put back into the store; `timed` says whether it is to report steps.
+        `restores` are inputs that it should put back into the store; with `timed` it reports steps.
         """
         unsent = Unsent([], [])
         operand_of, inputs = run.graph.operand_of, run.graph.inputs
@@ -113,7 +113,7 @@ class Sender:
                 run.errors[chunk] = error
                 unsent.refused.append(chunk)
             except BaseException:
-                # Pickling calls what the user has written, and that may well say SystemExit.
+                # Pickling calls the user's code, which may raise even SystemExit.
                 unsent.unsendable.append(chunk)
             else:
                 good.append(chunk)
@@ -148,7 +148,7 @@ class Sender:
         return packed
 
     def _new_paths(self, handle: WorkerHandle, operands: Iterable[PackedOperand]) -> dict[int, str]:
-        """Return the paths of the operands' functions that a worker has not been told yet."""
+        """Return the paths of the operands' functions that a worker does not know yet."""
         new = {
             function_id for operand in operands for function_id in function_ids_of(operand)
         } - handle.function_ids
@@ -166,7 +166,7 @@ class Sender:
         )
 
     def _dumps(self, run: GraphRun, value: Any) -> tuple[bytes, tuple[Block, ...]]:
-        """Pickle a value, its large buffers put into the client's arena for as long as the graph lives."""
+        """Pickle a value; its large buffers go into the client's arena for the life of the graph."""
         parts: list[Block] = []
 
         def out_of_band(buffer: pickle.PickleBuffer) -> bool:
@@ -191,20 +191,20 @@ class Sender:
         return payload, tuple(parts)
 
     def _may_be_lent(self, run: GraphRun, chunk: int) -> bool:
-        """Say whether an array of the user's, which nobody has copied yet, can be read where it is."""
+        """Return whether a user's array, not copied so far, can be read in place."""
         value: Any = run.values.get(chunk) if run.refs[chunk] is None else None
         return (
             type(value) in _LENT
             and value.nbytes > self._store.inline_bytes
             and not value.dtype.hasobject
-            # There whoever makes something of it would take it for its own.
+            # Workers take arrays in an arena for their own.
             and not self._store.is_in_arena(value)
         )
 
     def _ref(self, run: GraphRun, chunk: int) -> ObjectRef | None:
-        """Return where a value is; None if the worker itself is still to compute it.
+        """Return the location of a value; None if the worker itself has yet to compute it.
 
-        A value of the user's process is put into the client's arena now.
+        A value of the user's process is copied into the client's arena now.
         """
         ref = run.refs[chunk]
         if ref is None and chunk in run.values:

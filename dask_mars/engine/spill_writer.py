@@ -1,4 +1,4 @@
-"""Writing chunks to disk, and reading ahead, beside the engine's thread, which must not wait for disks."""
+"""Writes chunks to disk and reads ahead in threads of its own, as the engine's thread must not wait for disks."""
 
 from __future__ import annotations
 
@@ -19,70 +19,54 @@ from dask_mars.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-#: Called in the spill writer's thread with the reference to what was written, or with the error, and with the time
-#: when writing began.
+#: Called in the spill writer's thread with the reference to the file or with the error, and with the time at which
+#: writing began.
 Answer = Callable[[ObjectRef | SpillError, float], None]
 
 
 class SpillWriter:
     """Writes values of a store to files, one after the other.
 
-    Nothing is made on disk before the first value is to be written.
+    It touches the disk with the first value only.
 
     Parameters
     ----------
     store : Store
-        Where values are.
+        The store of the values.
     root : Path
-        Directory in which to make a private one.
+        Parent of its private directory.
 
     Attributes
     ----------
     spilled_bytes : int
-        What files have taken until now, those that are gone included.
+        Size of all files so far, including removed ones.
     """
 
     def __init__(self, store: Store, root: Path) -> None:
         self._store = store
         self._root = root
         self._directory: SpillDirectory | None = None
-        #: Its own thread and the engine's make it.
+        #: Guards the directory's creation, by its own thread or the engine's.
         self._making = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self.spilled_bytes = 0
-        #: Its thread does not wait for what is written.
+        #: A thread of its own, so that reading does not wait for writes.
         self._reading_pool: ThreadPoolExecutor | None = None
 
     def clear_abandoned(self) -> None:
-        """Remove what processes that were killed have left."""
+        """Remove the files of processes that were killed."""
         for path in clear_abandoned(self._root):
             logger.info("removed %s, whose owner has ended", path)
 
     def make_directory(self) -> str:
-        """Return the directory that values are written to, having made it; others may write there too.
-
-        Raises
-        ------
-        SpillError
-            It cannot be made.
-        """
+        """Return the directory for spilled values, making it first if need be; raise `SpillError` on failure."""
         with self._making:
             if self._directory is None:
                 self._directory = SpillDirectory(self._root, codec=lz4_codec())
             return str(self._directory.path)
 
     def write(self, name: str, ref: ObjectRef, answer: Answer) -> None:
-        """Write a value to a file, some time later.
-
-        Parameters
-        ----------
-        name : str
-            Of the file.
-        ref : ObjectRef
-            Where the value is; its blocks have to stay until the answer comes.
-        answer : callable
-            Is told the outcome.
-        """
+        """Write a value to a file some time later; its blocks have to stay until the answer comes."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="dask-mars-spill")
         self._pool.submit(self._write, name, ref, answer)
@@ -96,15 +80,15 @@ class SpillWriter:
             self.add_written(written)
             answer(written, began_s)
         except SpillError as error:
-            # Its tracebacks would keep the memory that was to be written.
+            # Its tracebacks would keep the memory that should become free.
             error.__cause__ = error.__context__ = None
             answer(error.with_traceback(None), began_s)
         except BaseException as error:
-            # Whatever it is, the engine has to hear of it.
+            # The engine has to hear of every error.
             answer(SpillError(str(self._root), 0, -1, repr(error)), began_s)
 
     def add_written(self, ref: ObjectRef) -> None:
-        """Count what was written."""
+        """Count a file that was written."""
         self.spilled_bytes += spilled_file(ref).size_bytes
 
     def read_ahead(self, ref: ObjectRef) -> None:
@@ -117,12 +101,12 @@ class SpillWriter:
     def remove(self, ref: ObjectRef) -> None:
         """Remove a value's file."""
         if self._directory is not None:
-            # What stays is removed with the directory.
+            # A file that stays is removed with the directory.
             with contextlib.suppress(SpillError):
                 self._directory.remove(spilled_file(ref))
 
     def close(self) -> None:
-        """Remove all files, after what is being written at the moment."""
+        """Remove all files, once the present write has ended."""
         for pool in (self._pool, self._reading_pool):
             if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)

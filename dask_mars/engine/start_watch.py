@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-#: Starts of one worker that may fail in a row while no other is up.
+#: Maximum failed starts of one worker in a row while no other is up.
 _ATTEMPTS = 3
 
 
@@ -15,7 +15,7 @@ class StartWatch:
     Parameters
     ----------
     timeout_s : float
-        Seconds without progress after which a process is to be ended.
+        Seconds without progress after which a process is ended.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class StartWatch:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        #: When each worker is due, by number, and its progress when it was seen last.
+        #: Due time of each worker, by number, and its progress at the last check.
         self._due: dict[int, tuple[float, int]] = {}
         self._failures: Counter[int] = Counter()
 
@@ -38,15 +38,15 @@ class StartWatch:
         self._due[number] = now_s + self._timeout_s, progress
 
     def end(self, number: int) -> None:
-        """Watch a worker no more."""
+        """Stop watching a worker."""
         self._due.pop(number, None)
 
     def next_s(self) -> float | None:
-        """Return when a worker is due, None if none is watched."""
+        """Return the next due time, None if no worker is watched."""
         return min([due_s for due_s, _ in self._due.values()], default=None)
 
     def stuck(self, progress_of: Callable[[int], int], now_s: float) -> list[int]:
-        """Return the workers that have made no progress since they were seen last, and watch these no more."""
+        """Return the workers without progress since the last check, and stop watching them."""
         found = []
         for number, (due_s, before) in list(self._due.items()):
             if due_s > now_s:
@@ -60,16 +60,16 @@ class StartWatch:
         return found
 
     def came_up(self) -> None:
-        """Note that a worker process is up."""
+        """Record that a worker process is up."""
         self._failures.clear()
 
     def failed(self, number: int) -> int:
-        """Note that a worker has ended before it was up; return how many of its starts have failed in a row."""
+        """Record that a worker ended before it was up; return its number of failed starts in a row."""
         self._failures[number] += 1
         return self._failures[number]
 
     def is_hopeless(self, number: int) -> bool:
-        """Return whether starting a worker again is of no use, as far as was seen."""
+        """Return whether another start of a worker is likely to fail."""
         return self._failures[number] >= _ATTEMPTS
 
 

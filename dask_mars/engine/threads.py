@@ -17,22 +17,22 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadHandle(WorkerHandle):
-    """One worker that is a thread. Nothing ends it but its own end, and nothing interrupts what it computes.
+    """One worker that is a thread. Nothing can end or interrupt it from outside.
 
     Parameters
     ----------
     number : int
         Its number.
     serve : callable
-        Takes the worker's end of the connection and what is to be told when there is no work, and returns when the
-        engine has said EXIT or is gone; what it returns becomes `pinned`.
+        Takes the worker's end of the connection and its `IdleTime`, and returns when the engine has said EXIT or
+        is gone; its result becomes `pinned`.
 
     Attributes
     ----------
     is_leaving : bool
-        Whether it was told to end.
+        Whether the engine has asked it to exit.
     pinned : list of (int, int)
-        Once it has ended: offset and size in bytes of blocks of its arena that this process has still.
+        After its end: offset and size in bytes of blocks of its arena that this process still uses.
     """
 
     is_process: ClassVar[bool] = False
@@ -45,7 +45,7 @@ class ThreadHandle(WorkerHandle):
         self.pinned: list[tuple[int, int]] = []
         self._serve = serve
         self._idle_time = IdleTime()
-        #: Of what the system counts for it; None before it is first looked at, -1 where there is no such thing.
+        #: Descriptor of the system's scheduling counters; None before the first use, -1 if unavailable.
         self._counts: int | None = None
         self._thread = threading.Thread(
             target=self._run, args=(theirs,), name=f"dask-mars-worker-{number}", daemon=True
@@ -57,18 +57,18 @@ class ThreadHandle(WorkerHandle):
         try:
             self.pinned = self._serve(connection, self._idle_time)
         except Exception:
-            # The engine learns it from the end of the stream.
+            # The engine learns of it from the end of the stream.
             if not self.is_closed:
                 logger.warning("a thread that computes has failed", exc_info=True)
         finally:
             connection.close()
 
     def idle_s(self, now_s: float) -> float:
-        """Return for how many seconds it has had no work until now."""
+        """Return the seconds for which it has had no work until now."""
         return self._idle_time.until(now_s)
 
     def queued_s(self) -> float | None:
-        """Return for how many seconds it was ready and had no processor; None where the system does not say."""
+        """Return the seconds for which it was ready without a processor; None if the system does not report it."""
         if self._counts is None:
             try:
                 self._counts = os.open(f"/proc/self/task/{self.pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -83,15 +83,15 @@ class ThreadHandle(WorkerHandle):
             return None
 
     def interrupt(self) -> None:
-        """Do nothing: what is queued it gives back when it is told so, and library code comes to an end."""
+        """Do nothing: it returns queued chunks on request, and library code ends."""
 
     def kill(self) -> None:
-        """Do nothing but close the connection: it ends after what it computes now."""
+        """Only close the connection: the thread ends after its present chunk."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def has_ended(self) -> bool:
-        """Say whether the thread has ended."""
+        """Return whether the thread has ended."""
         return not self._thread.is_alive()
 
     def close_descriptors(self) -> None:

@@ -1,4 +1,4 @@
-"""Workers as the engine sees them: what each has been told, and the messages to it and from it."""
+"""Workers as the engine sees them: what each knows, and the messages to it and from it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dask_mars.protocol import channel
 from dask_mars.protocol.messages import Free, Release, Start, ToWorker, as_plain
 from dask_mars.protocol.object_ref import Block
 
-#: References that a worker may hold of values that are gone.
+#: Maximum number of freed values that a worker may not know of yet.
 _MOST_FREES = 64
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
-    """Return the engine's end of a new connection, which does not wait, and the worker's."""
+    """Return the engine's end of a new connection, non-blocking, and the worker's."""
     hold_streams()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -42,11 +42,11 @@ class WorkerHandle(ABC):
     Attributes
     ----------
     is_process : bool
-        Whether it is a process of its own, and no thread of the user's.
+        Whether it is a process of its own, not a thread of the user's.
     pid : int
-        By which the system knows the process, or the thread.
+        The system's id of the process or the thread.
     exit_descriptor : int or None
-        Becomes readable when it has ended, where the system has such a thing.
+        Becomes readable when the worker has ended, where the system supports that.
     """
 
     is_process: ClassVar[bool]
@@ -56,56 +56,56 @@ class WorkerHandle(ABC):
     def __init__(self, number: int, connection: socket.socket) -> None:
         self.number = number
         self.socket = connection
-        #: Whether it has imported what it needs, and whether it can compute.
+        #: Whether it has imported its modules, and whether it can compute.
         self.is_loaded = self.ready = False
-        #: Whether it was told who it is.
+        #: Whether it has its start message.
         self.is_started = False
         self.is_closed = False
-        #: What it has said of why it does not come up.
+        #: The reason it has given for not coming up.
         self.start_error: EngineStartFailed | None = None
         #: Chunks of each graph whose references this worker knows.
         self.known: dict[int, set[int]] = {}
-        #: Operands of each graph that it has been sent.
+        #: Operands of each graph that it has received.
         self.operands: dict[int, set[int]] = {}
-        #: Op ids whose paths it has learnt.
+        #: Function ids whose paths it has learnt.
         self.function_ids: set[int] = set()
         self.contexts: set[int] = set()
         #: Blocks that it reported as still referred to.
         self.retained: list[Block] = []
-        #: What it is to be told with the next message.
+        #: Freed values and blocks to report with the next message.
         self.to_free: dict[int, list[int]] = {}
         self.to_release: list[int] = []
-        #: The growth that it waits for, as it was last seen to ask for it; 0 for none.
+        #: Growth in bytes of its present request, 0 for none.
         self.asked_bytes = 0
         self._reader = channel.FrameReader()
         self._outgoing: deque[memoryview] = deque()
 
     @property
     def label(self) -> str:
-        """What people are to call it."""
+        """Return its display name."""
         return worker_label(self.number, self.pid, is_thread=not self.is_process)
 
     def start(self, start: Start) -> None:
-        """Tell it who it is."""
+        """Send it its start message."""
         self.is_started = True
         self._send(pickle.dumps(start, protocol=5))
 
     def send(self, message: ToWorker) -> None:
-        """Queue a message after whatever it is to be told of freed values."""
+        """Queue a message after the pending news of freed values."""
         self.flush_frees()
         self._send(pickle.dumps(as_plain(message), protocol=5))
 
     def flush_due_frees(self) -> None:
-        """Tell the worker which values and blocks are free, if it can do anything with that.
+        """Report freed values and blocks to the worker if the news is of use.
 
-        Blocks of its arena it uses again. Values are where they are, and it has but their references: who hears of
-        each of them at once has a message to read for each chunk.
+        The worker reuses blocks of its arena. Of values it holds only references, and a message for each chunk
+        would cost more than it frees.
         """
         if self.to_release or (self.to_free and sum(map(len, self.to_free.values())) >= _MOST_FREES):
             self.flush_frees()
 
     def flush_frees(self) -> None:
-        """Tell the worker which values and blocks are free."""
+        """Report freed values and blocks to the worker."""
         if self.to_free:
             for graph, chunks in self.to_free.items():
                 self._send(pickle.dumps(as_plain(Free(graph, chunks)), protocol=5))
@@ -126,7 +126,7 @@ class WorkerHandle(ABC):
             except BlockingIOError:
                 return True
             except OSError:
-                # The process is gone; reading will say so.
+                # The process is gone; reading will find out.
                 self._outgoing.clear()
                 return False
             if sent == len(data):
@@ -136,13 +136,7 @@ class WorkerHandle(ABC):
         return False
 
     def read(self) -> tuple[list[Any], bool]:
-        """Return the messages that have arrived, and whether the stream goes on.
-
-        Raises
-        ------
-        UnreadableStream
-            Something else than a worker has written into it.
-        """
+        """Return the messages that have arrived, and whether the stream goes on; may raise `UnreadableStream`."""
         messages: list[Any] = []
         while True:
             data = channel.receive(self.socket, wait=False)
@@ -155,19 +149,19 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Have it look whether it is to leave the task that it runs, if anything can."""
+        """Make it check whether to interrupt its task, if that is possible."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once, if anything can."""
+        """End it at once, if that is possible."""
 
     @abstractmethod
     def has_ended(self) -> bool:
-        """Say whether it has ended, so that nobody takes blocks of its arena any more."""
+        """Return whether it has ended, so that nothing takes blocks of its arena any more."""
 
     @abstractmethod
     def close(self) -> int:
-        """Close everything of it, ending it if it has not ended, and return its exit code."""
+        """Close everything of it, ending it if necessary, and return its exit code."""
 
     def close_descriptors(self) -> None:
         """Close this process's ends of everything."""

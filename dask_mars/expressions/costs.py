@@ -6,7 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-#: By name of the operation and character of its arguments' dtype: nanoseconds an element, NumPy's and numexpr's.
+#: File of nanoseconds per element, NumPy's and numexpr's, by operation and character of the arguments' dtype.
 COSTS_FILE = Path(__file__).with_name("costs.json")
 
 

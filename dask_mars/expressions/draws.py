@@ -1,7 +1,7 @@
-"""Random numbers as Dask asks NumPy for them, chunk by chunk, made many at a time.
+"""Random numbers as Dask requests them from NumPy, chunk by chunk, drawn many at a time.
 
-A chunk of random numbers is known by its seed: it need not be an array before somebody wants one. What a region
-reads is made tile by tile, and never stored.
+A chunk of random numbers is defined by its seed, and need not be an array until one is needed. A region draws its
+elements tile by tile, and never stores them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dask_mars.dask_api.arrays import _apply_random_func
 if TYPE_CHECKING:
     from dask_mars.expressions import _pcg64
 
-#: Dask's function for a chunk of a `Generator`'s numbers; another version may have another.
+#: Dask's function for a chunk of a `Generator`'s numbers; other versions may have another.
 DASK_FUNCTION: Callable[..., Any] = _apply_random_func
-#: Below so many numbers NumPy is as fast.
+#: Size below which NumPy is as fast.
 _FEWEST = 1 << 9
 
 _INT64 = np.iinfo(np.int64)
@@ -43,16 +43,16 @@ class Draw:
     Parameters
     ----------
     distribution : Distribution
-        What is drawn.
+        Distribution of the numbers.
     seed : numpy.random.SeedSequence
-        That of the chunk; it is not changed.
+        Seed of the chunk; it is not changed.
     shape : tuple of int
-        The array's.
+        Shape of the array.
 
     Attributes
     ----------
     dtype, shape, size
-        Those of the array.
+        As of the array.
     """
 
     __slots__ = ("_distribution", "_stream_type", "_words", "dtype", "shape", "size")
@@ -72,18 +72,18 @@ class Draw:
         self.size = math.prod(shape)
 
     def begin(self) -> Callable[[np.ndarray], None]:
-        """Return a function that fills an array with numbers: the first ones, and then always the next."""
+        """Return a function that fills an array with the first numbers, and with the next ones at each call."""
         fill = self._stream_type(self._words).fill
         kind, _, first, second = self._distribution
         return lambda out: fill(kind, out, first, second)
 
     def source(self) -> Any:
-        """Return what makes the numbers one after the other, for native programs."""
+        """Return a source of the numbers, one after the other, for native programs."""
         kind, _, first, second = self._distribution
         return self._stream_type(self._words).source(kind, self.size, first, second)
 
     def parts(self, most: int) -> Iterator[np.ndarray]:
-        """Yield the numbers, so many at a time, in memory that is written over for the next."""
+        """Yield up to `most` numbers at a time, in memory that the next part overwrites."""
         fill, left = self.begin(), self.size
         memory = np.empty(min(most, left), self.dtype)
         while left:
@@ -102,21 +102,7 @@ class Draw:
 def draw(
     bit_generator: Any, name: str, seed: Any, size: Any, args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Draw | None:
-    """Return what Dask's function would, with these arguments, not made yet; None where that is not known.
-
-    Parameters
-    ----------
-    bit_generator : type
-        Makes the bit generator of a seed.
-    name : str
-        NumPy's method.
-    seed : SeedSequence
-        The chunk's.
-    size : tuple of int
-        Its shape.
-    args, keywords
-        Of the method.
-    """
+    """Return the lazy form of the result of Dask's function; None for unsupported arguments."""
     distribution = _distribution(_FEWEST, bit_generator, name, seed, size, args, keywords)
     stream = checked_stream(distribution.kind) if distribution is not None else None
     if distribution is None or stream is None:
@@ -125,15 +111,7 @@ def draw(
 
 
 def make_ns(*arguments: Any, fewest: int) -> float | None:
-    """Return the nanoseconds that a number takes, or None where there is no `Draw`, or one of fewer numbers.
-
-    Parameters
-    ----------
-    *arguments
-        As for `draw`.
-    fewest : int
-        Numbers in the chunk.
-    """
+    """Return the nanoseconds per number; None for unsupported arguments, or fewer than `fewest` numbers."""
     distribution = _distribution(fewest, *arguments)
     if distribution is None or checked_stream(distribution.kind) is None:
         return None
@@ -160,7 +138,7 @@ def _distribution(
     try:
         return read(list(args), dict(keywords))
     except (TypeError, ValueError):
-        # Of what is no dtype, say.
+        # The arguments may hold an invalid dtype, for example.
         return None
 
 
@@ -176,7 +154,7 @@ def lazy_random_chunk(*arguments: Any) -> Any:
     return DASK_FUNCTION(*arguments) if drawn is None else drawn
 
 
-# What NumPy refuses is left to NumPy, as is what it takes but nobody writes.
+# NumPy handles invalid arguments, and valid ones that are rarely used.
 
 
 def _random(args: list[Any], keywords: dict[str, Any]) -> Distribution | None:
@@ -249,7 +227,7 @@ _READERS = {
     "integers": _integers,
 }
 
-#: Of each kind: NumPy's method and how it is called, and the parameters that say the same to a stream.
+#: For each kind: NumPy's method and arguments, and the same parameters for a stream.
 _SAMPLES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], tuple[float, ...]]] = {
     "random": ("random", (), {}, ()),
     "random_float": ("random", (), {"dtype": np.float32}, ()),
@@ -260,7 +238,7 @@ _SAMPLES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], tuple[float, ...
     "exponential": ("exponential", (2.3,), {}, (2.3,)),
     "integers": ("integers", (-5, 3_000_000_000), {}, (-5, 3_000_000_004)),
 }
-#: Of each kind: nanoseconds a number without and with AVX-512, on a processor of 2024.
+#: For each kind: nanoseconds per number without and with AVX-512, on a processor of 2024.
 _MAKE_NS = {
     "random": (0.9, 0.25),
     "random_float": (0.5, 0.25),
@@ -271,7 +249,7 @@ _MAKE_NS = {
     "exponential": (2.2, 1.7),
     "integers": (0.9, 0.7),
 }
-#: Some that fill blocks and lanes, and some that do not.
+#: Lengths that fill blocks and lanes, and lengths that do not.
 _SAMPLE_LENGTHS = (1, 67, 2081)
 
 
@@ -284,7 +262,7 @@ def _wide() -> bool:
 
 @cache
 def checked_stream(kind: str) -> type[_pcg64.Stream] | None:
-    """Return the type of streams if it gives what NumPy gives, of one kind; else None."""
+    """Return the type of streams if it reproduces NumPy's numbers of a kind; otherwise None."""
     try:
         from dask_mars.expressions import _pcg64
     except ImportError:

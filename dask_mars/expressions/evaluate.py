@@ -1,7 +1,7 @@
 """A region as a function: planned once for each combination of shapes and dtypes, then run tile by tile.
 
-Where a region cannot be evaluated so, because of a subclass, a dtype or an error, its steps are called one after
-the other as they stand: a region never has results, errors or warnings of its own.
+If a region cannot be evaluated like this, because of a subclass, a dtype or an error, its steps run one after the
+other: a region never has results, errors or warnings of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dask_mars.expressions.planning import DTYPES, EvaluationPlan
 from dask_mars.expressions.running import run
 from dask_mars.graph.chunks import Operand
 
-#: Arrays below this many elements are in the cache as they are.
+#: Size in elements below which arrays fit the cache as they are.
 SMALL = 1 << 15
-#: Combinations of types for which a region keeps its plans.
+#: Maximum number of type combinations for which a region keeps its plans.
 _MOST_PLANS = 64
 _ARRAYS = frozenset({np.ndarray, Draw})
 _NUMBERS = frozenset({bool, int, float, complex})
@@ -31,13 +31,13 @@ class RegionFunction:
     Parameters
     ----------
     program : Operand
-        The region's steps. All that comes from outside are inputs.
+        The region's steps. All values from outside are inputs.
     known : sequence
-        What each of the steps is.
+        The elementwise form or the reduction of each step.
     outputs : tuple of int
-        Steps whose results are returned: the result if it is one, else a tuple of them.
+        Steps whose results are returned: a single result, or a tuple of several.
     evaluator : {"auto", "tiled", "numexpr"}
-        How tiles are computed; "auto" goes by the table of costs.
+        How tiles are computed; "auto" uses the table of costs.
     """
 
     __name__ = "region"
@@ -74,8 +74,8 @@ class RegionFunction:
                 try:
                     return run(plan, values)
                 except Exception:
-                    # Of a value that is out of range, say. The plain calls tell it in NumPy's own way; and what
-                    # failed once is likely to fail again.
+                    # The plain calls report a value out of range, for example, in NumPy's own way. Repeated
+                    # failures drop the plan.
                     plan.failures += 1
                     if plan.failures > 2:
                         self._plans[key] = None
@@ -111,7 +111,7 @@ class RegionFunction:
         try:
             plan = EvaluationPlan(self._program, self._known, self._outputs, self._evaluator, values)
         except Exception:
-            # Also what NumPy raises for types that a function does not take.
+            # NumPy also raises for types that a function does not support.
             plan = None
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()

@@ -1,7 +1,7 @@
-"""The functions that are known to work element by element, and the reductions that can end a chain of them.
+"""Functions that work element by element, and reductions that can end a chain of them.
 
-Functions are known by identity. Of each it is told what dtype its result has, exactly as NumPy would have it, and
-how it is called with an array for the result.
+Functions are recognised by identity. An entry gives the dtype of a result, exactly as NumPy would, and the call
+that writes into a given array.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dask_mars.dask_api.arrays import (
 )
 from dask_mars.graph.callables import look_up
 
-#: What is known of an argument before its value is: its dtype, or the type of a Python number.
+#: What planning knows of an argument: its dtype, or the type of a Python number.
 ArgumentType = Any
 #: Called with the arguments and the array for the result.
 Call = Callable[..., Any]
 
 
 class Unsupported(Exception):
-    """The function, with these types, has to be called as it is."""
+    """The function has no fast form for these types, and has to be called as it is."""
 
 
 class Bound(NamedTuple):
@@ -41,19 +41,19 @@ class Bound(NamedTuple):
     Attributes
     ----------
     name : str
-        NumPy's name, under which its cost is known.
+        NumPy's name, the key of its cost.
     dtype : numpy.dtype
-        Of the result.
+        Dtype of the result.
     call : callable
-        Takes the arguments and, if `takes_out`, the array for the result as `out`; if not it returns the result.
+        Takes the arguments and, if `takes_out`, the array for the result as `out`; otherwise returns the result.
     takes_out : bool
-        Whether the result is written into an array that is given.
+        Whether the call writes its result into a given array.
     in_place : bool
         Whether that array may be one of the arguments.
     positional : bool
-        Whether the last bit of an element may depend on the elements beside it.
+        Whether the last bit of an element may depend on its neighbours.
     arguments : tuple of int
-        Positions of those arguments that are to be passed.
+        Positions of the arguments to pass.
     """
 
     name: str
@@ -70,13 +70,13 @@ class Elementwise(Protocol):
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """Positions of arguments that are no data: what is bound depends on their values."""
+        """Return the positions of arguments that are parameters, not data: the binding depends on their values."""
 
     def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
-        """Return the function for arguments of these types; raise `Unsupported` if it is not known how."""
+        """Return the function bound to argument types; raise `Unsupported` if it has no fast form for them."""
 
 
-#: Ufuncs with one right result, to the last bit.
+#: Ufuncs whose results are correctly rounded to the last bit.
 _CORRECTLY_ROUNDED = frozenset(
     [
         "absolute",
@@ -138,7 +138,7 @@ class _Ufunc:
 
 
 class _Power:
-    """``base ** exponent``, for which NumPy's arrays have short cuts that its ufunc has not."""
+    """``base ** exponent``, for which NumPy's arrays have short cuts that its ufunc lacks."""
 
     parameters = (1,)
 
@@ -146,7 +146,7 @@ class _Power:
         base, exponent = types
         if getattr(base, "kind", "") == "b":
             raise Unsupported
-        # To a complex number NumPy's versions do not agree on what ``2.0`` means.
+        # For complex bases NumPy's versions differ in the meaning of ``2.0``.
         short_cut = exponent in (int, float) if getattr(base, "kind", "") == "f" else exponent is int
         if short_cut and values[1] == 2 and isinstance(base, np.dtype) and base.kind in "fc":
             return Bound("square", base, np.square, True, True, False, (0,))
@@ -162,7 +162,7 @@ class _Where:
     def bind(self, types: Sequence[ArgumentType], values: Sequence[Any]) -> Bound:
         if len(types) != 3 or types[0] != np.dtype(bool):
             raise Unsupported
-        # The ufunc promotes as where does, Python's numbers included.
+        # The ufunc promotes as `where` does, Python's numbers included.
         dtype = np.maximum.resolve_dtypes((types[1], types[2], None))[-1]
         return Bound("where", dtype, np.where, False, False, False, (0, 1, 2))
 
@@ -236,15 +236,7 @@ _KNOWN: dict[Any, tuple[Elementwise, tuple[tuple[str, ...], ...]]] = {
 
 
 def elementwise(function: Callable[..., Any], keywords: tuple[str, ...]) -> Elementwise | None:
-    """Return what is known of a function that is called with these keywords, or None.
-
-    Parameters
-    ----------
-    function : callable
-        What a step calls.
-    keywords : tuple of str
-        Names of the last arguments.
-    """
+    """Return the elementwise form of a function called with these keywords, or None."""
     known = look_up(_KNOWN, function)
     if known is not None:
         return known[0] if keywords in known[1] else None
@@ -260,7 +252,7 @@ def _of_ufunc(ufunc: np.ufunc) -> _Ufunc:
 
 
 class _WithoutNan:
-    """The numbers of an array, with zeros in place of what is none, as `numpy.nansum` adds them up."""
+    """The elements of an array with zeros for NaN, as `numpy.nansum` adds them up."""
 
     parameters: tuple[int, ...] = ()
 
@@ -277,7 +269,7 @@ def _without_nan(values: Any, out: Any) -> None:
 
 
 class _IsNumber:
-    """Whether an element is a number, which is what equals itself."""
+    """Tests whether each element is a number, that is, equals itself."""
 
     parameters: tuple[int, ...] = ()
 
@@ -294,11 +286,11 @@ class Part(NamedTuple):
     Attributes
     ----------
     prepare : Elementwise or None
-        What is reduced in place of the source's elements.
+        Function applied to the elements before the reduction.
     ufunc : numpy.ufunc
-        Reduces a tile, and combines what the tiles gave.
+        Reduces a tile, and combines the tiles' results.
     dtype : object
-        As given to the reduction, or None.
+        Dtype argument of the reduction, or None.
     """
 
     prepare: Elementwise | None
@@ -307,14 +299,14 @@ class Part(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """A reduction that can be worked out tile by tile.
+    """A reduction that can be computed tile by tile.
 
     Attributes
     ----------
     parts : tuple of Part
-        What is computed in one go.
+        Passes that run together.
     finish : callable
-        Takes what the parts gave, the shape and the dtype of what was reduced, and the keywords of the call.
+        Takes the results of the parts, shape and dtype of the reduced array, and the call's keywords.
     """
 
     parts: tuple[Part, ...]
@@ -332,7 +324,7 @@ def _mean_chunk(
     keywords: dict[str, Any],
     total_dtype: Any,
 ) -> dict[str, Any]:
-    # Of an array only its shape counts here.
+    # Only the shape of the array matters here.
     stand_in = np.broadcast_to(np.zeros((), dtype), shape)
     return {"n": numel(stand_in, dtype=total_dtype, **keywords), "total": results[0]}
 
@@ -342,7 +334,7 @@ def _nanmean_chunk(results: Sequence[Any], *_: Any) -> dict[str, Any]:
     return {"n": count, "total": total}
 
 
-#: The functions that reduce, what elements are replaced by, their ufunc, and whether they take a dtype.
+#: For each reducing function: preparation of elements, ufunc, and whether it takes a dtype.
 _REDUCTIONS: dict[Any, tuple[Elementwise | None, np.ufunc, bool]] = {
     np.sum: (None, np.add, True),
     np.nansum: (_WithoutNan(), np.add, True),
@@ -354,15 +346,15 @@ _REDUCTIONS: dict[Any, tuple[Elementwise | None, np.ufunc, bool]] = {
     np.all: (None, np.logical_and, False),
 }
 for _name, _ufunc in (("_nanmin_skip", np.fmin), ("_nanmax_skip", np.fmax)):
-    # They are private: another version may have others.
+    # Private names, which other versions may lack.
     if hasattr(reductions, _name):
         _REDUCTIONS[getattr(reductions, _name)] = (None, _ufunc, False)
-#: What Dask gives its functions for means and moments that leave out what is no number.
+#: Dask's arguments for means and moments that leave out NaN.
 NANS = {"sum": np.nansum, "numel": nannumel}
 
 
 def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduction | None:
-    """Return what is known of a reduction of its one positional argument, or None."""
+    """Return the tiled form of a reduction of one positional argument, or None."""
     if not {"axis"} <= set(keywords) <= {"axis", "keepdims"}:
         return None
     given: dict[str, Any] = {}
@@ -388,13 +380,13 @@ def reduction(function: Callable[..., Any], keywords: tuple[str, ...]) -> Reduct
 
 
 def total_and_count(dtype: Any) -> Reduction:
-    """Return the reduction to the sum of what is a number, and how many there are."""
+    """Return the reduction to the sum and the count of the elements that are not NaN."""
     parts = Part(_WithoutNan(), np.add, dtype), Part(_IsNumber(), np.add, np.int64)
     return Reduction(parts, lambda results, *_: tuple(results))
 
 
 def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
-    """Say whether a function is Dask's for the second moment of real numbers, as `var` and `std` use it."""
+    """Return whether a function is Dask's second moment of real numbers, as in `var` and `std`."""
     if not (type(function) is partial and function.func is moment_chunk and not function.args):
         return False
     is_known = _counts_as_known(function, {"dtype", "implicit_complex_dtype"})
@@ -402,7 +394,7 @@ def is_second_moment(function: Callable[..., Any]) -> TypeGuard[partial[Any]]:
 
 
 def is_mean(function: Callable[..., Any]) -> bool:
-    """Say whether a function is Dask's for the parts of a mean, with NaN or without."""
+    """Return whether a function computes Dask's parts of a mean, with or without NaN."""
     return (
         type(function) is partial
         and function.func is mean_chunk
@@ -412,10 +404,10 @@ def is_mean(function: Callable[..., Any]) -> bool:
 
 
 def _counts_as_known(function: partial[Any], others: Set[str]) -> bool:
-    """Say whether Dask's function adds and counts all elements, or all that are numbers."""
+    """Return whether Dask's function adds and counts all elements, or all but NaN."""
     return {name: value for name, value in function.keywords.items() if name not in others} in ({}, NANS)
 
 
 def leaves_out_nan(function: Callable[..., Any]) -> bool:
-    """Say whether Dask's function for second moments is the one of `nanvar` and `nanstd`."""
+    """Return whether Dask's function for second moments is that of `nanvar` and `nanstd`."""
     return type(function) is partial and "numel" in function.keywords

@@ -1,7 +1,7 @@
-"""Histograms of chunks as Dask asks NumPy for them, counted natively.
+"""Histograms of chunks as Dask requests them from NumPy, counted natively.
 
-NumPy sorts a chunk, part by part, where it is given edges, and makes ten passes over it where it is given a number
-of bins. Counts are exact, so that they are the same however they come about.
+Given edges, NumPy sorts a chunk part by part; given a number of bins, it makes ten passes over the chunk. Counts
+are exact, so the method cannot change them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ import numpy as np
 from dask_mars.dask_api.arrays import _block_hist
 from dask_mars.expressions import draws, native
 
-#: Dask's function for the histogram of a chunk; another version may have another.
+#: Dask's function for the histogram of a chunk; other versions may have another.
 DASK_FUNCTION: Callable[..., Any] = _block_hist
-#: Below so many numbers NumPy is as fast.
+#: Size below which NumPy is as fast.
 _FEWEST = 1 << 10
-#: How many numbers are converted at a time.
+#: Numbers converted at a time.
 _PART = 1 << 15
-#: Whole numbers up to this are doubles, too.
+#: Integers up to this are exact as doubles.
 _EXACT = 1 << 53
 
 
 def block_histogram(values: Any, bins_range: Any) -> Any:
-    """Return what Dask's function does, with these arguments.
-
-    Parameters
-    ----------
-    values : numpy.ndarray or Draw
-        A chunk.
-    bins_range : sequence
-        The number of bins, or their edges, and their range.
-    """
+    """Return the result of Dask's function for these arguments."""
     drawn = type(values) is draws.Draw
     edges = _edges(bins_range) if _is_countable(values) else None
     if edges is None or native.histogram is None:
@@ -45,7 +37,7 @@ def block_histogram(values: Any, bins_range: Any) -> Any:
 
 
 def is_histogram(function: Any, slots: tuple[int, ...], keywords: tuple[str, ...]) -> bool:
-    """Say whether a step is a histogram without weights, and may be counted natively."""
+    """Return whether a step is a histogram without weights that can be counted natively."""
     return native.histogram is not None and function is DASK_FUNCTION and len(slots) == 2 and not keywords
 
 
@@ -55,18 +47,18 @@ def _is_countable(values: Any) -> bool:
     if type(values) is not draws.Draw and type(values) is not np.ndarray:
         return False
     dtype = values.dtype
-    # Of smaller floats NumPy works out the places in their own precision.
+    # For smaller floats NumPy computes bins in their own precision.
     return dtype == np.float64 or (dtype.kind in "iu" and dtype.itemsize <= 4 and dtype.isnative)
 
 
 def _edges(bins_range: Any) -> tuple[np.ndarray, bool] | None:
-    """Return the edges, and whether NumPy works places out from a number of bins; None if that is not known."""
+    """Return the edges, and whether NumPy computes bins from a number of them; None for unsupported arguments."""
     try:
         bins, ends = bins_range
         if isinstance(bins, (int, np.integer)) and type(bins) is not bool:
             if ends is None or not all(_is_number(end) for end in ends):
                 return None
-            # Of nothing, with NumPy's own way from a range to edges.
+            # NumPy computes the edges from the range, here for an empty array.
             edges = np.histogram(np.empty(0), bins, range=tuple(ends))[1]
             if edges[0] >= edges[-1]:
                 return None
@@ -79,11 +71,11 @@ def _edges(bins_range: Any) -> tuple[np.ndarray, bool] | None:
         edges = np.ascontiguousarray(bins, np.float64)
         width = (edges[-1] - edges[0]) / (edges.size - 1)
         even = np.linspace(edges[0], edges[-1], edges.size)
-        # Places are looked for from where they would be if all were of one width.
+        # The search for a bin starts where it would be if all bins had one width.
         near = np.isfinite(width) and width > 0 and np.abs(edges - even).max() <= width
         return (edges, False) if near and _rise(edges) else None
     except (TypeError, ValueError):
-        # Dask's function says why.
+        # Dask's function raises the error.
         return None
 
 
@@ -101,7 +93,7 @@ def _is_number(end: Any) -> bool:
 
 
 def _parts(values: Any) -> Iterator[Any]:
-    """Yield the numbers as doubles, or a source of them, a part at a time unless they are that already."""
+    """Yield the numbers as doubles, or a source of them, in parts if a conversion is needed."""
     if type(values) is draws.Draw:
         yield values.source()
         return

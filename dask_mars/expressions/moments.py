@@ -1,7 +1,7 @@
 """Sums, and sums of squared differences to the mean, of arrays that are read once.
 
-Dask's `moment_chunk` reads a chunk three times. Here one part of it after the other is read while it is in the
-cache, and random numbers are made no more than once.
+Dask's `moment_chunk` reads a chunk three times. This module processes parts that stay in the cache, and draws
+random numbers only once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dask_mars.expressions import draws, native
 from dask_mars.expressions.planning import TILE_BYTES
 
 _FLOAT64 = np.dtype(np.float64)
-#: Numbers of which all are summed lie in so many columns. Fewer columns than the least are worth no registers.
+#: Columns in which all numbers of an array are arranged to be summed, and minimum columns worth the registers.
 _WIDTH, _LEAST_WIDTH = 512, 16
 
 
@@ -25,17 +25,17 @@ def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
     Parameters
     ----------
     values : ndarray or Draw
-        Doubles, one after the other.
+        Contiguous doubles.
     axis : int, tuple of int or None
         As NumPy takes it.
     dtype : dtype
-        Of the sums.
+        Dtype of the sums.
 
     Returns
     -------
     totals, squares : ndarray
-        With as many dimensions as the array. Together None if another way has to be taken: for another type or
-        axis, or where sums are not finite, of which NumPy has warnings to tell.
+        With as many dimensions as the array. None instead of both if another way has to be taken: for another type
+        or axis, or for sums that are not finite, about which NumPy warns.
     """
     drawn = type(values) is draws.Draw
     if native.moments is None or np.dtype(dtype) != _FLOAT64 or values.dtype != _FLOAT64:
@@ -56,7 +56,7 @@ def by_columns(values: Any, axis: Any, dtype: Any) -> tuple[Any, Any] | None:
 
 
 def _sums(values: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return both of columns, or of all numbers if there are none."""
+    """Return both sums for each column, or for all numbers if `columns` is None."""
     drawn = type(values) is draws.Draw
     if columns is not None and (columns < _LEAST_WIDTH or (drawn and columns * _FLOAT64.itemsize > TILE_BYTES)):
         return None
@@ -68,7 +68,7 @@ def _sums(values: Any, columns: int | None) -> tuple[np.ndarray, np.ndarray] | N
 
 
 class _Columns(NamedTuple):
-    """Of columns: means of the first rows, sums of differences to these, and of squared ones to the means."""
+    """Per column: means of the first rows, sums of differences to these, and of squared ones to the means."""
 
     rows: int
     pivots: np.ndarray
@@ -77,7 +77,7 @@ class _Columns(NamedTuple):
 
 
 def _of_columns(numbers: Any, rows: int, columns: int) -> _Columns:
-    """Return what is known of columns, given so many rows, or a source that begins with them."""
+    """Return the sums of columns, from rows or a source of them."""
     assert native.moments is not None
     pivots, totals, squares = np.zeros((3, columns))
     native.moments(numbers, pivots, totals, squares)
@@ -85,7 +85,7 @@ def _of_columns(numbers: Any, rows: int, columns: int) -> _Columns:
 
 
 def _of_all(numbers: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return both of all numbers, of an array or a source, as arrays of one number."""
+    """Return both sums of all numbers, of an array or a source, as arrays of one number."""
     assert native.rest is not None
     rows, left = divmod(size, _WIDTH)
     if type(numbers) is np.ndarray:
@@ -93,7 +93,7 @@ def _of_all(numbers: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     else:
         found, rest = _of_columns(numbers, rows, _WIDTH), native.rest(numbers)
     pivot = found.pivots[0] if rows else rest[0]
-    # Differences to the pivot, and how many numbers each stands for. What is left stands for itself.
+    # Differences to the pivot, and the count of numbers behind each. Each leftover number counts once.
     groups = [(1, rest - pivot)]
     if rows:
         groups.append((rows, found.pivots - pivot + found.totals / rows))

@@ -1,7 +1,7 @@
-"""Plans as native programs: NumPy's own inner loops, called from C for blocks that stay in the first-level cache.
+"""Plans as native programs: NumPy's own inner loops, called from C on blocks that stay in the first-level cache.
 
-The loops are those that `numpy.ufunc._get_strided_loop` hands out, which is documented for this use. Casts and
-`where`, for which there is none, have loops of our own (`_loops.c`).
+`numpy.ufunc._get_strided_loop` returns the loops, and is documented for this use. Casts and `where`, for which it
+has none, have loops of our own (`_loops.c`).
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ else:
     moments = getattr(_native, "moments", None)
     rest = getattr(_native, "rest", None)
 
-#: Bytes that the buffers of one block may take: about half of a first-level cache, the arrays need the other.
+#: Bytes for the buffers of one block: about half of a first-level cache, as the arrays need the other half.
 CACHE_BYTES = 1 << 14
-#: Elements of a block. Shorter ones cost more calls than they save.
+#: Minimum and maximum elements of a block. Shorter blocks cost more calls than they save.
 LEAST_BLOCK, MOST_BLOCK = 1 << 10, 1 << 12
 
 
 class Chain(NamedTuple):
-    """What is to be computed, in slots as `EvaluationPlan` numbers them.
+    """The computation, in slots as `EvaluationPlan` numbers them.
 
     Attributes
     ----------
     shape : tuple of int
-        That of every step's result.
+        Shape of every step's result.
     transposed : bool
         Whether the arrays are in Fortran order.
     types, shapes : mapping
-        Of each slot.
+        Type and shape of each slot.
     steps : mapping
         By slot, in order: the function, and the slots of its arguments.
     written : list of int
         Slots whose results are returned.
     reductions : list of Reduced
-        What is reduced.
+        Reductions at the ends.
     values : tuple
-        The inputs, of which exponents count.
+        The inputs; only exponents are read.
     made : collection of int
         Inputs that a source makes block by block.
     """
@@ -67,7 +67,7 @@ class Chain(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """A reduction: its slot and that of what is reduced, and the shape of the result with all axes kept."""
+    """A reduction: its slot, the slot it reduces, and the shape of the result with all axes kept."""
 
     slot: int
     source: int
@@ -83,13 +83,13 @@ class _Slot(NamedTuple):
     dtype: np.dtype[Any] | None
 
 
-# Named tuples of their own would cost half a millisecond each when the module is imported.
+# Named tuples of their own would cost half a millisecond each at import.
 class _Read(_Slot):
     """An array that blocks are read from: a slot's value, converted if there is a dtype."""
 
 
 class _Made(_Slot):
-    """An input that is made as it is needed."""
+    """An input that a source makes block by block."""
 
 
 class _Written(_Slot):
@@ -97,7 +97,7 @@ class _Written(_Slot):
 
 
 class _Total(NamedTuple):
-    """An array for what is reduced, and what its elements begin with."""
+    """An array for a reduction's result, and the initial value of its elements."""
 
     reduced: Reduced
     initial: np.ndarray[Any, Any]
@@ -108,7 +108,7 @@ _Array: TypeAlias = _Read | _Made | _Written | _Total | np.ndarray[Any, Any]
 
 class _Step(NamedTuple):
     loop: Any
-    #: References to arrays, or below zero to buffers. The last one is written, of reductions the first.
+    #: References to arrays, or, negative, to buffers. A step writes the last one, a reduction the first.
     references: tuple[int, ...]
     flags: int
 
@@ -119,12 +119,12 @@ class NativePlan:
     Parameters
     ----------
     chain : Chain
-        What is to be computed.
+        The computation.
 
     Raises
     ------
     Unsupported
-        A step, with these types, has no loop that can be called so.
+        A step has no suitable loop for these types.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -148,22 +148,22 @@ class NativePlan:
                 block,
             )
         except ValueError:
-            # A loop that needs Python, or more of something than there may be.
+            # A loop needs Python, or the program exceeds a limit.
             raise Unsupported from None
 
     def run(
         self, values: list[Any], errors: dict[str, str], sources: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[dict[int, Any], dict[int, Any]] | None:
-        """Compute what is written, and the totals of reductions, by slot; None if it has to be done otherwise.
+        """Compute the written arrays and the totals of reductions, by slot; return None if NumPy has to do it.
 
         Parameters
         ----------
         values : list
-            By slot: the inputs, and what has been computed before.
+            By slot: the inputs, and values computed before.
         errors : dict
-            Which floating point errors are raised, and which ignored.
+            Floating point errors that are raised, and those that are ignored.
         sources : mapping
-            By slot: what makes the elements of an input, as `Draw.source` returns it. It is used up.
+            By slot: the source of an input's elements, as `Draw.source` returns it. It is used up.
         """
         written: dict[int, Any] = {}
         totals: dict[int, Any] = {}
@@ -191,13 +191,13 @@ class NativePlan:
 
 
 class _Builder:
-    """Lists the steps of a program, and what they read and write."""
+    """Collects the steps of a program, and the arrays and buffers they use."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self.steps: list[_Step] = []
         self.arrays: list[_Array] = []
-        #: Sizes of the arrays' items.
+        #: Item sizes of the arrays.
         self.items: list[int] = []
         self.buffers: list[np.dtype[Any]] = []
         self._places: dict[tuple[int, Any], int] = {}
@@ -217,7 +217,7 @@ class _Builder:
         if bound.positional:
             flags = _native.POSITIONAL
             if any(chain.types[source] != dtype for source, dtype in arguments if chain.shapes[source]):
-                # NumPy casts through buffers, whose ends are seen in the groups of elements.
+                # NumPy casts through buffers, whose ends affect the grouping of elements.
                 flags |= _native.CAST_BEFORE
         if slot in chain.written:
             result = self._array(_Written(slot, bound.dtype), bound.dtype)
@@ -240,7 +240,7 @@ class _Builder:
         self.steps.append(_Step(loop, (total, source, self._array(initial, dtype)), flags))
 
     def _loop(self, bound: Bound, sources: tuple[int, ...]) -> tuple[Any, tuple[np.dtype[Any], ...]]:
-        """Return a step's inner loop, and what it wants its arguments to be."""
+        """Return a step's inner loop, and the dtypes of its arguments."""
         types = [self._chain.types[source] for source in sources]
         if bound.name == "astype":
             return _cast(types[0], bound.dtype), (types[0],)
@@ -259,7 +259,7 @@ class _Builder:
         return loop, dtypes[:-1]
 
     def _power(self, types: list[Any], exponent: int) -> np.ufunc:
-        """Return the ufunc that NumPy's operator comes to."""
+        """Return the ufunc that NumPy's operator calls."""
         if self._chain.shapes[exponent]:
             return np.power
         value = self._chain.values[exponent]
@@ -267,7 +267,7 @@ class _Builder:
             raise Unsupported
         if types[0].kind in "iu" and type(value) is int:
             return np.square if value == 2 else np.power
-        # For these NumPy has short cuts, not the same ones in all versions.
+        # For these exponents NumPy has short cuts, which differ between versions.
         if value not in (-1, 0, 0.5, 1, 2):
             return np.power
         if value == 0.5 and types[0].kind == "f":
@@ -275,7 +275,7 @@ class _Builder:
         raise Unsupported
 
     def _value(self, slot: int, dtype: np.dtype[Any]) -> int:
-        """Return a reference to a slot's value as it is wanted."""
+        """Return a reference to a slot's value in a dtype."""
         place = self._places.get((slot, dtype))
         if place is not None:
             return place
@@ -303,7 +303,7 @@ class _Builder:
 
 
 def _share_buffers(steps: list[_Step], dtypes: list[np.dtype[Any]]) -> tuple[list[_Step], tuple[int, ...]]:
-    """Have results that are needed at different times share buffers; return the steps, and sizes of the items."""
+    """Let results with disjoint lifetimes share buffers; return the steps, and the buffers' item sizes."""
     last_use: dict[int, int] = {}
     for number, step in enumerate(steps):
         for reference in step.references:
@@ -313,7 +313,7 @@ def _share_buffers(steps: list[_Step], dtypes: list[np.dtype[Any]]) -> tuple[lis
     free: dict[np.dtype[Any], list[int]] = {}
     changed = []
     for number, step in enumerate(steps):
-        # A loop may write over an argument of the type of its result.
+        # A loop may overwrite an argument of its result's type.
         for reference in set(step.references):
             if reference in shared and last_use[reference] == number:
                 free.setdefault(dtypes[-1 - reference], []).append(shared[reference])
@@ -332,7 +332,7 @@ def _share_buffers(steps: list[_Step], dtypes: list[np.dtype[Any]]) -> tuple[lis
 
 
 def _inner_loop(ufunc: Any, types: tuple[Any, ...], reduction: bool = False) -> tuple[tuple[Any, ...], Any]:
-    """Return what dtypes NumPy takes for these types, and the loop for them."""
+    """Return NumPy's dtypes for these types, and the loop for them."""
     dtypes, loop = ufunc._resolve_dtypes_and_context(types, reduction=reduction)
     ufunc._get_strided_loop(loop)
     return dtypes, loop
@@ -347,18 +347,18 @@ def _cast(own: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
 
 @cache
 def _square_root(dtype: np.dtype[Any]) -> np.ufunc:
-    """Return what `** 0.5` is: the power of zero with a sign has none, but its root has."""
+    """Return the ufunc of `** 0.5`: for -0.0 the power is 0.0, but the square root is -0.0."""
     (zero,) = np.array([-0.0], dtype) ** 0.5
     return np.sqrt if np.signbit(zero) else np.power
 
 
 def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
-    """Return what a reduction can begin with, without a trace in the result."""
+    """Return a neutral initial value of a reduction."""
     if ufunc is np.add:
         if dtype.char == "e":
             # Each block's sum would be rounded.
             raise Unsupported
-        # Of nothing but zeros below zero NumPy's versions have different sums.
+        # NumPy's versions differ in the sum of negative zeros.
         return ufunc.reduce(np.full(1, complex(-0.0, -0.0) if dtype.kind == "c" else -0.0).astype(dtype))
     if ufunc in (np.logical_or, np.logical_and):
         return ufunc.identity
@@ -375,7 +375,7 @@ def _initial(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
     raise Unsupported
 
 
-#: What `numpy.clip` calls.
+#: The ufunc that `numpy.clip` calls.
 _CLIP: Any = np.clip if not AVAILABLE else np._core.umath.clip  # type: ignore[attr-defined]
 _FLAGS = (
     {"divide": _native.DIVIDE, "over": _native.OVER, "under": _native.UNDER, "invalid": _native.INVALID}

@@ -14,7 +14,7 @@ import numpy as np
 from dask_mars.expressions.costs import costs
 from dask_mars.expressions.functions import Bound
 
-#: By NumPy's name: how it is written, and for which characters of dtypes the value is exactly NumPy's.
+#: By NumPy's name: numexpr's notation, and characters of the dtypes with exactly NumPy's values.
 EXACT: dict[str, tuple[str, str]] = {
     "add": ("({0} + {1})", "ilqfd"),
     "subtract": ("({0} - {1})", "ilqfd"),
@@ -34,9 +34,9 @@ EXACT: dict[str, tuple[str, str]] = {
     "invert": ("(~{0})", "?"),
     "where": ("where({0}, {1}, {2})", "ilqfd"),
 }
-#: As numexpr names them: its "float" has 32 bits.
+#: Numexpr's names of dtypes: its "float" has 32 bits.
 _TYPES = {"?": bool, "i": np.int32, "l": np.int64, "q": np.int64, "f": float, "d": np.double}
-#: Nanoseconds of one call of numexpr, which a tile has to make good.
+#: Nanoseconds of one call of numexpr, which a tile has to save.
 _CALL_NS = 8_000.0
 
 
@@ -46,7 +46,7 @@ def compile_tile(
     types: Mapping[int, Any],
     forced: bool,
 ) -> tuple[CompiledTile, tuple[int, ...]] | None:
-    """Compile what makes one result from a tile.
+    """Compile the computation of one result from a tile.
 
     Parameters
     ----------
@@ -57,13 +57,13 @@ def compile_tile(
     types : mapping
         By slot: dtype, or type of a Python number.
     forced : bool
-        Whether to do so also where the costs speak against it.
+        Whether to compile even against the costs.
 
     Returns
     -------
     call, arguments
         The call takes values of the arguments' slots, and the array for the result. None if numexpr is not exact
-        here, not worth it, or not installed.
+        here, not installed, or does not pay.
     """
     if not (forced or _cheaper(steps, types)) or _status() is None or _compiler() is None:
         return None
@@ -101,7 +101,7 @@ class _NotExactError(Exception):
 
 
 def _common_dtype(types: list[Any], characters: str) -> np.dtype[Any]:
-    """Return the one dtype of the arguments; Python's numbers have that of the others."""
+    """Return the common dtype of the arguments; Python's numbers take that of the others."""
     dtypes = {kind for kind in types if isinstance(kind, np.dtype)}
     if len(dtypes) != 1:
         raise _NotExactError
@@ -138,9 +138,9 @@ class CompiledTile:
     text : str
         The expression.
     names : tuple of str
-        Of its variables.
+        Names of its variables.
     dtypes : tuple of numpy.dtype
-        Of the variables.
+        Dtypes of its variables.
     """
 
     def __init__(self, text: str, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> None:
@@ -152,7 +152,7 @@ class CompiledTile:
         self._mask = 0
 
     def watch(self, errors: Mapping[str, str]) -> None:
-        """From now on raise those floating point errors of which `errors` does not say "ignore"."""
+        """Raise floating point errors from now on, except those that `errors` ignores."""
         self._mask = sum(bit for kind, bit in self._flags.items() if errors[kind] != "ignore")
 
     def __call__(self, *arguments: Any, out: Any) -> None:
@@ -162,7 +162,7 @@ class CompiledTile:
         if mask:
             library.feclearexcept(mask)
         self._compiled(*arrays, out=out, order="K", casting="no", ex_uses_vml=False)
-        # NumPy warns of these or raises them, and numexpr passes over them.
+        # NumPy warns of these errors or raises them, and numexpr ignores them.
         if mask and library.fetestexcept(mask):
             raise FloatingPointError("in numexpr")
 
@@ -177,7 +177,7 @@ def _compile(text: str, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...
 
 @cache
 def _compiler() -> Any:
-    """Return numexpr's class of compiled expressions, or None: it has no wheels for the newest Pythons."""
+    """Return numexpr's class of compiled expressions, or None; the newest Pythons have no wheels of it."""
     try:
         from numexpr.necompiler import NumExpr
     except ImportError:
@@ -185,7 +185,7 @@ def _compiler() -> Any:
     return NumExpr
 
 
-#: Bits of the processor's status word, on the processors that we know.
+#: Bits of the floating point status word, by processor.
 _FLAGS = {
     "x86_64": {"invalid": 1, "divide": 4, "over": 8, "under": 16},
     "aarch64": {"invalid": 1, "divide": 2, "over": 4, "under": 8},
@@ -195,7 +195,7 @@ _FLAGS = {
 
 @cache
 def _status() -> tuple[Any, dict[str, int]] | None:
-    """Return the C library that knows the floating point status, and its bits."""
+    """Return the C library with the floating point status, and its bits."""
     flags = _FLAGS.get(platform.machine())
     name = ctypes.util.find_library("m")
     return None if flags is None or name is None else (ctypes.CDLL(name), flags)

@@ -1,8 +1,8 @@
-"""Functions with several results: those that nobody reads are not made, nor those that are there already.
+"""Functions with several results: unread results, and results that exist already, are not computed.
 
-`da.linalg.svd` without its vectors, and `da.linalg.qr` of which only R is asked for, factor each block with
-NumPy's `qr`, and take R. To make Q costs more than all the rest. Where mean and variance of a chunk are computed,
-the sum that the mean needs is among the moments.
+`da.linalg.svd` without its vectors, and `da.linalg.qr` with only R, factor each block by NumPy's `qr`, and take R.
+Computing Q costs more than all the rest. Where mean and variance of a chunk are computed, the moments contain the
+sum that the mean needs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dask_mars.graph.chunks import Operand, Step
 
 
 class RItem:
-    """An item of what a QR decomposition returns, without Q where that is R.
+    """An item of the result of a QR decomposition, without computing Q if the item is R.
 
     Parameters
     ----------
     qr : callable
         Dask's function, or NumPy's, which returns Q and R.
     exact : bool
-        Whether R is to have the bits that it would have beside Q.
+        Whether R must have the same bits as if computed with Q.
     """
 
     __name__ = "qr_item"
@@ -38,10 +38,10 @@ class RItem:
         self._exact = exact
 
     def __call__(self, values: Any, place: Any) -> Any:
-        """Return Q or R, as the place says."""
+        """Return Q or R, by the place."""
         if type(place) is int and place == 1 and type(values) is np.ndarray and values.ndim == 2 and len(values):
             found = None if self._exact else triangular_factor(values)
-            # NumPy's comes from the same call of LAPACK's.
+            # NumPy's comes from the same call of LAPACK.
             return np.linalg.qr(values, mode="r") if found is None else found
         return self._qr(values)[place]
 
@@ -50,14 +50,14 @@ _QR = (np.linalg.qr, _wrapped_qr)
 
 
 def without_unread(operand: Operand, reductions: bool) -> Operand:
-    """Return an operand that computes the same, without what its functions return and no step reads.
+    """Return an operand that computes the same, without results that no step reads.
 
     Parameters
     ----------
     operand : Operand
         Is not changed.
     reductions : bool
-        Whether sums may be added up in another order.
+        Whether sums may be added in another order.
     """
     pairs = _pairs(operand)
     if not pairs:
@@ -69,7 +69,7 @@ def without_unread(operand: Operand, reductions: bool) -> Operand:
     slots = list(range(before))
     for number, step in enumerate(operand.steps):
         if number in pairs:
-            # It is called where its item is read.
+            # The step that reads its item calls it.
             slots.append(-1)
             continue
         taken = step.slots
@@ -86,7 +86,7 @@ def without_unread(operand: Operand, reductions: bool) -> Operand:
 
 
 def _pairs(operand: Operand) -> frozenset[int]:
-    """Return the steps of which one item is read, and nothing else."""
+    """Return the steps whose results are read through exactly one item."""
     before = operand.input_count + operand.literal_count
     known = {place for place, function in enumerate(operand.functions) if any(function is qr for qr in _QR)}
     if not known:
@@ -105,12 +105,12 @@ def _pairs(operand: Operand) -> frozenset[int]:
 
 
 class MeanOfMoments:
-    """Dask's `mean_chunk`, with the sum from what `moment_chunk` has made of the same array.
+    """Dask's `mean_chunk`, with the sum taken from the moments of the same array.
 
     Parameters
     ----------
     function : callable
-        Dask's, with its settings; called where the moments are of something else.
+        Dask's function with its settings, called if the moments do not fit.
     """
 
     __name__ = "mean_chunk"
@@ -137,7 +137,7 @@ class MeanOfMoments:
 
 
 def with_means_of_moments(operand: Operand) -> Operand:
-    """Return an operand that computes the same, with no sum of what it computes moments of."""
+    """Return an operand that computes the same, without sums that its moments contain."""
     known = [
         number
         for number, step in enumerate(operand.steps)
@@ -149,7 +149,7 @@ def with_means_of_moments(operand: Operand) -> Operand:
     called = {number: operand.functions[operand.steps[number].function] for number in known}
     moments: dict[tuple[int, bool], int] = {}
     for number in known:
-        # What is literal is there whichever of the two comes first.
+        # Literals are available whichever of the two comes first.
         if is_second_moment(called[number]) and max(operand.steps[number].slots[1:]) < before:
             moments.setdefault((operand.steps[number].slots[0], leaves_out_nan(called[number])), number)
     means = {

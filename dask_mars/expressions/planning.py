@@ -18,11 +18,11 @@ from dask_mars.expressions.native import Chain, NativePlan, Reduced
 from dask_mars.expressions.tiling import on_grid, tile_index, tiles
 from dask_mars.graph.chunks import Operand
 
-#: Bytes of a tile: with three of them, what an operation reads and writes stays in a second-level cache.
+#: Bytes of a tile: three of them, an operation's inputs and output, fit a second-level cache.
 TILE_BYTES = 1 << 18
-#: Rows of up to so many numbers are added up faster by themselves.
+#: Maximum length of rows that are added up faster here than by NumPy.
 _SHORT_ROW = 1 << 9
-#: Characters of the dtypes that regions know.
+#: Characters of the dtypes that regions support.
 DTYPES = frozenset("?bhilqBHILQefdgFDG")
 
 
@@ -31,18 +31,18 @@ class Call(NamedTuple):
 
     function: Callable[..., Any]
     arguments: Callable[[list[Any]], tuple[Any, ...]]
-    #: Slot of the array for the result, or where the result goes if it is returned.
+    #: Slot of the array for the result, written or returned.
     result: int
     takes_out: bool
 
 
 class Reducing(NamedTuple):
-    """A pass of a reduction: what tiles give is combined."""
+    """A pass of a reduction, which combines the results of tiles."""
 
     slot: int
     source: int
     ufunc: np.ufunc
-    #: As given to the reduction, or None.
+    #: Dtype argument of the reduction, or None.
     given_dtype: Any
     axes: tuple[int, ...]
     keepdims: bool
@@ -51,7 +51,7 @@ class Reducing(NamedTuple):
 
 
 class Finishing(NamedTuple):
-    """A reduction whose result is made of what its passes gave."""
+    """A reduction whose result is computed from those of its passes."""
 
     slot: int
     parts: tuple[int, ...]
@@ -61,7 +61,7 @@ class Finishing(NamedTuple):
 
 
 class EvaluationPlan:
-    """How to evaluate a region for inputs of known types.
+    """A plan for evaluating a region with inputs of known types.
 
     Slots number the region's values: its inputs first, then the result of each step.
 
@@ -75,46 +75,46 @@ class EvaluationPlan:
     Attributes
     ----------
     types, shapes : dict
-        Of each slot: its dtype, or the type of a Python number; and its shape.
+        For each slot: its dtype, or the type of a Python number; and its shape.
     shape : tuple of int
-        That of the largest; what has it is computed tile by tile, and what is smaller is computed before.
+        Largest shape; slots of this shape are computed tile by tile, smaller ones before.
     transposed : bool
-        Whether the arrays are in Fortran order, and seen with their axes reversed.
+        Whether the arrays are in Fortran order, and viewed with their axes reversed.
     flat : bool
-        Whether they are seen as one row of elements.
+        Whether the arrays are viewed as one row of elements.
     bound, slots : dict
-        Of each elementwise step: its function for these types, and the slots of its arguments.
+        For each elementwise step: its function for these types, and the slots of its arguments.
     before : list of int
         Slots that are computed before the tiles.
     native : NativePlan or None
-        All that is done at once, if it can be; what follows is then there after `cut_into_tiles` alone.
+        Plan of a single native call, if possible; the attributes below then exist only after `cut_into_tiles`.
     whole : tuple of int
-        The shape as it is seen.
+        The shape as viewed.
     tiles, arrays
-        The tiles, and of each array that they are read from the index of each tile in it.
+        The tiles, and for each array that they read the index of each tile in it.
     draws : list of int
-        Slots of random numbers that are made tile by tile, into their buffers.
+        Slots of random numbers that are drawn tile by tile, into their buffers.
     calls : list of Call
-        What is called for each tile.
+        Calls for each tile.
     buffers : dict
-        Slot to number and dtype of the buffer that its result is written into.
+        Slot to number and dtype of the buffer for its result.
     written, outputs : list of int
-        Slots whose results are written as wholes, and those that are returned.
+        Slots whose results are written as wholes, and slots that are returned.
     reductions : list of Reducing
-        The passes of reductions, whose slots come after those of the steps, as do those of what they prepare.
+        Passes of reductions. Their slots, and those of their preparations, follow those of the steps.
     finishing : list of Finishing
-        The reductions that are made of them.
+        Reductions computed from these passes.
     slot_count : int
-        Of all slots.
+        Number of all slots.
     compiled : CompiledTile or None
         The call, if it is numexpr's.
     failures : int
-        How often the plan could not be used after all.
+        How often the plan turned out to be unusable.
 
     Raises
     ------
     Unsupported
-        There is no such way. NumPy's own errors for these types are raised as well.
+        There is no such plan. NumPy's own errors for these types are raised as well.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class EvaluationPlan:
     def _resolve(
         self, program: Operand, known: Sequence[Elementwise | Reduction], values: tuple[Any, ...]
     ) -> list[tuple[int, Reduction]]:
-        """Find the type and shape of every step's result; return the reductions."""
+        """Find type and shape of every step's result; return the reductions."""
         reductions = []
         for number, (step, what) in enumerate(zip(program.steps, known, strict=True)):
             slot = self.count + number
@@ -222,14 +222,14 @@ class EvaluationPlan:
             shapes = {self.shapes[source] for source in self.slots[slot]} - {()}
             self.shapes[slot] = next(iter(shapes)) if len(shapes) == 1 else np.broadcast_shapes(*shapes)
             if not self.shapes[slot]:
-                # Numbers, Python's and NumPy's, have rules and warnings of their own.
+                # Scalars, Python's and NumPy's, have rules and warnings of their own.
                 raise Unsupported
         return reductions
 
     def _prepare_reductions(
         self, program: Operand, reductions: list[tuple[int, Reduction]], values: tuple[Any, ...]
     ) -> None:
-        """Find the passes of the reductions, and add steps for what these reduce."""
+        """Find the passes of the reductions, and add steps for their preparations."""
         dimensions = len(self.shape)
         prepared: dict[Any, int] = {}
         for number, what in reductions:
@@ -266,17 +266,17 @@ class EvaluationPlan:
             self.finishing.append(Finishing(self.count + number, tuple(parts), what, self.types[source], keywords))
 
     def _pays(self) -> bool:
-        """Say whether reductions alone take longer by NumPy, which reads its array for each of them."""
+        """Return whether reductions alone are slower in NumPy, which reads the array for each of them."""
         if self.draws or len(self.reductions) > 1:
             return True
         (reducing,) = self.reductions
         return reducing.ufunc is np.add and reducing.dtype.char == "d" and self._has_short_rows(reducing)
 
     def _rounds_otherwise(self) -> bool:
-        """Say whether sums in single precision are added up in another order than by NumPy.
+        """Return whether sums in single precision add up in another order than NumPy's.
 
-        They are as good, but where they are about zero few of their digits are the same. So what is nothing but
-        such a sum is left to NumPy. Along axes side by side the order is NumPy's, or blocks are added up pairwise.
+        Both orders are equally accurate, but near zero they share few digits, so NumPy computes plain sums of this
+        kind. Along adjacent axes the order is NumPy's, or blocks are added up pairwise.
         """
         return any(
             reducing.ufunc is np.add
@@ -286,7 +286,7 @@ class EvaluationPlan:
         )
 
     def _has_short_rows(self, reducing: Reducing) -> bool:
-        """Say whether rows are reduced of which NumPy's loop takes longer to begin one than to go through it."""
+        """Return whether rows are so short that NumPy spends more time on starting its loop than in it."""
         rows = self.oriented(self.shape)
         kept = [axis for axis in range(len(rows)) if axis not in reducing.axes]
         return bool(kept) and 1 < math.prod(rows[kept[-1] + 1 :]) <= _SHORT_ROW
@@ -304,7 +304,7 @@ class EvaluationPlan:
         return slot
 
     def _layout(self, values: tuple[Any, ...]) -> bool:
-        """Say whether the arrays are in Fortran order, and make sure that they agree on it."""
+        """Return whether the arrays are in Fortran order; raise `Unsupported` if they disagree."""
         full = [
             value
             for slot, value in enumerate(values)
@@ -317,7 +317,7 @@ class EvaluationPlan:
         raise Unsupported
 
     def _can_be_flat(self, values: tuple[Any, ...]) -> bool:
-        """Say whether the arrays may be taken as one row of elements."""
+        """Return whether the arrays may be viewed as one row of elements."""
         dimensions = len(self.shape)
         if any(len(reducing.axes) != dimensions for reducing in self.reductions):
             return False
@@ -336,12 +336,12 @@ class EvaluationPlan:
         return True
 
     def oriented(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a shape that is broadcast to the plan's, as it is seen."""
+        """Return a shape, broadcast to the plan's number of axes, as viewed."""
         shape = (1,) * (len(self.shape) - len(shape)) + shape
         return shape[::-1] if self.transposed else shape
 
     def _read(self, tiled: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """Return slot and shape of every array that tiles are read from."""
+        """Return slot and shape of every array that tiles read."""
         used = {source for slot in tiled for source in self.slots[slot]}
         produced = {*tiled, *self.draws}
         return [
@@ -358,7 +358,7 @@ class EvaluationPlan:
         ]
 
     def _kernel(self, tiled: list[int], evaluator: str) -> None:
-        """Decide how a tile is computed, and into which buffers."""
+        """Choose the calls and buffers that compute a tile."""
         roots = self._roots
         self.compiled: numexprs.CompiledTile | None = None
         compiled = None
@@ -384,7 +384,7 @@ class EvaluationPlan:
             self.calls.append(Call(bound.call, _getter(arguments), slot, bound.takes_out))
 
     def _assign_buffers(self, tiled: list[int], roots: set[int]) -> dict[int, tuple[int, np.dtype[Any]]]:
-        """Give each result that is written into a buffer the number of one, as few as will do."""
+        """Assign as few buffers as possible to results that are written into one."""
         last_use: dict[int, int] = {}
         for slot in tiled:
             for source in self.slots[slot]:
@@ -417,7 +417,7 @@ class EvaluationPlan:
 def _type(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic, Draw)):
         return value.dtype
-    # Python's bool is NumPy's to NumPy; its other numbers take on the dtype of what they are combined with.
+    # NumPy treats Python's bool as its own; Python's other numbers take the dtype of their partner.
     return np.dtype(bool) if type(value) is bool else type(value)
 
 
@@ -429,6 +429,6 @@ def _getter(slots: tuple[int, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 def _in_c_order(array: Any) -> bool:
-    """Say whether a walk in C order never steps back over more than it goes on."""
+    """Return whether strides decrease in C order."""
     strides = [abs(stride) for stride, length in zip(array.strides, array.shape, strict=True) if length > 1]
     return all(outer >= inner for outer, inner in itertools.pairwise(strides))

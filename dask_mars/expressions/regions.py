@@ -1,7 +1,7 @@
 """Regions: the steps of an operand that can be evaluated together, tile by tile.
 
-A region is a connected set of elementwise steps, with the reductions that end it. All of its steps run over one
-pass through its inputs, so none may need what lies behind another step that is not of the region.
+A region is a connected set of elementwise steps, with the reductions that end it. All its steps run in one pass
+over its inputs, so no step may depend on another through a step outside the region.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dask_mars.graph.chunks import Operand
 
 
 class Kind(Enum):
-    """What a step means to a region."""
+    """The role of a step in a region."""
 
     #: Each element of the result depends on the same elements of the inputs.
     ELEMENTWISE = auto()
     #: Reduces its first argument; all others are parameters.
     REDUCTION = auto()
-    #: Makes elements that can be had one after the other, as a region wants them.
+    #: Makes elements one after the other, as a region needs them.
     SOURCE = auto()
     #: Anything else.
     OPAQUE = auto()
 
 
-#: What has elements that a region may have tile by tile.
+#: Kinds whose elements a region can take tile by tile.
 _TILED = frozenset({Kind.ELEMENTWISE, Kind.SOURCE})
 
 
@@ -38,9 +38,9 @@ class Region(NamedTuple):
     steps : tuple of int
         Elementwise steps and reductions in order.
     inputs : tuple of int
-        Slots, as `Step.slots` numbers them, that come from outside. Sources are outside.
+        Slots from outside, as `Step.slots` numbers them. Sources are outside.
     outputs : tuple of int
-        The steps whose results are needed outside.
+        Steps whose results are needed outside.
     """
 
     steps: tuple[int, ...]
@@ -49,15 +49,7 @@ class Region(NamedTuple):
 
 
 def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
-    """Return the regions of an operand: of at least two steps, of one that reads a source, or of reductions alone.
-
-    Parameters
-    ----------
-    operand : Operand
-        The program.
-    kinds : sequence of Kind
-        What each of its steps is.
-    """
+    """Return the regions of an operand: at least two steps, one that reads a source, or reductions alone."""
     before = operand.input_count + operand.literal_count
     levels = _levels(operand, kinds, before)
     leader = list(range(len(operand.steps)))
@@ -68,7 +60,7 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
         return step
 
     reductions: list[tuple[int, int]] = []
-    # Those of what no region has, by its slot.
+    # Reductions of slots outside regions, by the slot.
     alone: dict[int, list[int]] = {}
     for number, step in enumerate(operand.steps):
         if kinds[number] is Kind.ELEMENTWISE:
@@ -97,7 +89,7 @@ def find_regions(operand: Operand, kinds: Sequence[Kind]) -> list[Region]:
 
 
 def _levels(operand: Operand, kinds: Sequence[Kind], before: int) -> list[int]:
-    """Return how often the way to each step leaves a region: steps of equal level cannot wait for each other."""
+    """Return how often the path to each step leaves a region: steps of one level cannot depend on each other."""
     levels: list[int] = []
     for number, step in enumerate(operand.steps):
         level = 0

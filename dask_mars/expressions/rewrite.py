@@ -18,7 +18,7 @@ from dask_mars.expressions.regions import Kind, Region, find_regions
 from dask_mars.expressions.selections import SelectedSum, with_selected_sums
 from dask_mars.graph.chunks import Operand, Step
 
-#: How often random numbers are made again rather than stored and read.
+#: Maximum number of readers that each draw the same random numbers again, instead of storing them.
 _MOST_READERS = 3
 
 
@@ -32,7 +32,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     evaluator : {"auto", "tiled", "numexpr", "plain"}
         How regions are computed; "plain" leaves the operand as it is.
     reductions : bool
-        Whether reductions may be worked out tile by tile, which adds their elements up in another order.
+        Whether reductions may run tile by tile, which adds their elements in another order.
     """
     if evaluator == "plain":
         return operand
@@ -46,7 +46,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
     sources = _sources(kinds)
     if sources:
         lazy = _lazy_sources(operand, sources, regions, replaced)
-        # A step alone gains nothing unless what it reads is never an array.
+        # A single step gains nothing unless one of its inputs is never an array.
         before = operand.input_count + operand.literal_count
         regions = [
             region
@@ -63,15 +63,7 @@ def with_expressions(operand: Operand, evaluator: str = "auto", reductions: bool
 
 
 def never_stored(operand: Operand, reductions: bool) -> bool:
-    """Say whether all random numbers that an operand makes are made where they are read, tile by tile.
-
-    Parameters
-    ----------
-    operand : Operand
-        As `with_expressions` gets it.
-    reductions : bool
-        Whether reductions may be worked out tile by tile.
-    """
+    """Return whether the readers in an operand draw all its random numbers tile by tile."""
     kinds = [_kind(_known(operand.functions[step.function], step, reductions)) for step in operand.steps]
     tiled = _tiled_steps(operand, reductions)
     sources = _sources(kinds)
@@ -79,15 +71,7 @@ def never_stored(operand: Operand, reductions: bool) -> bool:
 
 
 def make_ns(operand: Operand, literals: tuple[Any, ...]) -> float | None:
-    """Return the nanoseconds that a number of a chunk takes, or None if the chunk is no tiled random numbers.
-
-    Parameters
-    ----------
-    operand : Operand
-        Of one step.
-    literals : tuple
-        The chunk's.
-    """
+    """Return the nanoseconds per element of a chunk, or None if the chunk is not drawn tile by tile."""
     (step,) = operand.steps
     if operand.functions[0] is not draws.DASK_FUNCTION or len(step.slots) != 6 or step.keywords:
         return None
@@ -102,7 +86,7 @@ def _known(function: Callable[..., Any], step: Step, reductions: bool) -> Any:
     if function is draws.DASK_FUNCTION and len(step.slots) == 6 and not step.keywords:
         return Kind.SOURCE
     if type(function) is SelectedSum:
-        # The cache of what is known of functions would keep it, and its plans have memory of the store.
+        # The cache of known functions would keep it, and its plans hold memory of the store.
         return None
     found: Any = functions.elementwise(function, step.keywords)
     if found is None and reductions and len(step.slots) == 1 + len(step.keywords):
@@ -121,7 +105,7 @@ def _kind(known: Any) -> Kind:
 
 
 def _lazy_sources(operand: Operand, sources: set[int], regions: list[Region], tiled: Collection[int]) -> set[int]:
-    """Return the sources that nobody needs as arrays: what reads them makes their elements as it goes."""
+    """Return the sources that are never needed as arrays: their readers draw the elements one tile at a time."""
     before = operand.input_count + operand.literal_count
     region_of = {step: place for place, region in enumerate(regions) for step in region.steps}
     readers: dict[int, set[Any]] = {number: set() for number in sources}
@@ -137,20 +121,20 @@ def _lazy_sources(operand: Operand, sources: set[int], regions: list[Region], ti
 
 
 def _tiled_steps(operand: Operand, reductions: bool) -> dict[int, Callable[..., Any]]:
-    """Return, for the steps that read their chunk part by part, what computes them so."""
+    """Return, for the steps that read their chunk in parts, the functions that do so."""
     found: dict[int, Callable[..., Any]] = _moment_steps(operand) if reductions else {}
     for number, step in enumerate(operand.steps):
         function = operand.functions[step.function]
         if histograms.is_histogram(function, step.slots, step.keywords):
             found[number] = histograms.block_histogram
         elif type(function) is MeanOfMoments:
-            # As a rule it reads nothing but the shape.
+            # It usually reads only the shape.
             found[number] = function
     return found
 
 
 def _moment_steps(operand: Operand) -> dict[int, Callable[..., Any]]:
-    """Return, for the steps that compute second moments, what computes them without temporaries."""
+    """Return, for the steps that compute second moments, functions without temporaries."""
     found: dict[int, Callable[..., Any]] = {}
     for number, step in enumerate(operand.steps):
         function = operand.functions[step.function]
@@ -164,7 +148,7 @@ def _moment_steps(operand: Operand) -> dict[int, Callable[..., Any]]:
 
 
 class _Rewriter:
-    """Puts the parts of a program together anew."""
+    """Reassembles a program with its regions as single steps."""
 
     def __init__(
         self,
@@ -199,7 +183,7 @@ class _Rewriter:
         )
 
     def _emit(self, last: int) -> None:
-        """Emit a step after all that it needs, each region whole."""
+        """Emit a step after its inputs, each region as a whole."""
         stack = [last]
         while stack:
             number = stack[-1]
@@ -264,7 +248,7 @@ class Moments:
     Parameters
     ----------
     function : callable
-        Dask's, with its settings; called for whatever is no plain array.
+        Dask's function with its settings, called for everything but plain arrays.
     """
 
     __name__ = "moment_chunk"
@@ -282,7 +266,7 @@ class Moments:
 
     def __call__(self, values: Any, axis: Any, keepdims: bool) -> Any:
         """Return count, sum and sum of squared differences to the mean."""
-        # Random numbers are numbers.
+        # Random numbers are never NaN.
         if keepdims and values.size >= SMALL and (self._totals is None or type(values) is draws.Draw):
             found = moments.by_columns(values, axis, self._dtype)
             if found is not None:
@@ -299,7 +283,7 @@ class Moments:
         if not plain:
             return self._function(values, axis=axis, keepdims=keepdims)
         count = numel(values, axis=axis, keepdims=keepdims).astype(np.int64)
-        # By native programs two passes are faster than one by NumPy, and more exact.
+        # Two passes of native programs are faster than one of NumPy, and more exact.
         once = self._in_one_pass(values, axis) if drawn or not native.AVAILABLE else None
         if once is not None:
             return {"total": once[0], "n": count, "M": np.stack([once[1]], axis=-1)}
@@ -309,7 +293,7 @@ class Moments:
         return self._with_squares(values, total, count, axis, keepdims)
 
     def _of_numbers(self, values: Any, axis: Any, keepdims: bool) -> Any:
-        """Return the moments of what is a number."""
+        """Return the moments of all elements but NaN."""
         assert self._totals is not None
         if not (type(values) is np.ndarray and values.size >= SMALL and values.dtype.char in "fd" and keepdims):
             return self._function(values, axis=axis, keepdims=keepdims)
@@ -329,7 +313,7 @@ class Moments:
         return 0 < _row_bytes(values) * 2 <= TILE_BYTES and np.dtype(self._dtype).kind == "f"
 
     def _in_one_pass(self, values: Any, axis: Any) -> tuple[Any, Any] | None:
-        """Return sum and sum of squared differences, each part of the chunk read from memory once, or None.
+        """Return sum and sum of squared differences, reading each part of the chunk once, or None.
 
         Chan, Golub and LeVeque (1983), "Algorithms for computing the sample variance": the moments of two parts
         give those of both.
@@ -357,13 +341,13 @@ class Moments:
                     total = total + part_total
                     squares = squares + part_squares
         except FloatingPointError:
-            # The plain way warns of what it meets, as NumPy does.
+            # The plain way issues NumPy's warnings.
             return None
         return total, squares
 
 
 def _nan_totals(dtype: Any) -> RegionFunction:
-    """Return what computes the sum of what is a number, and how many there are."""
+    """Return a function for sum and count of the elements that are not NaN."""
     program = Operand(
         "totals", (partial(_total_and_count, dtype=dtype),), (Step(0, (0, 1, 2), ("axis", "keepdims")),), 3, 0
     )
@@ -379,7 +363,7 @@ def _row_bytes(values: Any) -> int:
 
 
 def _parts(values: Any, rows: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield an array's rows, so many at a time, after the number of the first."""
+    """Yield blocks of an array's rows, each after the number of its first row."""
     length = values.shape[0]
     if type(values) is not draws.Draw:
         for start in range(0, length, rows):

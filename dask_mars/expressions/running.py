@@ -1,4 +1,4 @@
-"""Regions at work, tile by tile, as their plans say."""
+"""Runs regions tile by tile, by their plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_mars.expressions.tiling import Index, Tile
 
 
 def run(plan: EvaluationPlan, inputs: tuple[Any, ...]) -> Any:
-    """Evaluate, with floating point errors raised that NumPy would warn of or raise."""
+    """Evaluate, raising the floating point errors for which NumPy would warn or raise."""
     errors = {kind: how if how == "ignore" else "raise" for kind, how in np.geterr().items()}
     with np.errstate(**errors):  # type: ignore[arg-type]
         results = _run(plan, inputs, errors)
@@ -52,7 +52,7 @@ def _run(plan: EvaluationPlan, inputs: tuple[Any, ...], errors: dict[str, str]) 
 def _run_tiles(
     plan: EvaluationPlan, values: list[Any], errors: dict[str, str]
 ) -> tuple[dict[int, Any], dict[int, Any]]:
-    """Compute what is written, and the totals of reductions, by slot."""
+    """Return the written arrays and the totals of reductions, by slot."""
     if plan.compiled is not None:
         plan.compiled.watch(errors)
     # Tiles are consecutive, as random numbers are.
@@ -100,7 +100,7 @@ def _call(plan: EvaluationPlan, tile: Tile, values: list[Any], written: dict[int
         else:
             returned = values[result] = function(*arguments_of(values))
             if returned.dtype != plan.types[result]:
-                # What NumPy does with these types is not what was thought.
+                # NumPy's result type differs from the plan's.
                 raise Unsupported
             if result in written:
                 written[result][tile.where] = returned
@@ -131,7 +131,7 @@ def _reduce(plan: EvaluationPlan, reducing: Reducing, tile: Tile, values: Any, t
 
 
 def _as_asked(plan: EvaluationPlan, reducing: Reducing, total: Any) -> Any:
-    """Leave out the axes that are not kept."""
+    """Remove the reduced axes unless the reduction keeps them."""
     if not reducing.keepdims:
         axes = {axis for axis, length in enumerate(reducing.shape) if axis in _reduced_axes(plan, reducing)}
         total = total.reshape([length for axis, length in enumerate(reducing.shape) if axis not in axes])

@@ -1,7 +1,7 @@
-"""Sums and means of what a mask selects, without an array of it.
+"""Sums and means of the elements that a mask selects, without an array of them.
 
-NumPy copies what ``x[x > 0]`` selects run by run, which takes ten times as long as to add it up, and holds the
-interpreter's lock. A sum with zeros in place of what is not selected is the same.
+NumPy copies the selection ``x[x > 0]`` run by run, which takes ten times as long as adding it up, and holds the
+GIL. A sum with zeros in place of the other elements is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dask_mars.graph.callables import look_up
 from dask_mars.graph.chunks import Operand, Step
 
 _where: Callable[..., Any] = np.where
-#: Names of what Dask gives its function besides array and mask, and of what a reduction is given.
+#: Keyword names of Dask's function besides array and mask, and of reductions.
 _ITEMS = (operator.getitem, getitem)
 _SELECTS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys(_ITEMS, ()),
@@ -30,12 +30,12 @@ _REDUCES = ("axis", "keepdims")
 
 
 class SelectedSum:
-    """What a reduction that adds makes of the elements that a mask selects.
+    """A reduction by addition over the elements that a mask selects.
 
     Parameters
     ----------
     select, reduce : callable
-        The functions in whose place this is; called where they are of something else.
+        The functions that this one replaces; called for unsupported arguments.
     """
 
     __name__ = "selected_sum"
@@ -55,13 +55,13 @@ class SelectedSum:
         self._sum = RegionFunction(program, [choice, total], (1,), "auto")
 
     def __call__(self, values: Any, mask: Any, *rest: Any) -> Any:
-        """Return what the reduction returns; `rest` is what the two functions are given by name."""
+        """Return the reduction's result; `rest` has the keyword arguments of both functions."""
         given = dict(zip((*self._names, *_REDUCES), rest, strict=True))
         axis, keepdims = given.pop("axis"), given.pop("keepdims")
         count = int(np.count_nonzero(mask)) if self._is_known(values, mask, given, axis, keepdims) else 0
         if not count:
             return self._reduce(self._select(values, mask, **given), axis=axis, keepdims=keepdims)
-        # What is added leaves no trace, not even of a sum of negative zeros.
+        # This zero leaves no trace, not even in a sum of negative zeros.
         zero = values.dtype.type(-0.0 if values.dtype.kind == "f" else 0)
         total = self._sum(mask.reshape(-1), values.reshape(-1), zero, 0, True)
         return self._finish([total], (count,), values.dtype, {"axis": axis, "keepdims": keepdims})
@@ -76,7 +76,7 @@ class SelectedSum:
             and values.dtype.kind in "fiu"
             and values.flags.c_contiguous
             and mask.flags.c_contiguous
-            # What is selected has one axis.
+            # A selection has one axis.
             and axis in (0, (0,))
             and keepdims is True
             and given.get("enforce_dtype", values.dtype) == values.dtype
@@ -85,7 +85,7 @@ class SelectedSum:
 
 
 def with_selected_sums(operand: Operand) -> Operand:
-    """Return an operand that computes the same, with no array of what is selected and then added up."""
+    """Return an operand that computes the same, without arrays of selections that are only added up."""
     if not native.AVAILABLE:
         return operand
     selects = {

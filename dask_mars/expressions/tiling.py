@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 Index = tuple[slice, ...]
 
-#: Tiles begin at multiples of so many elements where they can. NumPy computes several elements in one instruction,
-#: and what is left over one by one. A few functions then differ in the last bit: the groups have to stay the same.
+#: Tiles begin at multiples of so many elements where possible. NumPy processes groups of elements in one
+#: instruction, and the rest one by one; some functions then differ in the last bit, so the groups must stay the
+#: same.
 GRID = 64
 
 
@@ -20,7 +21,7 @@ class Tile(NamedTuple):
     Attributes
     ----------
     where : tuple of slice
-        How it lies along the leading axes; it takes the others whole.
+        Its position along the leading axes; it spans the others.
     shape : tuple of int
         Its shape, with as many dimensions as the array.
     """
@@ -30,15 +31,7 @@ class Tile(NamedTuple):
 
 
 def tiles(shape: Sequence[int], most: int) -> list[Tile]:
-    """Cut an array in C order into tiles.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        The array's shape; no length is 0.
-    most : int
-        The elements that a tile has about at most.
-    """
+    """Cut an array in C order, without empty axes, into tiles of at most about `most` elements."""
     axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= most)
     rest = tuple(shape[axis + 1 :])
     row = math.prod(rest)
@@ -54,7 +47,7 @@ def tiles(shape: Sequence[int], most: int) -> list[Tile]:
 
 
 def on_grid(shape: Sequence[int], tile: Tile) -> bool:
-    """Say whether the tiles that `tiles` has made begin at multiples of `GRID` elements."""
+    """Return whether the tiles made by `tiles` begin at multiples of `GRID` elements."""
     axis = len(tile.where) - 1
     return math.prod(shape[:axis]) == 1 or math.prod(shape[axis:]) % GRID == 0
 
@@ -65,11 +58,11 @@ def tile_index(tile: Tile, shape: Sequence[int], whole: Sequence[int]) -> Index:
     Parameters
     ----------
     tile : Tile
-        One of the tiles of the shape that results.
+        One of the tiles of the broadcast shape.
     shape : sequence of int
         The array's own shape, with as many dimensions.
     whole : sequence of int
-        The shape that results.
+        The broadcast shape.
     """
     everything = slice(None)
     return tuple([everything if shape[axis] != whole[axis] else at for axis, at in enumerate(tile.where)])

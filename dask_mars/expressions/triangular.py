@@ -1,9 +1,8 @@
-"""The triangular factor of a matrix by LAPACK's `geqrt`, which also cuts its panels into products of matrices.
+"""The triangular factor of a matrix by LAPACK's `geqrt`, which also turns its panels into products of matrices.
 
-NumPy calls `geqrf`, whose panels of 32 columns are factored column by column, so that each column of a tall matrix
-goes through memory 32 times. What comes out is the same but for rounding: the reflections, and so the signs, are
-those of `geqrf`. The function is from the library that NumPy itself calls, and compared with NumPy before its
-first use.
+NumPy calls `geqrf`, which factors panels of 32 columns column by column, so that each column of a tall matrix goes
+through memory 32 times. The results agree except for rounding: reflections, and so signs, are those of `geqrf`.
+The function comes from the library that NumPy itself calls, and is compared with NumPy before its first use.
 """
 
 from __future__ import annotations
@@ -18,22 +17,16 @@ import numpy as np
 
 #: Names under which NumPy's LAPACK may have the function for doubles.
 _NAMES = ("scipy_dgeqrt_64_", "dgeqrt_64_", "dgeqrt_")
-#: Fewer elements or columns take as long in NumPy.
+#: Minimum elements and columns; with fewer NumPy is as fast.
 _FEWEST, _FEWEST_COLUMNS = 1 << 14, 8
-#: Columns of a panel, and from how many columns of a matrix on there are more.
+#: Columns of a panel: normally, for wide matrices, and minimum columns of a wide matrix.
 _PANEL, _WIDE_PANEL, _WIDE = 16, 32, 256
-#: Of the largest element: how far the factor of a sample may be from NumPy's.
+#: Maximum deviation of a sample's factor from NumPy's, relative to the largest element.
 _TOLERANCE = 1e-12
 
 
 def triangular_factor(matrix: np.ndarray) -> np.ndarray | None:
-    """Return the factor R of a QR decomposition, or None where NumPy is as fast or has to decide.
-
-    Parameters
-    ----------
-    matrix : numpy.ndarray
-        It is not changed.
-    """
+    """Return the factor R of a QR decomposition, or None where NumPy is as fast or has to decide."""
     if matrix.ndim != 2 or matrix.dtype != np.float64 or not matrix.dtype.isnative or matrix.size < _FEWEST:
         return None
     rows, columns = matrix.shape
@@ -45,8 +38,8 @@ def triangular_factor(matrix: np.ndarray) -> np.ndarray | None:
 
 @cache
 def _checked() -> Callable[[np.ndarray], np.ndarray | None] | None:
-    """Return what factors matrices, if it is there and does as NumPy does."""
-    # Whole numbers are given as those of eight bytes, whether the library reads all of them or the first four.
+    """Return a function that factors matrices, if it is available and agrees with NumPy."""
+    # Integers are passed as eight bytes, whether the library reads all of them or the first four.
     geqrt = _geqrt() if sys.byteorder == "little" else None
     if geqrt is None:
         return None
@@ -71,7 +64,7 @@ def _checked() -> Callable[[np.ndarray], np.ndarray | None] | None:
             at + 24,
         )
         found = np.triu(copy[:columns])
-        # What it makes of numbers that are none is for NumPy to say.
+        # NumPy decides on matrices that are not finite.
         return found if sizes[3] == 0 and np.isfinite(found).all() else None
 
     sample = np.random.default_rng(0).standard_normal((50, 40))

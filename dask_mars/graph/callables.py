@@ -1,7 +1,7 @@
-"""What a callable is, found by its type.
+"""Identifies callables by their types.
 
-Objects of users may have every attribute (mocks), raise whatever they like for one, or lie about their class.
-None of their own code runs here.
+Users' objects may have every attribute (mocks), raise any exception for one, or lie about their class. This module
+runs none of their code.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from typing import Any
 
 _TOOLZ = frozenset({"cytoolz", "toolz"})
-#: Kinds of callables that are no more than what their path says: pickles, too, hold only their path. Others, such
-#: as partial functions and instances of the user's classes, may have a state besides.
+#: Kinds of callables that their path identifies completely: pickles, too, hold only the path. Other kinds, such as
+#: partial functions, may have state.
 _NAMED = (FunctionType, BuiltinFunctionType, type, MethodDescriptorType, WrapperDescriptorType)
-# NumPy's own kinds of functions, named here because this module has to do without NumPy.
+# NumPy's own kinds of functions, by name, because this module must not import NumPy.
 _NAMED_BY_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
 
 
 def called_by(function: Any) -> Any:
-    """Return the callable that partial functions, curried ones and methods call in the end."""
+    """Return the innermost callable of partial functions, curried ones and methods."""
     while True:
         kind = type(function)
         if issubclass(kind, partial) or is_of_toolz(kind, "curry"):
@@ -37,7 +37,7 @@ def is_of_toolz(kind: type, name: str) -> bool:
 
 
 def is_named(function: Any) -> bool:
-    """Return whether a callable is a function or a class, which its path says everything about."""
+    """Return whether a callable is a function or a class, which its path identifies completely."""
     kind = type(function)
     return issubclass(kind, _NAMED) or (kind.__name__ in _NAMED_BY_NUMPY and package_of(kind) == "numpy")
 
@@ -48,7 +48,7 @@ def look_up(known: Mapping[Any, Any], function: Any, default: Any = None) -> Any
 
 
 def package_of(kind: type) -> str:
-    """Return the package of a class, or "" if it does not say."""
+    """Return the package of a class, or "" if it has no valid module name."""
     module = kind.__module__
     return module.partition(".")[0] if type(module) is str else ""
 
@@ -62,13 +62,13 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
 
 
 def module_of(function: Any) -> str:
-    """Return the module of what a callable calls in the end, or "" if it does not say."""
+    """Return the module of the innermost callable, or "" if it has none."""
     module = attribute(called_by(function), "__module__")
     return module if type(module) is str else ""
 
 
 def full_name(function: Any) -> str:
-    """Return module and qualified name of what a callable calls in the end; for other objects, of their class."""
+    """Return module and qualified name of the innermost callable; for other objects, of their class."""
     named = called_by(function)
     name = attribute(named, "__qualname__")
     if type(name) is not str:

@@ -1,8 +1,8 @@
-"""The chunk graph: what Dask's graph is once prepared, and all that the scheduler and workers know of it.
+"""The chunk graph: a prepared Dask graph, and all that the scheduler and workers know of it.
 
-A chunk is one intermediate value; an operand says how chunks of one kind are made. An operand is a short
-straight-line program (`Step`s in static single assignment form) over the chunk's inputs and literals, shared by
-every chunk that is made the same way, so that a chunk itself is no more than a few integers and its literals.
+A chunk is one intermediate value; an operand describes how chunks of one kind are computed. An operand is a short
+straight-line program (`Step`s in static single assignment form) over the chunk's inputs and literals. Chunks
+computed the same way share it, so that a chunk itself is no more than a few integers and its literals.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Step(NamedTuple):
 
 
 class Operand:
-    """How chunks of one kind are computed from their inputs and literals.
+    """The program that computes chunks of one kind from their inputs and literals.
 
     Attributes
     ----------
     name : str
-        For people: the name of the last function called.
+        Display name: that of the last function called.
     functions : tuple of callable
         The callables that the steps use, each once.
     steps : tuple of Step
         The program; the result of the last step is the chunk's value.
     input_count, literal_count : int
-        How many values stand before the first step's result.
+        Number of values before the first step's result.
     in_client : bool
-        True if it must run in the user's own process.
+        Whether it must run in the user's own process.
     """
 
     __slots__ = ("_plan", "functions", "in_client", "input_count", "literal_count", "name", "steps")
@@ -93,8 +93,8 @@ class Operand:
         Parameters
         ----------
         inputs : list
-            Values of the chunk's inputs. The list is consumed: entries are dropped after their last use, so that
-            a temporary is freed as soon as no later step needs it.
+            Values of the chunk's inputs. The list is consumed: entries are dropped after their last use, so that a
+            temporary is freed as soon as no later step needs it.
         literals : tuple
             The chunk's literals.
         """
@@ -105,14 +105,9 @@ class Operand:
         return inputs.pop()
 
     def run_all(self, inputs: list[Any], outputs: tuple[int, ...]) -> list[Any]:
-        """Compute one chunk and return the results of several steps.
+        """Compute one chunk, consuming a list of inputs and literals; return the results of several steps.
 
-        Parameters
-        ----------
-        inputs : list
-            Values of the inputs, and then of the literals. The list is consumed.
-        outputs : tuple of int
-            Numbers of the steps; the same in every call.
+        `outputs` must be the same in every call.
         """
         if self._plan is None:
             self._plan = _make_plan(self, outputs)
@@ -160,9 +155,9 @@ def _make_plan(operand: Operand, outputs: tuple[int, ...] = ()) -> list[_Planned
 
 
 class Subprogram:
-    """A callable operand without literals of its own: one function to the program that calls it.
+    """An operand as a callable: one function in the program that calls it.
 
-    Dask shares one inner graph between all blocks of a fused layer; so do we.
+    Dask shares one inner graph between all blocks of a fused layer, and so does this class.
     """
 
     __slots__ = ("literals", "operand")
@@ -173,7 +168,7 @@ class Subprogram:
 
     @property
     def __name__(self) -> str:
-        """The operand's name, which is what Dask shows of a callable."""
+        """Return the operand's name, which Dask shows for a callable."""
         return self.operand.name
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -185,10 +180,9 @@ class Subprogram:
 
 
 class Constant:
-    """A function without parameters that returns what an operand holds for all of its chunks.
+    """A function without parameters that returns a value that all chunks of an operand share.
 
-    A lambda that a thousand chunks are given is a part of their operand, and travels with that: as a literal it
-    would travel with every chunk.
+    As a part of the operand the value travels once; as a literal it would travel with every chunk.
     """
 
     __slots__ = ("value",)
@@ -205,16 +199,16 @@ class Constant:
 
 
 class Declared(NamedTuple):
-    """What a Dask collection says of the chunks of one of its layers.
+    """Declaration of a Dask collection about the chunks of one of its layers.
 
     Attributes
     ----------
     dtype : numpy.dtype
-        Of every chunk.
+        Dtype of every chunk.
     chunks : tuple of tuple of int
-        Sizes of the chunks along each dimension, NaN where not known before they are computed.
+        Sizes of the chunks along each dimension, NaN where unknown before they are computed.
     is_broadcast : bool
-        The elements of a chunk are one in memory, or those of its input.
+        Whether the elements of a chunk share memory with each other, or with its input.
     """
 
     dtype: Any
@@ -223,16 +217,16 @@ class Declared(NamedTuple):
 
 
 class Restriction(NamedTuple):
-    """Where a chunk may be computed on a cluster, as the user annotates it.
+    """The user's annotation of where a chunk may be computed on a cluster.
 
     Attributes
     ----------
     workers : tuple of str
         Addresses, names or hosts; empty for any.
     loose : bool
-        If none of these is there, others will do.
+        Whether other workers will do if these are absent.
     resources : tuple of (str, float)
-        What it takes of a worker's resources while it is computed.
+        Amounts of a worker's resources that the chunk takes while it is computed.
     """
 
     workers: tuple[str, ...]
@@ -267,32 +261,24 @@ class ChunkGraph:
     in_client: set[int] = field(default_factory=set)
     #: Allowed failures of a chunk where the user annotated them.
     retries: dict[int, int] = field(default_factory=dict)
-    #: What the user's `dask.annotate(priority=...)` says of a chunk; larger runs first.
+    #: The user's `dask.annotate(priority=...)` of a chunk; larger runs first.
     priorities: dict[int, float] = field(default_factory=dict)
-    #: What the user's `dask.annotate(workers=..., resources=...)` says of a chunk. One machine does not mind.
+    #: The user's `dask.annotate(workers=..., resources=...)` of a chunk. A single machine ignores it.
     restrictions: dict[int, Restriction] = field(default_factory=dict)
-    #: What the user's `dask.annotate(checkpoint=...)` says of a chunk: save it whatever it costs, or never.
+    #: The user's `dask.annotate(checkpoint=...)` of a chunk: save it at any cost, or never.
     saves: dict[int, bool] = field(default_factory=dict)
-    #: What is known of the chunks of a layer before they are computed, by the layer's name.
+    #: Declarations about the chunks of a layer, by the layer's name.
     declared: Mapping[str, Declared] = field(default_factory=dict)
-    #: Declared bytes of chunks whose value is a tuple of what several chunks would be.
+    #: Declared bytes of chunks whose value is a tuple of several chunks' values.
     joined_bytes: dict[int, int] = field(default_factory=dict)
-    #: What its tasks are to find around them, if another process has said so.
+    #: Surroundings for its tasks, if another process has set them.
     surroundings: Mapping[str, bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def take_over(self, graph: ChunkGraph, new: Sequence[int]) -> None:
-        """Say of chunks what another graph says of them, in which they have other numbers.
-
-        Parameters
-        ----------
-        graph : ChunkGraph
-            The other graph.
-        new : sequence of int
-            The number of each of its chunks here.
-        """
+        """Take over another graph's data about chunks; `new` has the number of each of its chunks here."""
         self.values = {new[chunk]: value for chunk, value in graph.values.items()}
         self.outputs = [new[chunk] for chunk in graph.outputs]
         self.in_client = {new[chunk] for chunk in graph.in_client}
@@ -303,7 +289,7 @@ class ChunkGraph:
         self.joined_bytes = {new[chunk]: size for chunk, size in graph.joined_bytes.items()}
 
     def chunks_for_client(self) -> set[int]:
-        """Return the chunks whose operand must run in the user's own process; `in_client` has others that must."""
+        """Return the chunks whose operand must run in the user's own process; `in_client` has further ones."""
         client_operands = {number for number, operand in enumerate(self.operands) if operand.in_client}
         return (
             {chunk for chunk, number in enumerate(self.operand_of) if number in client_operands}
@@ -312,13 +298,13 @@ class ChunkGraph:
         )
 
     def layer_of(self, chunk: int) -> str:
-        """Name of the Dask layer that a chunk belongs to."""
+        """Return the name of the Dask layer that a chunk belongs to."""
         return layer_of(self.keys[chunk])
 
     def shape_of(self, chunk: int) -> tuple[int, ...] | None:
-        """Return the declared shape of a chunk, or None if there is none or a dimension is not known yet.
+        """Return the declared shape of a chunk, or None if there is none or a dimension is unknown.
 
-        It is an estimate, see `declared_bytes`.
+        An estimate; see `declared_bytes`.
         """
         declared, index = self._declared(chunk)
         return None if declared is None else _shape(declared, index)
@@ -329,18 +315,18 @@ class ChunkGraph:
         return None if declared is None else declared.dtype
 
     def declared_bytes(self, chunk: int) -> int | None:
-        """Return the bytes of an array of a chunk's declared shape and dtype, or None where that says nothing.
+        """Return the bytes of an array of a chunk's declared shape and dtype, or None without a declaration.
 
-        It is an estimate, made by collections that do not see the values. Dask's own err in these ways: partial
+        An estimate by collections that have not seen the values. Dask's declarations err in these ways: partial
         results of mean, var and moment are dicts of two or three such arrays, and those of argmin and argmax have
-        pairs for elements; a boolean index, and what follows from one, is declared as if all were selected; topk
-        and bincount have a few elements where one is declared. Masks come on top. What the user declares falsely
-        for `map_blocks` is taken at its word.
+        pairs as elements; a boolean index, and its consumers, are declared as if all elements were selected; topk
+        and bincount have a few elements where one is declared. Masks come on top. A wrong declaration of the
+        user's for `map_blocks` is believed.
         """
         if chunk in self.joined_bytes:
             return self.joined_bytes[chunk]
         key: Any = self.keys[chunk]
-        # In one piece, as it is asked for each chunk several times.
+        # Inlined, because callers ask for each chunk several times.
         declared = self.declared.get(key[0]) if type(key) is tuple and key else None
         if declared is None or declared.dtype is None or len(declared.chunks) != len(key) - 1:
             return None
@@ -350,11 +336,11 @@ class ChunkGraph:
                 return None
             if not declared.is_broadcast:
                 size *= along[at]
-        # Objects lie elsewhere than in the array; an unknown size is NaN, the one number that is unlike itself.
+        # Objects lie outside the array; an unknown size is NaN, the one number unequal to itself.
         return None if declared.dtype.hasobject or size != size else int(size)
 
     def _declared(self, chunk: int) -> tuple[Declared | None, tuple[int, ...]]:
-        """Return what a chunk's layer declares, and the chunk's index if that is within it."""
+        """Return the declaration of a chunk's layer, and the chunk's index if that is within it."""
         key = self.keys[chunk]
         if not isinstance(key, tuple) or not key or chunk in self.joined_bytes:
             return None, ()
@@ -367,16 +353,16 @@ class ChunkGraph:
 
 
 class DeclaredSizes(Sequence[int | None]):
-    """The bytes that each chunk of a graph is declared to take in the store, None where nothing is said.
+    """Declared bytes of each chunk of a graph in the store, None without a declaration.
 
-    They are looked up when they are asked for: most never are.
+    They are computed on demand, as most are never needed.
 
     Parameters
     ----------
     graph : ChunkGraph
         The graph.
     inline_bytes : int, optional
-        Up to how many bytes results travel in messages, and take none in the store.
+        Maximum size of results that travel in messages, and take no bytes in the store.
     """
 
     __slots__ = ("_graph", "_inline_bytes")
@@ -394,18 +380,18 @@ class DeclaredSizes(Sequence[int | None]):
 
 
 def layer_of(key: Key) -> str:
-    """Name of the Dask layer that a key belongs to."""
+    """Return the name of the Dask layer that a key belongs to."""
     return str(key[0]) if isinstance(key, tuple) and key else str(key)
 
 
 def _shape(declared: Declared, index: tuple[int, ...]) -> tuple[int, ...] | None:
     sizes = [along[at] for along, at in zip(declared.chunks, index, strict=True)]
-    # An unknown size is NaN, the one number that is unlike itself.
+    # An unknown size is NaN, the one number unequal to itself.
     return None if any(size != size for size in sizes) else tuple(map(int, sizes))
 
 
 def _index(key: Key) -> tuple[int, ...]:
-    """Return the index that Dask's keys of an array's chunks end with."""
+    """Return the index at the end of a key of an array's chunk."""
     if isinstance(key, tuple) and all(isinstance(at, int) for at in key[1:]):
         return key[1:]
     return ()

@@ -1,4 +1,4 @@
-"""What chunks are composed of: two graphs of the same computation, before and after."""
+"""The composition of chunks: two graphs of the same computation, before and after composing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dask_mars.graph.chunks import ChunkGraph
 def composed_of(before: ChunkGraph, after: ChunkGraph, most: int | None = None) -> list[list[int]]:
     """Return, for each chunk after composing, the chunks before composing that it computes.
 
-    These are the chunk of the same key and all that it needs down to the next chunks that are still there. A chunk
-    with a new key has been cut off from its consumer, and computes what that one does not do itself.
-    With `most` only so many are looked for, for each chunk.
+    These are the chunk of the same key and its ancestors down to the next remaining chunks. A chunk with a new key
+    was split off its consumer, and computes the part that the consumer does not. With `most` the search stops
+    after that many for each chunk.
     """
     kept = {before.ids[key] for key in after.keys if key in before.ids}
     found: list[list[int]] = []
@@ -25,7 +25,7 @@ def composed_of(before: ChunkGraph, after: ChunkGraph, most: int | None = None) 
 
 
 def _needed(graph: ChunkGraph, chunk: int, kept: set[int], most: int | None) -> list[int]:
-    """Return a chunk and what it needs that is not kept, in the graph's order."""
+    """Return a chunk and its ancestors that are not kept, in the graph's order."""
     needed: set[int] = set()
     stack = [chunk]
     while stack and (most is None or len(needed) < most):

@@ -1,8 +1,8 @@
 """Callables by number: four bytes stand for every function that another process can import.
 
-An op id is the hash of a callable's full path. `FunctionRegistry` leads from the id to the path, and from its
-first use in a process on to the callable. What has no path of its own (lambdas, closures, partial functions,
-whatever is defined in ``__main__``) has no op id either, and has to travel by value.
+A function id is the hash of a callable's full path. `FunctionRegistry` maps the id to the path, and from the first
+use in a process to the callable. Callables without a path of their own (lambdas, closures, partial functions,
+everything defined in ``__main__``) have no id, and travel by value.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cloudpickle.cloudpickle import list_registry_pickle_by_value
 
 from dask_mars.graph.callables import is_named
 
-#: Where to look for ufuncs, which need not know the module that they belong to.
+#: Modules to search for ufuncs, which may not know their own module.
 _HOMES_OF_UFUNCS = ("numpy", "scipy.special")
 
 
 def function_id_of(path: str) -> int:
-    """Return the op id of a path: 32 bits without a sign, the same in every process.
+    """Return the function id of a path: 32 bits, unsigned, the same in every process.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ def path_of(function: Callable[..., Any]) -> str | None:
     Returns
     -------
     str or None
-        ``"module:qualified.name"``, with a colon because a class may have the name of a module; None if another
-        object is found there now, or if cloudpickle has been told to pickle the module by value.
+        ``"module:qualified.name"``, with a colon because a class may have the name of a module; None if the path
+        now leads to another object, or if cloudpickle pickles the module by value.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def path_of(function: Callable[..., Any]) -> str | None:
         try:
             found = _look_up(module, name)
         except Exception:
-            # Modules and classes may answer for attributes in ways of their own.
+            # Modules and classes may compute attributes by code of their own.
             continue
         if found is function and module != "__main__" and not _is_pickled_by_value(module):
             return f"{module}:{name}"
@@ -66,7 +66,7 @@ def path_of(function: Callable[..., Any]) -> str | None:
 
 
 def _names(function: Any) -> Iterable[tuple[str, str]]:
-    """Yield module and qualified name of a callable, as far as it knows them."""
+    """Yield possible modules and qualified names of a callable."""
     name = getattr(function, "__qualname__", None) or function.__name__
     module = getattr(function, "__module__", None)
     if module is None and (owner := getattr(function, "__objclass__", None)) is not None:
@@ -77,7 +77,7 @@ def _names(function: Any) -> Iterable[tuple[str, str]]:
 
 
 def _look_up(module: str, name: str) -> Any:
-    """Return what a path leads to in this process, None if its module has not been imported."""
+    """Return the object at a path in this process, None if its module has not been imported."""
     found: Any = sys.modules.get(module)
     if found is not None:
         for part in name.split("."):
@@ -86,7 +86,7 @@ def _look_up(module: str, name: str) -> Any:
 
 
 def _is_pickled_by_value(module: str) -> bool:
-    """Say whether the user has registered a module, or a package around it, with cloudpickle."""
+    """Return whether the user has registered a module, or a package around it, with cloudpickle."""
     registered = list_registry_pickle_by_value()
     if not registered:
         return False
@@ -94,21 +94,21 @@ def _is_pickled_by_value(module: str) -> bool:
 
 
 class FunctionRegistry:
-    """From op id to path, and from its first use to the callable.
+    """Maps function ids to paths, and from their first use to callables.
 
-    The process that sends operands fills one by asking for op ids, the process that receives them one by learning.
+    The sender of operands fills its registry by asking for ids, the receiver fills its own by learning.
     """
 
     def __init__(self) -> None:
         self._paths: dict[int, str] = {}
-        #: The path until the callable was first used.
+        #: The path until the first use of the callable.
         self._callables: dict[int, str | Callable[..., Any]] = {}
 
     def function_id(self, function: Callable[..., Any]) -> int | None:
-        """Return the op id of a callable; None if it has none, or if another path has it already.
+        """Return the function id of a callable; None if it has none, or if another path has the same id.
 
-        Whether the path still leads to this callable is looked up at each call: it may have been replaced, or its
-        module loaded again.
+        Each call checks that the path still leads to this callable: it may have been replaced, or its module
+        reloaded.
         """
         path = path_of(function)
         if path is None:
@@ -117,17 +117,11 @@ class FunctionRegistry:
         return function_id if self._paths.setdefault(function_id, path) == path else None
 
     def path(self, function_id: int) -> str:
-        """Return the path behind an op id."""
+        """Return the path of a function id."""
         return self._paths[function_id]
 
     def learn(self, function_id: int, path: str) -> None:
-        """Take in a path.
-
-        Raises
-        ------
-        ValueError
-            The op id stands for another path.
-        """
+        """Record a path; raise `ValueError` if its function id stands for another path."""
         known = self._paths.setdefault(function_id, path)
         if known != path:
             raise ValueError(f"op id {function_id} cannot stand for {path}: it stands for {known}")
@@ -139,7 +133,7 @@ class FunctionRegistry:
         Raises
         ------
         KeyError
-            The op id was never learnt.
+            The function id was never learnt.
         ImportError, AttributeError
             The path leads nowhere in this process.
         """
@@ -147,7 +141,7 @@ class FunctionRegistry:
         module, _, name = self._paths[function_id].partition(":")
         if type(known) is str or sys.modules.get(module) is None:
             importlib.import_module(module)
-        # A task may have loaded the module again since its first use, and then what it has now is meant.
+        # A task may have reloaded the module since the first use; its present function counts.
         found: Callable[..., Any] = _look_up(module, name)
         if found is not known:
             self._callables[function_id] = found

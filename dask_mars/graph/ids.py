@@ -1,7 +1,7 @@
-"""Ids of subtasks: twelve bytes that say which computation, which stage of it, and which of its subtasks.
+"""Ids of subtasks: twelve bytes that identify computation, stage and subtask.
 
 The layout is Mars's: task, four bytes; stage, two; subtask, six; each little endian. Such an id is composed, not
-drawn: it needs no registry to be unique and no look-up to be understood.
+random: it needs no registry to be unique and no look-up to be understood.
 
 Within an engine a task is a graph, a stage the depth of a chunk in its graph, and a subtask a chunk. On clusters a
 subtask is a region of a graph.
@@ -13,21 +13,21 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-#: Bytes of an id.
+#: Length of an id, in bytes.
 SUBTASK_ID_BYTES = 12
-#: Stands for no subtask at all. No id is equal to it.
+#: Represents the absence of a subtask. No id is equal to it.
 NO_SUBTASK = b"\xff" * SUBTASK_ID_BYTES
-#: Tasks are numbered below this, so that the first four bytes of an id tell it from `NO_SUBTASK`.
+#: Upper limit of task numbers, so that the first four bytes of an id tell it from `NO_SUBTASK`.
 GRAPH_LIMIT = 2**32 - 1
 STAGE_LIMIT = 2**16
 NUMBER_LIMIT = 2**48
 
-# Six bytes are no integer that struct knows: the subtask's number goes in two parts.
+# `struct` has no six-byte integer, so the subtask's number has two parts.
 _LAYOUT = struct.Struct("<IHHI")
 
 
 class SubtaskId(NamedTuple):
-    """What an id says.
+    """The parts of an id.
 
     Attributes
     ----------
@@ -66,19 +66,19 @@ def subtask_id(graph: int, stage: int, number: int) -> bytes:
 def write_subtask_id(buffer: Any, graph: int, stage: int, number: int) -> None:
     """Compose an id at the start of a writable buffer.
 
-    The last bytes are written last: where a process ended in the middle of it, over `NO_SUBTASK`, the id that is
-    found there has a number larger than any graph has chunks.
+    The last bytes are written last: if a process ends in the middle of writing over `NO_SUBTASK`, the id left
+    there has a number larger than any graph has chunks.
     """
     _LAYOUT.pack_into(buffer, 0, graph, stage, number & 0xFFFF, number >> 16)
 
 
 def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
-    """Return what an id says.
+    """Return the parts of an id.
 
     Raises
     ------
     ValueError
-        It is no id: of another length, or `NO_SUBTASK`.
+        The bytes are no id: of another length, or `NO_SUBTASK`.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def decode_subtask_id(data: bytes | memoryview) -> SubtaskId:
 
 
 def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """Return of each chunk the longest way to it from a chunk without inputs, in steps; 0 for those themselves.
+    """Return the longest distance of each chunk from a chunk without inputs, in steps.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def depths_of(inputs: Sequence[Sequence[int]]) -> list[int]:
 
 
 class SubtaskIds:
-    """The ids of a graph's chunks. The depths are computed when the first id is asked for, in any thread.
+    """The ids of a graph's chunks. The first request, in any thread, computes the depths.
 
     Parameters
     ----------
@@ -137,9 +137,9 @@ class SubtaskIds:
         self._depths: list[int] | None = None
 
     def __getitem__(self, chunk: int) -> bytes:
-        """Return the id of a chunk. Those that are deeper than two bytes can say have the largest stage."""
+        """Return the id of a chunk. Depths beyond two bytes share the largest stage."""
         depths = self._depths
         if depths is None:
-            # Two threads that come here at once find the same.
+            # Two threads that arrive at once compute the same.
             depths = self._depths = depths_of(self._inputs)
         return subtask_id(self._graph, min(depths[chunk], STAGE_LIMIT - 1), chunk)

@@ -1,6 +1,6 @@
-"""From what Dask hands a scheduler to chunk graphs: all that reads Dask's graphs.
+"""Turns Dask's graphs into chunk graphs; the only package that reads Dask's graphs.
 
-Layers are compiled to programs without Dask's task objects, chains are composed, small steps are folded into what
-needs them, and chunks that are made again faster than kept are made by what reads them. It knows nothing of how or
-where a chunk graph is run. Begin with `prepare`.
+It compiles layers to programs without Dask's task objects, composes chains, folds small steps into their
+consumers, and lets readers recompute chunks where that is faster than keeping them. It knows nothing of the
+execution of a chunk graph. Begin with `prepare`.
 """

@@ -1,7 +1,7 @@
-"""Blockwise layers as chunk records, one program a layer and no Dask task objects.
+"""Blockwise layers as chunk records, one program per layer and no Dask task objects.
 
-A layer's task is a template over tokens, one for each of its arguments. Here the template is compiled once, and
-each block costs no more than the keys of its inputs and those literals that differ from block to block.
+A layer's task is a template over tokens, one for each of its arguments. The template is compiled once, and each
+block costs only the keys of its inputs and the literals that differ from block to block.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dask_mars.graph.chunks import Key
 from dask_mars.optimize.client_only import stores_chunk
 from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
 
-# What placeholders begin with, so that no key of the user's is taken for one.
+# First elements of placeholders, which no key of the user's can equal.
 _BLOCK, _CONTRACTED = object(), object()
 
 
 def lazy_blockwise(layer: Blockwise) -> LazyLayer:
-    """Return a Blockwise layer as one that is compiled when it is needed."""
+    """Return a Blockwise layer as one that is compiled when needed."""
     return LazyLayer((layer.output,), partial(BlockwiseRecords, layer), partial(dict, layer))
 
 
@@ -46,7 +46,7 @@ class BlockwiseRecords:
     Raises
     ------
     NotSymbolic
-        The layer has something that cannot be compiled once for all blocks.
+        Part of the layer cannot be compiled once for all blocks.
     """
 
     def __init__(self, layer: Blockwise, compiler: TaskCompiler) -> None:
@@ -64,9 +64,9 @@ class BlockwiseRecords:
             raise NotSymbolic(f"its task is a {type(task).__name__}")
         program = compiler.new_program()
         local: dict[Key, int] = {}
-        #: How to make each input's key from a block's coordinates, by the placeholder that stands for it.
+        #: Functions from a block's coordinates to the key of each input, by placeholder.
         makers: dict[Key, Callable[[tuple[Any, ...]], Key]] = {}
-        #: Position among the literals of each that differs between blocks, and how to get it from a block's place.
+        #: Position of each literal that differs between blocks, and its function of a block's coordinates.
         self._varying: list[tuple[int, Callable[[tuple[Any, ...]], Any]]] = []
         varying_by_shape: list[bool] = []
         for position, ((argument, indices), coordinates, axes) in enumerate(
@@ -92,14 +92,14 @@ class BlockwiseRecords:
                     code = program.step(concatenate, (code, axes_code))
                 local[token] = code
             else:
-                # The same blocks met again are the same input, as in x * x.
+                # The same block as a second argument is the same input, as in x * x.
                 placeholder = (_BLOCK, argument, tuple(coordinates))
                 makers[placeholder] = _key_maker(argument, tuple(coordinates), len(self.numblocks))
                 local[token] = program.input(placeholder)
         compiler.emit_result(program, task, local)
         if stores_chunk(program.functions):
             raise NotSymbolic("it stores chunks")
-        #: Literals by the shape of the block, where that is all that differs: most blocks have the same.
+        #: Literals by the shape of the block, if they differ only by it: most blocks have the same shape.
         self._by_shape: dict[Any, tuple[Any, ...]] | None = {} if varying_by_shape == [True] else None
         self._literals = tuple(program.literals)
         self._makers = [makers.get(key) for key in program.input_keys]
@@ -128,11 +128,11 @@ class BlockwiseRecords:
         return nest((), list(coordinates))
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Say whether a key that begins with the layer's name is that of a block."""
+        """Return whether a key with the layer's name is that of a block."""
         if len(key) != len(self.numblocks) + 1:
             return False
         for at, count in zip(key[1:], self.numblocks):  # noqa: B905
-            # By type first: asking an abstract class takes ten times as long.
+            # By type first: an abstract class takes ten times as long.
             if not (type(at) is int or isinstance(at, Integral)) or not 0 <= at < count:  # type: ignore[operator]
                 return False
         return True
@@ -143,8 +143,8 @@ class BlockwiseRecords:
         Parameters
         ----------
         key : tuple
-            The layer's name and the block's coordinates. They may lie beyond the layer's bounds: Dask makes such
-            blocks if they are asked for, and arrays with empty chunks ask, whose layers have fewer.
+            The layer's name and the block's coordinates. They may lie outside the layer's bounds: Dask makes such
+            blocks on request, and arrays with empty chunks request blocks that their layers lack.
         """
         at = key[1:]
         if len(at) != len(self.numblocks):
@@ -153,7 +153,7 @@ class BlockwiseRecords:
             if type(coordinate) is not int:
                 if not all(isinstance(number, Integral) for number in at):
                     return None
-                # Functions are told where their block is, and NumPy's integers are not what they expect.
+                # Functions receive their block's position, and expect Python's integers.
                 at = tuple(map(int, at))
                 break
         coordinates = at + self._dummies
@@ -183,9 +183,9 @@ class BlockwiseRecords:
 
 
 def _literal_getter(source: Any, where: tuple[int, ...]) -> Callable[[tuple[Any, ...]], Any]:
-    """Return a function from a block's coordinates, dummies included, to what a source has for it."""
+    """Return a function from a block's coordinates, dummies included, to a source's value for it."""
     if type(source) is ArrayChunkShapeDep:
-        # That of most arrays that begin with no other.
+        # The shapes in most arrays without an input.
         chunks = source.chunks
         if len(chunks) == 1:
             (sizes,), (only,) = chunks, where
@@ -206,7 +206,7 @@ _PLAIN = frozenset({int, float, str, bool, slice, type(None)})
 
 
 def _is_plain(value: Any) -> bool:
-    """Say quickly that a literal holds no task: most are shapes, slices and positions."""
+    """Return quickly whether a literal holds no task: most are shapes, slices and positions."""
     kind = type(value)
     if kind is tuple:
         return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))

@@ -1,7 +1,7 @@
-"""Finds tasks that must run in the user's own process, because the objects they touch live there.
+"""Finds tasks that must run in the user's process, because their objects live there.
 
-A task that writes into an array, or into an in-memory store, of the user would write into a copy if it ran
-anywhere else, and nobody would notice that the data are lost.
+Elsewhere a task that stores into the user's array or in-memory store would write into a copy, and the data would
+be lost silently.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FINALIZE = "finalize-hlgfinalizecompute"
 
 
 def is_shared_target(target: Any) -> bool:
-    """Say whether writes to a store from another process reach the store that the user has.
+    """Return whether writes from another process reach the user's store.
 
-    Only targets known to be addressed by a path or a URL qualify: a Zarr array that is not held in memory.
+    Only targets addressed by a path or a URL qualify: a Zarr array that is not held in memory.
     """
     store = getattr(target, "store", None)
     if store is None or package_of(type(target)) != "zarr":
@@ -49,7 +49,7 @@ def _is_memory_filesystem(store: Any) -> bool:
 
 
 def is_client_store(task: Any, inner: Mapping[Any, Any], outer: Mapping[Any, Any], dsk: Mapping[Any, Any]) -> bool:
-    """Say whether a task of a fused inner graph stores a chunk into an object of the user's process."""
+    """Return whether a task of a fused inner graph stores a chunk into an object of the user's process."""
     if not (isinstance(task, Task) and task.func is load_store_chunk and len(task.args) > 1):
         return False
     target = _resolve(task.args[1], inner, outer, dsk)
@@ -57,7 +57,7 @@ def is_client_store(task: Any, inner: Mapping[Any, Any], outer: Mapping[Any, Any
 
 
 def is_locked_store(task: Any) -> bool:
-    """Say whether a task of a fused inner graph stores a chunk under one of Dask's locks."""
+    """Return whether a task of a fused inner graph stores a chunk under one of Dask's locks."""
     if not (isinstance(task, Task) and task.func is load_store_chunk):
         return False
     given = [*task.args, *task.kwargs.values()]
@@ -65,10 +65,9 @@ def is_locked_store(task: Any) -> bool:
 
 
 def target_key(task: Task, inner: Mapping[Any, Any], outer: Mapping[Any, Any]) -> Any:
-    """Return the key of the graph's task that makes the target of a storing task, or None if it is given.
+    """Return the key of the task that makes the target of a storing task, or None if the target is given.
 
-    Whatever stores into a target must store into the one that its maker made, and not into copies of it: the maker
-    has to run where the stores do.
+    The maker has to run where the stores do, as they must write into its result and not into copies.
     """
     target = _resolve(task.args[1], inner, outer)
     return target.key if isinstance(target, TaskRef) else getattr(target, "target", None)
@@ -85,15 +84,15 @@ def _resolve(target: Any, *scopes: Mapping[Any, Any]) -> Any:
 
 
 def assembles_result(key: Any) -> bool:
-    """Say whether a key is that of the task by which Dask assembles a collection's result.
+    """Return whether a key belongs to the task by which Dask assembles a collection's result.
 
-    Such a task runs in the user's process: its result would otherwise be copied twice more on its way.
+    Such a task runs in the user's process; elsewhere its result would be copied twice more.
     """
     return type(key) is str and key.startswith(_FINALIZE)
 
 
 def stores_chunk(functions: Iterable[Callable[..., Any]]) -> bool:
-    """Say whether a program writes into, or reads from, the target of a `da.store`."""
+    """Return whether a program writes into, or reads from, the target of a `da.store`."""
     called, _ = _unfolded(functions)
     return any(function is load_store_chunk or function is load_chunk for function in called)
 
@@ -104,14 +103,14 @@ def stores_in_client(
     input_keys: Sequence[Any],
     dsk: Mapping[Any, Any],
 ) -> bool:
-    """Say whether a program for which `stores_chunk` holds has to run in the user's process."""
+    """Return whether a program for which `stores_chunk` holds has to run in the user's process."""
     _, held = _unfolded(functions)
     given = (node.value for name in input_keys if isinstance(node := dsk.get(name), DataNode))
     return not any(is_shared_target(target) for target in (*literals, *held, *given))
 
 
 def _unfolded(functions: Iterable[Callable[..., Any]]) -> tuple[list[Callable[..., Any]], list[Any]]:
-    """Return functions, and the literals that they hold, with inner programs replaced by what they are made of."""
+    """Return functions and the literals that they hold, with inner programs unfolded."""
     called: list[Callable[..., Any]] = []
     held: list[Any] = []
     stack = list(functions)

@@ -1,15 +1,15 @@
-"""Common sources: what is made of the same chunks, and of nothing else, becomes one chunk.
+"""Common sources: chunks with the same inputs are fused.
 
-Three colours are taken from a picture, a brightness and a mask are made of them, and sums of all of these. Mars's
-rule of chains merges none of it: what has several consumers, or several inputs, stays apart, so that branches may
-run side by side, and every colour, brightness and mask goes to the store and is read from there. Together they
-need nothing but the picture, whose other chunks keep the other workers busy; and the steps run over blocks that
-stay in the processor's cache.
+An example: three colours are slices of a picture, brightness and mask are computed from them, and sums of all
+these follow. Mars's rule of chains merges none of it, as chunks with several consumers or inputs stay apart so
+that branches may run in parallel; every intermediate goes to the store and is read from there. Fused they need
+only the picture's chunk, while other chunks keep the other workers busy; and the steps run over blocks that stay
+in the processor's cache.
 
-Put together are elementwise chunks and reductions. What leaves such a group is either one chunk, or several of
-which all are small beside what they are made of: a large one that is in a tuple with others would stay in the
-store for as long as one of these is needed. Sources are of one level, the number of chunks before them: in sums
-that run from chunk to chunk, what the next one waits for would else wait for all that is made of this one.
+Groups consist of elementwise chunks and reductions. A group returns one chunk, or several that are all small
+compared with its inputs: a large one in a tuple would stay in the store until the whole tuple is released. Sources
+have to be of one level, the number of chunks before them: otherwise, in sums that run from chunk to chunk, the
+next chunk would wait for everything computed from this one.
 """
 
 from __future__ import annotations
@@ -28,34 +28,18 @@ from dask_mars.optimize.folding import JoinedSteps
 from dask_mars.optimize.programs import make_tuple
 from dask_mars.optimize.siblings import FEWEST_BYTES, SMALL_SHARE, Group, is_reduction, join_groups, levels_of
 
-#: Most chunks that a group is made of.
+#: Maximum number of sources of a group.
 _MOST_SOURCES = 4
 _ITEMS = (operator.getitem, getitem)
 
 #: Returns the declared bytes of a chunk.
 SizeOf = Callable[[int], "int | None"]
-#: What a group of chunks is, by operands and by where their inputs stand: equal of groups that compute alike.
+#: Structure of a group, by operands and positions of their inputs: equal for groups that compute alike.
 _Pattern = tuple[Any, ...]
 
 
 def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = ()) -> ChunkGraph:
-    """Join chunks that are made of the same ones.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Composed. It is not changed, but shares its parts with the result.
-    fewest : int
-        Of how many groups that are alike it is done at least.
-    unmergeable : collection of int, optional
-        Chunks that stay as they are.
-
-    Returns
-    -------
-    ChunkGraph
-        The same graph if nothing is joined. Else chunks that are joined have the key of one of them, and all are
-        numbered anew, in depth-first order.
-    """
+    """Join chunks with the same sources where at least `fewest` groups are equal; renumber depth-first."""
     if len(graph) < 3 * fewest:
         return graph
     size_of = cache(graph.declared_bytes)
@@ -82,7 +66,7 @@ def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[
         inside = set(found)
         inputs = tuple(dict.fromkeys(at for chunk in found for at in graph.inputs[chunk] if at not in inside))
         leaving = [chunk for chunk in found if chunk in kept or not inside.issuperset(consumers[chunk])]
-        # What another group leaves would be an input besides.
+        # The result of another group would be an additional input.
         if not sources.issuperset(inputs) or not _may_leave(leaving, inputs, size_of):
             continue
         pattern = _pattern(graph, found, inputs, leaving)
@@ -101,11 +85,11 @@ def join_common_sources(graph: ChunkGraph, fewest: int, unmergeable: Collection[
     return join_groups(graph, groups) if groups else graph
 
 
-# -- which --------------------------------------------------------------------------------------------------------
+# -- selection ----------------------------------------------------------------------------------------------------
 
 
 def _joinable(graph: ChunkGraph, unmergeable: Collection[int], size_of: SizeOf) -> list[bool]:
-    """Return of each chunk whether it may be put together with others: elementwise, or a reduction to little."""
+    """Return for each chunk whether it may be joined: it is elementwise, or a reduction to a small result."""
     elementwise_ones = [_is_elementwise(operand) for operand in graph.operands]
     reductions = [is_reduction(operand) for operand in graph.operands]
     joinable = [False] * len(graph)
@@ -116,7 +100,7 @@ def _joinable(graph: ChunkGraph, unmergeable: Collection[int], size_of: SizeOf) 
         if number == DATA or not sources:
             continue
         if not looked_at[number]:
-            # The first stands for all: a look at each would take longer than it could save.
+            # The first chunk stands for all of its operand: checking each would cost more than it could save.
             looked_at[number] = 1
             if sum(size_of(at) or 0 for at in {chunk, *sources}) < FEWEST_BYTES:
                 elementwise_ones[number] = reductions[number] = False
@@ -133,13 +117,13 @@ def _joinable(graph: ChunkGraph, unmergeable: Collection[int], size_of: SizeOf) 
 
 
 def _kept(graph: ChunkGraph) -> frozenset[int]:
-    """Return the chunks that the user or the user's process is to have, each by itself."""
+    """Return the chunks that must remain separate values for the user or the user's process."""
     in_client = graph.in_client | graph.chunks_for_client()
     return frozenset(graph.outputs).union(source for chunk in in_client for source in graph.inputs[chunk])
 
 
 def _is_elementwise(operand: Operand) -> bool:
-    """Say whether an operand that needs others has none but elementwise functions, and slices."""
+    """Return whether an operand with inputs consists of elementwise functions and slices."""
     if operand.in_client or not operand.input_count:
         return False
     return all(_is_known(operand.functions[step.function], step.keywords) for step in operand.steps)
@@ -165,10 +149,10 @@ def _consumers(graph: ChunkGraph, joinable: list[bool]) -> list[list[int]]:
 def _group_of(
     graph: ChunkGraph, joinable: list[bool], consumers: list[list[int]], size_of: SizeOf
 ) -> Mapping[int, frozenset[int]]:
-    """Return the sources of the group that each chunk is to be in.
+    """Return the sources of the group that each chunk belongs to.
 
-    That is what it is made of. What all consumers of it need for one group is of that group as well, though it
-    needs less than they do; but not if it is smaller than what it needs, which would wait in its place.
+    These are its own sources. If all consumers of a chunk belong to one group, the chunk joins it even if it needs
+    fewer sources; but not if it is smaller than its inputs, which would wait in its place.
     """
     sources_of: dict[int, frozenset[int]] = {}
     shared: dict[int, frozenset[int]] = {}
@@ -199,7 +183,7 @@ def _may_leave(leaving: list[int], inputs: tuple[int, ...], size_of: SizeOf) -> 
     )
 
 
-# -- how ----------------------------------------------------------------------------------------------------------
+# -- joining ------------------------------------------------------------------------------------------------------
 
 
 def _pattern(graph: ChunkGraph, members: list[int], inputs: tuple[int, ...], leaving: list[int]) -> _Pattern:
@@ -209,7 +193,7 @@ def _pattern(graph: ChunkGraph, members: list[int], inputs: tuple[int, ...], lea
 
 
 def _operand(graph: ChunkGraph, members: list[int], inputs: tuple[int, ...], leaving: list[int]) -> Operand | None:
-    """Return the operand that computes members one after the other; None if it were too long."""
+    """Return the operand that computes members one after the other; None if it would be too long."""
     operands = [graph.operands[graph.operand_of[chunk]] for chunk in members]
     if sum(len(operand.steps) for operand in operands) > LONGEST:
         return None

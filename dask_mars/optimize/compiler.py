@@ -1,6 +1,6 @@
 """Dask's tasks as programs: one compiler for the tasks of a graph and for the templates of its layers.
 
-Tasks that do the same with other inputs and literals come to the same program, and so to the same operand.
+Tasks that differ only in inputs and literals have the same program, and so the same operand.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ from dask_mars.optimize.programs import (
 )
 from dask_mars.store.persisted import PersistedChunk, PersistedNode, as_data, holds_persisted
 
-#: Literals at least this large become chunks of their own: stored once, shared by all that use them.
+#: Size from which literals become chunks of their own, stored once and shared by their readers, in bytes.
 LARGE_LITERAL_BYTES = 1 << 16
 
-#: Most steps of what Dask shares between blocks that become steps of each block's own program.
+#: Maximum steps of an inner graph shared by blocks that are inlined into each block's program.
 _LONGEST_INLINED = 30
 
 _MISSING = object()
 
 # Literals that a legacy task may mean as keys: True is the key 1.
 _MAY_BE_KEYS = frozenset({int, float, str, bool})
-# What legacy tasks may hold keys or tasks in, their subclasses included.
+# Types in which legacy tasks may hold keys or tasks, their subclasses included.
 _READ_BY_DASK = (GraphNode, dict, list, tuple, set, frozenset, int, float, str)
 
-# Literal types met so often that asking isinstance for each would show.
+# Literal types so frequent that an `isinstance` for each would cost too much.
 _PLAIN = frozenset({int, float, str, bool, bytes, slice, type(None), complex})
 
 
@@ -79,12 +79,12 @@ _CONTAINERS: dict[type, Callable[..., Any]] = {
 }
 
 
-# Python's own containers as Dask passes them on, and what makes them.
+# Python's own containers as Dask passes them on, and their constructors.
 _MAY_HOLD: dict[type, Callable[..., Any]] = {list: make_list, tuple: make_tuple, set: make_set, dict: make_dict}
 
 
 class _Pattern:
-    """What is known of programs that are alike: whether they store chunks, and their operand by where it runs."""
+    """Facts about equal programs: whether they store chunks, and their operands by location."""
 
     __slots__ = ("operands", "stores")
 
@@ -103,7 +103,7 @@ class Compiler:
     layers : iterable of LazyLayer
         Layers whose blocks belong to the graph as well.
     split_locked_stores : bool, optional
-        Cut what stores under a lock from what computes that: the lock is then held during the one alone.
+        Separate stores under a lock from the computation of their sources: only the store then holds the lock.
     asked_for : collection of key, optional
         As `LazyLayers` takes it.
 
@@ -112,9 +112,9 @@ class Compiler:
     layers : LazyLayers
         The records of the layers' blocks.
     operands : list of Operand
-        What `operand_of` counts.
+        The operands that `operand_of` numbers.
     extra : dict
-        Nodes that are not in Dask's graph, by key: large literals and the halves of split tasks.
+        Nodes besides those of Dask's graph, by key: large literals and the halves of split tasks.
     targets : set
         Keys of tasks that make the targets of stores.
     """
@@ -128,24 +128,24 @@ class Compiler:
     ) -> None:
         layers = list(layers)
         self._split_locked_stores = split_locked_stores
-        # Not a circle: what the graph holds, and be it all of somebody's memory, is to go with the compiler.
+        # A proxy, to avoid a cycle: the graph's data, perhaps large, are freed together with the compiler.
         self.layers = LazyLayers(layers, weakref.proxy(self), asked_for)
         self.operands: list[Operand] = []
         self.extra: dict[Key, Any] = {}
         self.targets: set[Key | None] = set()
         self._dsk = dsk
-        #: All that legacy tasks may mean as keys.
+        #: All values that legacy tasks may mean as keys.
         self._known_keys: Container[Any] = _KnownKeys(dsk, self.layers) if layers else dsk
         self._patterns: dict[Any, _Pattern] = {}
         self._seen_inner: dict[tuple[int, Key], Subprogram | None] = {}
-        # Types whose values are literals and nothing else.
+        # Types whose values are always literals.
         self._literal_types = set(_PLAIN)
         self._functions: dict[Any, Callable[..., Any]] = {}
-        # What becomes of each callable that was met as a literal, by its id.
+        # How to emit each callable met as a literal, by its id.
         self._callables: dict[int, Constant | None] = {}
-        # The constants that literals of subprograms are held as, by their ids.
+        # Constants that hold literals of subprograms, by the literals' ids.
         self._held: dict[int, Constant] = {}
-        # Functions made here, kept alive because programs are told apart by the ids of their functions.
+        # Functions made here, kept alive because programs are compared by the ids of their functions.
         self._keep: list[Any] = []
 
     # -- for layers -------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Compiler:
     # -- one node ---------------------------------------------------------------------------------------------
 
     def emit_argument(self, program: Program, argument: Any, local: dict[Key, int]) -> int:
-        """Return the code of an argument's value, with the steps that it takes; `local` knows codes of keys."""
+        """Emit the steps of an argument and return the code of its value; `local` has the codes of keys."""
         kind = type(argument)
         if kind is TaskRef:
             key = argument.key
@@ -200,7 +200,7 @@ class Compiler:
             self.extra[key] = DataNode(key, value)
             return program.input(key)
         if type(value) in _MAY_HOLD:
-            # Not for the next one of its type: that may hold what has to be read.
+            # Containers are no literal type: the next one may hold a persisted chunk.
             return self._emit_container(program, value) if holds_persisted(value) else program.literal(value)
         if not callable(value):
             if not issubclass(type(value), np.ndarray):
@@ -210,32 +210,32 @@ class Compiler:
         return program.literal(value) if held is None else program.step(held, ())
 
     def _emit_container(self, program: Program, value: Any) -> int:
-        """Emit a container that holds kept chunks: its items become values of their own."""
+        """Emit a container that holds persisted chunks: its items become values of their own."""
         kind = type(value)
         items = itertools.chain.from_iterable(value.items()) if kind is dict else value
         return program.step(_MAY_HOLD[kind], tuple([self._emit_literal(program, item) for item in items]))
 
     def _same_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function that stands for all that do the same, which some layers make anew for each block."""
+        """Return one function for all equal ones: some layers make a new one for each block."""
         if type(function) is not partial and type(function) is not MethodType:
             return function
         if self._functions.get(id(function)) is function:
             return function
-        # It keeps alive what it is told apart by.
+        # The function keeps alive the objects whose ids identify it.
         chosen = self._functions.setdefault(_identity(function), function)
         self._functions[id(chosen)] = chosen
         return chosen
 
     def _constant_for(self, function: Callable[..., Any]) -> Constant | None:
-        """Return a step that returns a callable, or None for one that may as well be a literal."""
+        """Return a step that returns a callable, or None if the callable may be a literal."""
         try:
             return self._callables[id(function)]
         except KeyError:
             pass
-        # A path is all that would travel of it anyway.
+        # Such a callable travels as a path anyway.
         self._callables[id(function)] = None if path_of(function) is not None else Constant(function)
         self._keep.append(function)
-        # So far it may be this chunk's alone, and then would not be worth an operand.
+        # So far only this chunk has it, which does not justify an operand.
         return None
 
     def _emit_node(self, program: Program, node: GraphNode, local: dict[Key, int]) -> int:
@@ -260,7 +260,7 @@ class Compiler:
             return self.emit_argument(program, TaskRef(node.target), local)
         if isinstance(node, DataNode):
             return self._emit_literal(program, node.value)
-        # A kind of node we do not know, such as a subclass of Task: Dask's own call runs it whole.
+        # An unknown kind of node, such as a subclass of Task: Dask's own call runs it whole.
         keys = tuple(sorted(node.dependencies, key=repr))
         codes = (
             program.literal(node),
@@ -287,7 +287,7 @@ class Compiler:
         return self._emit_inner(program, inner, outkey, inner_local)
 
     def _emit_subprogram(self, program: Program, shared: Subprogram, codes: list[int]) -> int:
-        """Emit the steps of a subprogram, so that expressions are found in it, or the call of one that is long."""
+        """Inline the steps of a subprogram, so that expressions include them; call a long one."""
         operand = shared.operand
         if type(shared) is not Subprogram or len(operand.steps) > _LONGEST_INLINED:
             return program.step(shared, tuple(codes))
@@ -296,7 +296,7 @@ class Compiler:
             if _is_plain(value):
                 known.append(program.literal(value))
                 continue
-            # As one of the operand's it travels once, and not with every chunk.
+            # As a constant of the operand it travels once, and not with every chunk.
             held = self._held.setdefault(id(value), Constant(value))
             known.append(program.step(held, ()))
         for step in operand.steps:
@@ -322,7 +322,7 @@ class Compiler:
             )
             if waiting:
                 if len(waiting) > 1:
-                    # In the graph's order: that of a set would make other programs of tasks that are alike.
+                    # In the graph's order: the order of a set would vary the programs of equal tasks.
                     waiting.sort(key=list(inner).index)
                 stack.extend(waiting)
                 continue
@@ -339,7 +339,7 @@ class Compiler:
             program.step(identity, (code,))
         operand = finish_operand(program, name_of(program.functions))
         subprogram = Subprogram(operand, tuple(program.literals))
-        # A large literal inside would be an input that nobody passes; it stays inside instead.
+        # A large literal inside would be an input without a value; it stays inside instead.
         missing = program.input_keys[passed:]
         if missing:
             values = tuple(self.extra[key].value for key in missing)
@@ -374,7 +374,7 @@ class Compiler:
         return program
 
     def _legacy(self, program: Program, task: tuple[Any, ...]) -> int | None:
-        """Compile a legacy task as `convert_legacy_task` would read it, or return None where it knows more."""
+        """Compile a legacy task as `convert_legacy_task` would read it, or return None where only that can."""
         codes = []
         for argument in task[1:]:
             code = self._legacy_argument(program, argument)
@@ -396,7 +396,7 @@ class Compiler:
                 if argument in self._known_keys:
                     return program.input(argument)
             except TypeError:
-                # Slices and lists are no part of any key.
+                # Unhashable values, such as slices and lists, are no part of any key.
                 pass
             return program.literal(argument) if all(map(self._is_literal, argument)) else None
         if kind is list:
@@ -415,12 +415,12 @@ class Compiler:
         return self._emit_literal(program, argument)
 
     def _list_of_keys(self, program: Program, items: list[Any]) -> int | None:
-        """Compile a list of the keys of blocks, which tree reductions are made of, or return None for another."""
+        """Compile a list of keys of blocks, as in tree reductions; return None for other lists."""
         known = self._known_keys
         codes = []
         for item in items:
             try:
-                # By its name, because a tuple that begins with a callable is a task.
+                # Checked for a name, because a tuple that begins with a callable is a task.
                 if type(item) is not tuple or type(item[0]) is not str or item not in known:
                     return None
             except (IndexError, TypeError):
@@ -429,7 +429,7 @@ class Compiler:
         return program.step(make_list, tuple(codes)) if codes else None
 
     def _is_literal(self, value: Any) -> bool:
-        """Say whether an element of a legacy container holds neither keys nor tasks, for certain."""
+        """Return whether an element of a legacy container certainly holds neither keys nor tasks."""
         kind = type(value)
         if kind in _MAY_BE_KEYS:
             return value not in self._known_keys
@@ -447,8 +447,8 @@ class Compiler:
     def _split_store(self, key: Key, node: Task) -> Task:
         """Cut a fused task in two where it writes into the user's own memory, or under a lock.
 
-        What is computed before the write goes to a worker; the write, and what follows it, stays in the client, or
-        has the lock for itself.
+        A worker computes the source. The write and its successors stay in the client, or have the lock to
+        themselves.
         """
         inner, outkey, inkeys, *dependencies = (
             argument.value if isinstance(argument, DataNode) else argument for argument in node.args
@@ -508,14 +508,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _unwrapped(node: GraphNode) -> GraphNode:
-    """Return what a node is without the call around it by which Dask keeps delayed values from sharing tasks."""
+    """Unwrap the call by which Dask keeps delayed values from sharing tasks."""
     while type(node) is Task and node.func is ProhibitReuse._identity and isinstance(node.args[0], GraphNode):
         node = node.args[0]
     return node
 
 
 def _identity(value: Any) -> Any:
-    """Return what is the same of values that do the same, as far as is known."""
+    """Return a value that is equal for equal values, as far as known."""
     kind = type(value)
     if kind is partial:
         keywords = tuple([(name, _identity(item)) for name, item in value.keywords.items()])

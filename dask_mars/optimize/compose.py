@@ -2,11 +2,11 @@
 
 Mars's rule: two operands are merged if the first has one consumer and the second one input, so that no branch
 leaves or enters between them. ``(a + b).sum()`` becomes one operand of ADD and SUM, and the operands that make
-``a`` and ``b`` stay apart. A chunk that the user asked for ends its chain.
+``a`` and ``b`` stay apart. A requested chunk ends its chain.
 
-Programs are joined once for each pair of operands, that is, for each pair of layers; a chunk costs a look into a
-table. Where a chain begins by reading a slice of a source and goes on by slicing what was read, the two slices
-become one, so that no more is read than is needed.
+Programs are joined once for each pair of operands, that is, for each pair of layers; a chunk costs one look-up. If
+a chain begins by reading a slice of a source and slices the result again, the two slices become one, so that no
+more is read than necessary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from dask_mars.graph.chunks import DATA, ChunkGraph, Operand, Step
 
-#: Most steps of a composed operand. A chain of ten thousand would be joined ten thousand times, each time longer.
+#: Maximum steps of a composed operand. A chain of ten thousand would be joined ten thousand times, each time
+#: longer.
 LONGEST = 100
 
 #: Combines the literals of a reading and of a slicing step, or returns None where they cannot be combined.
@@ -27,35 +28,20 @@ JoinSlices = Callable[[Operand, Operand], "tuple[Operand, Slicer] | None"]
 
 
 class _Joined(NamedTuple):
-    """What becomes of a pair of operands."""
+    """The result of joining a pair of operands."""
 
     operand: int
-    #: With slices made one: that operand, and how its literals come about.
+    #: The operand with slices combined, and the function for its literals.
     sliced: tuple[int, Slicer] | None
 
 
 def compose(
     graph: ChunkGraph, join_slices: JoinSlices | None = None, unmergeable: Collection[int] = ()
 ) -> ChunkGraph:
-    """Merge the single chains of a graph.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Is not changed, but shares its parts with the result.
-    join_slices : callable, optional
-        Finds pairs of operands whose slices may become one.
-    unmergeable : collection of int, optional
-        Chunks that stay as they are.
-
-    Returns
-    -------
-    ChunkGraph
-        Chunks keep their order; a merged chunk has the key of its chain's last.
-    """
+    """Merge the single chains of a graph; a merged chunk has the key of its chain's last."""
     uses = count_uses(graph)
     for chunk in graph.outputs:
-        # One more than there are consumers: it is needed in the end.
+        # One use more than consumers, because the chunk is a result.
         uses[chunk] += 1
     operand_of, literals = list(graph.operand_of), list(graph.literals)
     inputs, operands = list(graph.inputs), list(graph.operands)
@@ -102,7 +88,7 @@ def count_uses(graph: ChunkGraph) -> list[int]:
 
 
 def fixed_chunks(graph: ChunkGraph) -> set[int]:
-    """Return chunks about which the user or the conversion has said something that merging would blur."""
+    """Return chunks with annotations or requirements that must not spread to others by merging."""
     annotated = graph.retries.keys() | graph.priorities.keys() | graph.restrictions.keys() | graph.saves.keys()
     return graph.in_client | annotated
 
@@ -118,7 +104,7 @@ def _join(operands: list[Operand], first: int, second: int, join_slices: JoinSli
 
 
 def join(first: Operand, second: Operand) -> Operand:
-    """Return the operand that computes `first` and gives its result to `second` as its only input."""
+    """Return the operand that computes `first` and passes its result to `second` as the only input."""
     function_places = {id(function): place for place, function in enumerate(first.functions)}
     functions = list(first.functions)
     new_places = []
@@ -151,15 +137,7 @@ def join(first: Operand, second: Operand) -> Operand:
 
 
 def applied(operand: Operand, calls: Sequence[Callable[[Any], Any] | None]) -> Operand:
-    """Return an operand that calls functions with its inputs, and goes on with what they return.
-
-    Parameters
-    ----------
-    operand : Operand
-        Is not changed.
-    calls : sequence of callable or None
-        For each input the function, or None if it is taken as it is.
-    """
+    """Return an operand that calls functions with its inputs, except for None, and continues with the results."""
     before = operand.input_count + operand.literal_count
     count = len(calls) - calls.count(None)
     functions: list[Any] = list(operand.functions)
@@ -189,9 +167,9 @@ def without(
     inputs: list[tuple[int, ...]],
     operands: list[Operand],
 ) -> ChunkGraph:
-    """Return the graph without its absorbed chunks, and without operands that nobody uses any more."""
+    """Return the graph without its absorbed chunks and unused operands."""
     kept = [not gone for gone in absorbed]
-    # How many are kept before each.
+    # Number of kept chunks before each.
     new_id = list(accumulate(kept, initial=0))
     keys = list(compress(graph.keys, kept))
     old_operands = list(compress(operand_of, kept))
@@ -202,7 +180,7 @@ def without(
     if len(graph.ids) == len(graph):
         ids = dict(zip(keys, range(len(keys)), strict=True))
     else:
-        # With aliases.
+        # Some keys are aliases.
         ids = {key: new_id[chunk] for key, chunk in graph.ids.items() if kept[chunk]}
     found = ChunkGraph(
         keys=keys,

@@ -1,7 +1,7 @@
-"""Dask's low-level graph to a chunk graph, in one walk.
+"""Converts Dask's low-level graph to a chunk graph, in one walk.
 
-The walk starts at the requested keys and numbers chunks as it leaves them, so that culling, ordering, detection of
-cycles and of missing keys, and the dense ids all come from the same pass.
+The walk starts at the requested keys and numbers chunks as it leaves them. Culling, ordering, detection of cycles
+and of missing keys, and the dense ids thus all come from the same pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dask_mars.optimize.programs import Program
 from dask_mars.optimize.shuffle import Shuffles, may_be_there
 
 _MISSING = object()
-#: It has to be certain at times that the graph is still wanted, and not often.
+#: Number of keys between two checks that the graph is not cancelled.
 _KEYS_BETWEEN_CHECKPOINTS = 20_000
 
 
@@ -32,9 +32,9 @@ class Converter:
     dsk : mapping
         A low-level Dask graph: key to `GraphNode`, legacy task or value.
     layers : iterable of LazyLayer
-        Layers whose blocks belong to the graph as well; none of them needs to be materialised.
+        Layers whose blocks belong to the graph as well; none of them need be materialised.
     resolve_missing : callable, optional
-        Returns what stands for a key that the graph refers to and does not have, None if that is not known.
+        Returns the value of a key that the graph refers to and does not have, None if unknown.
     split_locked_stores : bool, optional
         As `Compiler` takes it.
     asked_for : collection of key, optional
@@ -42,7 +42,7 @@ class Converter:
     keep_file_shuffles : bool, optional
         Leave shuffles through files as they are, see `Shuffles`.
     checkpoint : callable, optional
-        Called now and then; it raises if the graph is not wanted any more.
+        Called now and then; it raises if the graph is cancelled.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Converter:
         self._shuffles = Shuffles() if may_be_there() and not keep_file_shuffles else None
 
     def convert(self, wanted: Sequence[Key]) -> ChunkGraph:
-        """Walk from the wanted keys.
+        """Walk from the requested keys.
 
         Raises
         ------
         TypeError
-            A wanted key cannot be one.
+            A requested key cannot be a key.
         KeyError
-            A wanted key is not in the graph.
+            A requested key is not in the graph.
         ValueError
             A task depends on a key that is not in the graph.
         RuntimeError
@@ -79,7 +79,7 @@ class Converter:
         graph, ids = self._graph, self._graph.ids
         for key in wanted:
             refuse_unhashable(key)
-        #: What has been compiled and waits for its inputs, each wanted by the one before.
+        #: Compiled entries that wait for their inputs, each needed by the one before.
         entered: dict[Key, Record | Alias | DataNode] = {}
         stack = [*reversed(wanted)]
         while stack:
@@ -91,7 +91,7 @@ class Converter:
         return graph
 
     def _walk(self, stack: list[Key], entered: dict[Key, Record | Alias | DataNode]) -> None:
-        """Go on with the walk until the next checkpoint."""
+        """Continue the walk until the next checkpoint."""
         graph = self._graph
         ids, keys, inputs = graph.ids, graph.keys, graph.inputs
         operand_of, literals = graph.operand_of, graph.literals
@@ -111,7 +111,7 @@ class Converter:
                 needed = entry.input_keys
             elif isinstance(entry, Alias):
                 needed = (entry.target,)
-            # Many have none: what makes a list of nothing shows there.
+            # Many have no inputs, where even an empty comprehension costs measurable time.
             sources = tuple([find_id(source) for source in needed]) if needed else ()
             if None in sources:
                 waiting = [source for source, known in zip(needed, sources, strict=True) if known is None]
@@ -135,7 +135,7 @@ class Converter:
                 self._add_value(key, entry.value)
 
     def beyond(self) -> set[Key]:
-        """Return the blocks that a task was not to mean, and that there are after all."""
+        """Return blocks outside layers' bounds that tasks did not take for keys, and that exist after all."""
         return self._compiler.layers.beyond & self._graph.ids.keys()
 
     def _add_value(self, key: Key, value: Any) -> None:
@@ -148,7 +148,7 @@ class Converter:
         graph.values[chunk] = value
 
     def _enter(self, key: Key, wanted_by: Iterable[Key]) -> Record | Alias | DataNode:
-        """Compile the node of a key; of those that want it the last one counts."""
+        """Compile the node of a key; an error names the last of `wanted_by`."""
         compiler = self._compiler
         node = self._dsk.get(key, _MISSING)
         if node is _MISSING:
@@ -157,7 +157,7 @@ class Converter:
                 return record
             node = self._other_node(key, wanted_by)
         if isinstance(node, TaskRef) and type(node) is not TaskRef:
-            # A future, whose value is somewhere.
+            # A future, whose value is elsewhere.
             return DataNode(key, node)
         program = compiler.program_of(key, node)
         if isinstance(program, Program):
@@ -183,7 +183,7 @@ class Converter:
         raise ValueError(f"Missing dependency {key} for dependents {{{dependent!r}}}") from None
 
     def _raise_cycle(self, key: Key, entered: Iterable[Key]) -> NoReturn:
-        """Name the keys from one to itself: of those that have been entered, each waits for the next."""
+        """Raise an error with the keys of a cycle: each entered key waits for the next."""
         path = list(entered)
         circle = [*path[path.index(key) :], key]
         steps = "\n  -> ".join(str(step) for step in circle if step not in self._compiler.extra)
@@ -199,7 +199,7 @@ def convert(
     keep_file_shuffles: bool = False,
     checkpoint: Callable[[], None] = lambda: None,
 ) -> ChunkGraph:
-    """Turn a Dask graph into a chunk graph that computes the wanted keys."""
+    """Turn a Dask graph into a chunk graph that computes the requested keys."""
     layers, wanted = list(layers), list(wanted)
     make = partial(
         Converter,
@@ -212,8 +212,8 @@ def convert(
     )
     converter = make()
     graph = converter.convert(wanted)
-    # An array with empty chunks has more blocks than its layer. Dask knows those that somebody asks for, also in
-    # tasks that may as well have a tuple there.
+    # An array with empty chunks has more blocks than its layer. Dask makes them on request, also in tasks whose
+    # tuple may be no key.
     if asked_for := converter.beyond():
         return make(asked_for=asked_for).convert(wanted)
     return graph

@@ -1,4 +1,4 @@
-"""How graphs are prepared for an engine, as the settings have it."""
+"""The options of `prepare` for an engine, from the settings."""
 
 from __future__ import annotations
 
@@ -13,20 +13,12 @@ from dask_mars.optimize.parts import RESIDENT_SHARE
 from dask_mars.optimize.prepare import PrepareOptions
 from dask_mars.optimize.remaking import Remaking
 
-#: Consumers of initial chunks a worker from which on they compute these too: all workers have enough to do.
+#: Minimum consumers per worker into which initial chunks are folded, so that all workers have enough to do.
 _FOLD_INITIAL = 32
 
 
 def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptions:
-    """Return what graphs are prepared for that an engine of this machine is to run.
-
-    Parameters
-    ----------
-    workers : int
-        How many it has.
-    store_limit : callable
-        Returns how many bytes of results it keeps in memory.
-    """
+    """Return the options for graphs that an engine of this machine runs."""
     return PrepareOptions(
         fold_from(workers),
         remaking=remaking(),
@@ -36,12 +28,12 @@ def engine_options(workers: int, store_limit: Callable[[], int]) -> PrepareOptio
 
 
 def fold_from(slots: int) -> int:
-    """Return how many chunks must be alike for initial chunks to be folded into them."""
+    """Return the minimum number of equal chunks into which initial chunks are folded."""
     return _FOLD_INITIAL * slots
 
 
 def remaking() -> Remaking | None:
-    """Return what is known of random numbers that may be made again, None if they are not to be."""
+    """Return the functions that describe random numbers for recomputation, None if it is disabled."""
     if config.get("expressions.evaluator") == "plain":
         return None
     return _remaking(bool(config.get("expressions.reductions")))
@@ -49,7 +41,7 @@ def remaking() -> Remaking | None:
 
 @cache
 def _remaking(reductions: bool) -> Remaking:
-    # They take Dask's arrays along, which are there already where there is something to ask.
+    # These modules import Dask's arrays, which graphs of random numbers have imported already.
     def is_source(operand: Operand) -> bool:
         return module_of(operand.functions[0]) == "dask.array.random"
 

@@ -1,9 +1,8 @@
 """Finds side effects of tasks: appending, shuffle files, locks, use of `distributed`.
 
-Tasks are tried again when a worker dies. That is right for all that only return something, and for all that write
-a file of their own anew. A task that appends to what others read would leave some of its data there twice, and
-nobody would notice. On several hosts there is more: locks that have to lock on all of them, files that only one of
-them has, and what works only where there is a worker of `dask.distributed`.
+A task runs again when its worker dies. That is safe for tasks that only return a value or rewrite a file of their
+own. A task that appends would silently leave some of its data twice. On several hosts more matters: locks that
+must hold on all of them, files that only one has, and code that needs a worker of `dask.distributed`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from dask_mars.dask_api.paths import APPENDING, APPENDING_BEHIND, BEHIND, MAKER_
 from dask_mars.graph.callables import attribute, full_name
 from dask_mars.graph.chunks import Constant, Operand, Subprogram
 
-#: Make the directory of a shuffle's files.
+#: Name prefixes of callables that make the directory of a shuffle's files.
 _MAKERS_OF_FILES = ("partd.", MAKER_OF_FILES)
-#: Those that functions refer to are not looked into: registers of a module would lead to everything.
+#: Containers that functions refer to are not searched: a module's registries would lead to everything.
 _CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
-#: Literals of these types are nothing else.
+#: Types of literals without effects.
 _PLAIN: frozenset[type] = frozenset({int, float, str, bool, bytes, slice, type(None), complex, type})
 
 
 def appends(operand: Operand) -> bool:
-    """Say whether an operand calls a function that is known to append to what is there."""
+    """Return whether an operand calls a function that appends to existing data."""
     operands = [operand]
     while operands:
         current = operands.pop()
@@ -45,7 +44,7 @@ def appends(operand: Operand) -> bool:
 
 
 def makes_files(values: Iterable[Any]) -> bool:
-    """Say whether there is, among values, what makes the directory in which a shuffle keeps its files."""
+    """Return whether some value makes the directory of a shuffle's files."""
     return any(full_name(value).startswith(_MAKERS_OF_FILES) for value in values if callable(value))
 
 
@@ -55,25 +54,25 @@ def locks_of(values: Iterable[Any]) -> frozenset[str]:
 
 
 def need_distributed(values: Iterable[Any]) -> bool:
-    """Say whether there is something of `dask.distributed` among values, or a function that imports it."""
+    """Return whether some value belongs to `dask.distributed`, or is a function that imports it."""
     return any(_is_of_distributed(value) or _imports_distributed(value) for value in values)
 
 
 def callables_of(operand: Operand) -> list[Any]:
-    """Return the functions of an operand, what they hold, and what is visible in them."""
+    """Return the functions of an operand, the values they hold, and the values visible in them."""
     return list(_visible(_functions_and_constants(operand), set()))
 
 
 class EffectScanner:
-    """Looks for literals that may have effects, and knows most of those that have none by their types."""
+    """Finds literals that may have effects; it remembers types without any."""
 
     def __init__(self) -> None:
         self._plain: set[type] = set(_PLAIN)
-        #: What is visible in callables, by their ids.
+        #: Values visible in callables, by the callables' ids.
         self._callables: dict[int, list[Any]] = {}
 
     def with_effects(self, literals: tuple[Any, ...]) -> list[Any]:
-        """Return those of a chunk's literals that may have effects, and what is visible in them."""
+        """Return a chunk's literals that may have effects, and the values visible in them."""
         plain = self._plain
         if plain.issuperset(map(type, literals)):
             return []
@@ -109,7 +108,7 @@ def _functions_and_constants(operand: Operand) -> Iterator[Any]:
 
 
 def _visible(values: Iterable[Any], seen: set[CodeType]) -> Iterator[Any]:
-    """Return values that are not plain, and what is visible in containers, functions and combined locks."""
+    """Yield values that are not plain, and those in containers, functions and combined locks."""
     for value in values:
         kind = type(value)
         if kind in _PLAIN:
@@ -133,19 +132,19 @@ def _visible(values: Iterable[Any], seen: set[CodeType]) -> Iterator[Any]:
 
 
 def _visible_in_function(function: FunctionType, seen: set[CodeType]) -> Iterator[Any]:
-    """Return what a function refers to by name, also by way of functions next to it."""
+    """Yield the values that a function refers to by name, also through functions of the same module."""
     if function.__code__ in seen:
         return
     seen.add(function.__code__)
     surroundings = function.__globals__
     found = [surroundings[name] for name in _names_in(function.__code__) if name in surroundings]
     for cell in function.__closure__ or ():
-        # Some are not filled yet.
+        # A cell may still be empty.
         with contextlib.suppress(ValueError):
             found.append(cell.cell_contents)
     for value in found:
         if type(value) is FunctionType and value.__globals__ is not surroundings:
-            # Those of libraries would lead to everything.
+            # Functions of libraries would lead to everything.
             yield value
         elif type(value) not in _CONTAINERS:
             yield from _visible((value,), seen)
@@ -156,7 +155,7 @@ def _imports_distributed(value: Any) -> bool:
 
 
 def _names_in(code: CodeType) -> set[str]:
-    """Return the names that code uses, functions within it included."""
+    """Return the names that code uses, nested functions included."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

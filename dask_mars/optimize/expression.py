@@ -1,4 +1,4 @@
-"""Reads what Dask hands a scheduler: graph, requested keys, annotations."""
+"""Reads the arguments of a scheduler: graph, requested keys, annotations."""
 
 from __future__ import annotations
 
@@ -54,20 +54,7 @@ HONOURED = ("retries", "priority", "workers", "allow_other_workers", "resources"
 
 
 def low_level_graph(dsk: Any) -> tuple[Mapping[Key, Any], dict[str, dict[str, Any]]]:
-    """Return the low-level graph of whatever a getter may be called with, and annotations by layer.
-
-    Parameters
-    ----------
-    dsk : Expr, HighLevelGraph, mapping or collection
-        A Dask expression as `dask.compute` makes it, or a graph as users and tests write it.
-
-    Returns
-    -------
-    graph : mapping
-        Key to task.
-    annotations : dict
-        Layer name to those of its annotations that are honoured.
-    """
+    """Return the low-level graph of any argument of a getter, and the honoured annotations by layer."""
     annotations = _annotations(dsk)
     if isinstance(dsk, Mapping) and not isinstance(dsk, HighLevelGraph):
         return dsk, annotations
@@ -82,11 +69,11 @@ class Symbolic(NamedTuple):
     Attributes
     ----------
     tasks : dict
-        Tasks of the layers that are materialised anyway.
+        Tasks of the materialised layers.
     layers : list of LazyLayer
-        The layers that are not.
+        The other layers.
     annotations : dict
-        As with `low_level_graph`, what the user has annotated.
+        The user's annotations, as from `low_level_graph`.
     composable : bool
         Whether chains may become one chunk, as Dask itself fuses tasks of such expressions.
     """
@@ -100,34 +87,33 @@ class Symbolic(NamedTuple):
 def symbolic_graph(
     dsk: Any, fuse_layers: bool = True, resident_bytes: Callable[[], int] | None = None
 ) -> Symbolic | None:
-    """Return the graph of a Dask expression with those of its layers left as they are that can be.
+    """Return the graph of a Dask expression with as few layers materialised as possible.
 
-    Dask would make a task object for each block; what its array optimizer does for a graph's layers is done here,
-    and what it does for tasks is left to `compose`.
+    Dask would make a task object for each block. This function optimises layers as Dask's array optimizer does;
+    `compose` does the same for tasks.
 
     Parameters
     ----------
     dsk : Expr
         As `dask.compute` makes it.
     fuse_layers : bool, optional
-        Make one of blockwise layers that follow each other, as Dask's optimizer does.
+        Fuse consecutive blockwise layers, as Dask's optimizer does.
     resident_bytes : callable, optional
-        Returns how many bytes may stay in memory for those that read parts of them in place. By default they read
-        copies of the parts, each a value of its own.
+        Returns how many bytes may stay in memory for readers of parts in place. By default they read copies of the
+        parts, each a value of its own.
 
     Returns
     -------
     Symbolic or None
-        None if the expression is of another kind, or its user wants no optimisation: then `low_level_graph` has to
-        do.
+        None if the expression is of another kind, or its user has disabled optimisation: then use
+        `low_level_graph`.
     """
     composable = True
     if isinstance(dsk, _HLGExprSequence):
         found = _graph_of_layers(dsk, optimize_arrays, fuse_layers, resident_bytes)
         if found is None:
-            # All that Dask does for delayed values is to leave out what is not needed, as the conversion does: in
-            # Dask it takes time that grows with the square of their number. Each stays a task of its own: what one
-            # of them does, or cannot do elsewhere than here, is no matter of its neighbours.
+            # Dask only culls delayed values, in quadratic time; the conversion does the same. Each stays a task of
+            # its own, so that its effects or failures do not concern its neighbours.
             composable = False
             found = _graph_of_layers(dsk, optimize_delayed, fuse_layers=False)
     elif isinstance(dsk, Expr):
@@ -156,7 +142,7 @@ def _graph_of_layers(
         graph = operand.hlg
         if isinstance(operand, HLGFinalizeCompute):
             graph = _with_all_that_is_wanted(graph, operand)
-        # Dask would lose layers that go in circles. Left as they are, they show which keys do.
+        # Dask would lose layers with cyclic dependencies. Left alone, they show the keys of the cycle.
         if fuse_layers and not in_circles(graph):
             keys = flatten(operand.__dask_keys__())
             if residents is not None:
@@ -169,10 +155,10 @@ def _graph_of_layers(
 
 
 def _with_all_that_is_wanted(graph: HighLevelGraph, operand: HLGFinalizeCompute) -> HighLevelGraph:
-    """Have what puts results together depend on all layers that it reads.
+    """Make the assembly of results depend on all layers that it reads.
 
-    Dask says that these are the ones that nothing else reads, and so loses those variables of an xarray.Dataset
-    that others of its variables are made of.
+    Dask assumes that it reads only layers without other readers, and so loses variables of an xarray.Dataset from
+    which other variables are made.
     """
     keys = operand.operand("dsk").__dask_keys__()
     wanted = {_layer_name(_first(part)) for part in keys if isinstance(part, list) and part}
@@ -191,10 +177,10 @@ def _first(keys: Any) -> Key:
 
 
 def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
-    """Have Dask fuse no layers whose annotations differ: fused, those of the one would hold for the other too.
+    """Keep Dask from fusing layers with different annotations, as those of one would then hold for the other.
 
-    It goes by a setting of its own, which holds in all threads, and for ever if Ctrl-C comes while it is restored.
-    So the layers get a mark among their annotations that Dask does not know how to fuse.
+    Dask's own setting for this holds in all threads, and stays for ever if Ctrl-C interrupts its restoration. So
+    the layers get an annotation that Dask does not know how to fuse.
     """
     if not any(layer.annotations for layer in graph.layers.values()):
         return graph
@@ -208,10 +194,10 @@ def _with_annotations_apart(graph: HighLevelGraph) -> HighLevelGraph:
 
 
 def _divided(graph: HighLevelGraph, residents: Residents | None = None) -> tuple[dict[Key, Any], list[LazyLayer]]:
-    """Return the tasks of those layers that have them, or have to have them, and the other layers.
+    """Return the tasks of layers that are or have to be materialised, and the other layers.
 
-    Collections that `dask.optimize` has been at hold keys of those that they were made from, in another spelling.
-    As in Dask the last layer wins that makes a key.
+    Collections after `dask.optimize` hold keys of their original layers in another form. As in Dask, the last
+    layer that makes a key wins.
     """
     tasks: dict[Key, Any] = {}
     lazy: dict[str, LazyLayer] = {}
@@ -232,7 +218,7 @@ def _divided(graph: HighLevelGraph, residents: Residents | None = None) -> tuple
 
 
 def _made_again(tasks: Mapping[Key, Any], layers: Collection[LazyLayer]) -> set[str]:
-    """Return the names that keys of several layers begin with, at least one of which has no tasks yet."""
+    """Return the first elements of keys that several layers make, at least one of them not materialised."""
     names = [name for layer in layers for name in layer.names]
     known = set(names)
     found = {key[0] for key in tasks if type(key) is tuple and key and key[0] in known} if known else set()
@@ -242,7 +228,7 @@ def _made_again(tasks: Mapping[Key, Any], layers: Collection[LazyLayer]) -> set[
 
 
 def in_circles(graph: HighLevelGraph) -> bool:
-    """Say whether a layer depends on itself, be it by way of others."""
+    """Return whether a layer depends on itself, directly or indirectly."""
     waiting = {name: {d for d in needed if d in graph.layers} for name, needed in graph.dependencies.items()}
     dependents: dict[str, list[str]] = {}
     for name, needed in waiting.items():
@@ -260,7 +246,7 @@ def in_circles(graph: HighLevelGraph) -> bool:
 def _graph_of_expressions(root: Expr) -> tuple[dict[Key, Any], list[LazyLayer]] | None:
     """Collect layers as `Expr.__dask_graph__` does."""
     whole = fused(root)
-    # What is fused has another name, and so has what depends on it.
+    # Fusion renames an expression and its dependents.
     names = zip(flatten(root.__dask_keys__()), flatten(whole.__dask_keys__()), strict=True)
     tasks: dict[Key, Any] = {key: Alias(key, new) for key, new in names if key != new}
     layers: list[LazyLayer] = []
@@ -285,12 +271,12 @@ def _graph_of_expressions(root: Expr) -> tuple[dict[Key, Any], list[LazyLayer]] 
 
 
 def lazy_layer(layer: Layer, residents: Residents | None = None) -> LazyLayer | None:
-    """Return a layer as one that is compiled when it is needed, or None if all of its tasks have to be made."""
+    """Return a layer as one that is compiled when needed, or None if all its tasks have to be made."""
     if type(layer) is DirectRechunk:
         return lazy_rechunk(layer)
     if layer.is_materialized():
         return None
-    # What a subclass makes of its blocks in another way is not known.
+    # A subclass may make its blocks in another way.
     if isinstance(layer, Blockwise) and type(layer)._dict is Blockwise._dict:
         return lazy_blockwise(layer)
     if type(layer) is ArrayOverlapLayer:
@@ -316,7 +302,7 @@ def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
         for name, layer in graph.layers.items():
             honoured = {kind: value for kind, value in (layer.annotations or {}).items() if kind in HONOURED}
             if "checkpoint" in honoured and not is_saving:
-                # What it is said of need not stay apart.
+                # Without checkpoints the annotation must not prevent merging.
                 del honoured["checkpoint"]
             if honoured:
                 found[name] = honoured
@@ -327,28 +313,28 @@ def _annotations(dsk: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-#: What arrays of collections say that they are made of, as long as it is memory for each element.
+#: Declared types of arrays that hold memory for each element.
 _DENSE = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray", "numpy.ma.core.MaskedArray"})
 
 
 def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, Declared]:
-    """Return what the arrays of an expression say of their chunks, by the names of their layers.
+    """Return the declarations of an expression's arrays about their chunks, by the names of their layers.
 
-    Optimisation drops it, so it is read from the layers as the user made them. A fused layer has the name of its
-    last, and so has a composed chunk: what is declared of that holds for it.
+    Optimisation drops them, so this reads the layers as the user made them. Fused layers and composed chunks have
+    the name of their last, so its declaration holds for them.
 
     Parameters
     ----------
     dsk : Expr
         As `dask.compute` makes it.
     tasks : mapping, optional
-        The low-level graph, if Dask has fused tasks in it: to those it gives new names, with aliases from the old.
+        The low-level graph, if Dask has fused tasks in it: it gives them new names, with aliases from the old.
     """
     found: dict[str, Declared] = {}
     for graph in _high_level_graphs(dsk):
         for name, layer in graph.layers.items():
             said = layer.collection_annotations
-            # Of other arrays than NumPy's, such as sparse ones, the shape does not say how large they are.
+            # The shape of other arrays than NumPy's, such as sparse ones, does not determine their size.
             if said and said.get("chunk_type") in _DENSE and "chunks" in said and said.get("dtype") is not None:
                 found[name] = Declared(said["dtype"], _reduced(layer, said["chunks"]), _is_broadcast(layer))
     if found and tasks is not None:
@@ -360,9 +346,9 @@ def declarations(dsk: Any, tasks: Mapping[Key, Any] | None = None) -> dict[str, 
 
 
 def _is_broadcast(layer: Layer) -> bool:
-    """Say whether the chunks of a layer are of one element that is repeated, or repeat those of their inputs."""
+    """Return whether the chunks of a layer repeat one element, or the elements of their inputs."""
     if isinstance(layer, Blockwise):
-        # It has been given its arguments in several steps.
+        # Its arguments were bound in several steps.
         return isinstance(layer.task, Task) and called_by(layer.task.func) is broadcast_trick
     if not layer.is_materialized() or not layer:
         return False
@@ -371,7 +357,7 @@ def _is_broadcast(layer: Layer) -> bool:
 
 
 def _reduced(layer: Layer, chunks: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the sizes of chunks that are reduced along axes, which Dask declares as large as what they reduce."""
+    """Return the sizes of reduced chunks, which Dask declares as large as their inputs."""
     arguments = getattr(layer.task, "kwargs", {}) if isinstance(layer, Blockwise) else {}
     axes = arguments.get("axis")
     if arguments.get("keepdims") is not True or not isinstance(axes, tuple):
@@ -380,7 +366,7 @@ def _reduced(layer: Layer, chunks: tuple[tuple[int, ...], ...]) -> tuple[tuple[i
 
 
 def _high_level_graphs(dsk: Any) -> Iterator[HighLevelGraph]:
-    """Find the graphs as the user made them: optimisation drops annotations."""
+    """Yield the graphs as the user made them: optimisation drops annotations."""
     if isinstance(dsk, HighLevelGraph):
         yield dsk
     elif isinstance(dsk, HLGExpr):
@@ -395,7 +381,7 @@ def _layer_name(key: Key) -> str:
 
 
 def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
-    """Note with chunks what the user has said of them."""
+    """Record the user's annotations of chunks."""
     if not annotations:
         return
     for chunk, key in enumerate(graph.keys):
@@ -419,16 +405,16 @@ def annotate(graph: ChunkGraph, annotations: dict[str, dict[str, Any]]) -> None:
 
 
 def _names(workers: Any) -> tuple[str, ...]:
-    """Return workers as they are annotated: one or several; a name may be a number, too."""
+    """Return annotated workers, one or several, as strings; a name may be a number, too."""
     if workers is None:
         return ()
-    # Dask makes a list of a set, in an order that is another in each run.
+    # Dask makes a list of a set, in an order that varies between runs.
     return tuple(sorted(map(str, workers))) if isinstance(workers, list | tuple | set) else (str(workers),)
 
 
 def _value_for(annotation: Callable[[Key], Any] | Any, key: Key) -> Any:
     value = annotation(key) if callable(annotation) else annotation
-    # In the one layer that Dask makes of several, it says so of keys that were annotated in none of them.
+    # In a layer fused from several, Dask marks keys that none of them had annotated.
     return None if isinstance(value, _AnnotationsTombstone) else value
 
 
@@ -455,7 +441,7 @@ def flatten(keys: Any) -> list[Key]:
 
 
 def replace_cached(dsk: Mapping[Key, Any], cache: Mapping[Key, Any]) -> dict[Key, Any]:
-    """Return a graph in which the cache's keys are values that are known."""
+    """Return a graph with the cached values in place of tasks."""
     return {**dsk, **{key: DataNode(key, value) for key, value in cache.items()}}
 
 

@@ -1,9 +1,8 @@
-"""Folding in: initial chunks that only one chunk needs are computed with it, even where it needs others too.
+"""Folding: initial chunks with a single consumer are computed with it, even where it has other inputs.
 
 Composing leaves such chunks apart, because a branch enters at their consumer. Folded in, they need no operand, no
-place in the store and no message of their own; the price is that they cannot be computed side by side. So it is
-done only where there are many consumers of a kind: a sum over 20,000 chunks becomes a quarter as many operands, a
-sum over four stays as it is.
+object in the store and no message of their own, but they no longer run in parallel. So folding needs many equal
+consumers: a sum over 20,000 chunks becomes a quarter as many operands, a sum over four stays as it is.
 """
 
 from __future__ import annotations
@@ -22,24 +21,7 @@ Initial = tuple["int | None", ...]
 def fold_initial(
     graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = (), among: Collection[int] | None = None
 ) -> ChunkGraph:
-    """Fold initial chunks into their only consumers.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Composed. It is not changed, but shares its parts with the result.
-    fewest : int
-        Of how many consumers that are alike it is done at least.
-    unmergeable : collection of int, optional
-        Chunks that stay as they are.
-    among : collection of int, optional
-        The consumers that are looked at; by default all.
-
-    Returns
-    -------
-    ChunkGraph
-        Chunks keep their order and their keys.
-    """
+    """Fold initial chunks into their only consumers where at least `fewest` of these are equal."""
     if len(graph) < 2 * fewest:
         return graph
     patterns = _patterns(graph, unmergeable, range(len(graph)) if among is None else sorted(among))
@@ -73,10 +55,10 @@ def fold_initial(
 def _patterns(
     graph: ChunkGraph, unmergeable: Collection[int], among: Iterable[int]
 ) -> dict[int, tuple[int, Initial]]:
-    """Return, for every chunk into which others could be folded, its operand and theirs."""
+    """Return, for every chunk that others could be folded into, its operand and theirs."""
     uses = count_uses(graph)
     for chunk in graph.outputs:
-        # One more than there are consumers: it is needed in the end.
+        # One use more than consumers, because the chunk is a result.
         uses[chunk] += 1
     fixed = fixed_chunks(graph).union(unmergeable)
     operand_of = graph.operand_of
@@ -99,7 +81,7 @@ def _patterns(
 
 
 def _fold(operands: list[Operand], consumer: int, initial: Initial) -> int | None:
-    """Add the operand of a consumer and of what is folded into it; return its number, None if it were too long."""
+    """Add the operand of a consumer and its folded inputs; return its number, None if it would be too long."""
     length = sum(len(operands[number].steps) for number in initial if number is not None)
     if length + len(operands[consumer].steps) > LONGEST:
         return None
@@ -110,25 +92,15 @@ def _fold(operands: list[Operand], consumer: int, initial: Initial) -> int | Non
 
 
 def fold(consumer: Operand, initial: tuple[Operand | None, ...]) -> Operand:
-    """Return the operand that computes initial operands and gives their results to a consumer.
+    """Return the operand that computes initial operands and passes their results to a consumer.
 
-    Parameters
-    ----------
-    consumer : Operand
-        What needs them.
-    initial : tuple
-        For each of its inputs the operand, which has no inputs, that is folded in, or None.
-
-    Returns
-    -------
-    Operand
-        Its literals are those of the operands folded in, in order, and then the consumer's.
+    Its literals are those of the operands folded in, in order, and then the consumer's.
     """
     members = [operand for operand in initial if operand is not None]
     input_count = initial.count(None)
     literal_count = sum(operand.literal_count for operand in members) + consumer.literal_count
     joined = JoinedSteps(input_count + literal_count)
-    #: Of the consumer's slots, in order.
+    #: Slots of the consumer's inputs and literals, in order.
     slots: list[int] = []
     next_literal, next_input = input_count, 0
     for operand in initial:
@@ -168,7 +140,7 @@ class JoinedSteps:
         return known[-1]
 
     def call(self, function: Any, slots: tuple[int, ...], keywords: tuple[str, ...] = ()) -> int:
-        """Append the call of a function; return the slot of what it returns."""
+        """Append the call of a function; return the slot of its result."""
         place = self._places.setdefault(id(function), len(self._functions))
         if place == len(self._functions):
             self._functions.append(function)
@@ -176,5 +148,5 @@ class JoinedSteps:
         return self._first_step + len(self._steps) - 1
 
     def operand(self, name: str, input_count: int, literal_count: int) -> Operand:
-        """Return them all as one operand."""
+        """Return all steps as one operand."""
         return Operand(name, tuple(self._functions), tuple(self._steps), input_count, literal_count)

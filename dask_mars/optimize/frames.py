@@ -1,7 +1,7 @@
 """Expressions that make one task for each partition as chunk records: the elementwise part of Dask's dataframes.
 
-Such an expression knows how to make the task of any partition. Where it is certain that tasks differ in nothing
-but the partitions that they read, one of them is made, and stands for all.
+Such an expression can make the task of any partition. Where tasks certainly differ only in the partitions they
+read, one task is made and stands for all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def fused(root: Expr) -> Expr:
     """Return an expression whose dataframes have their partitionwise steps fused.
 
-    Dask does so when it persists a dataframe and not when it computes it; then every step's partitions would be
+    Dask does so when it persists a dataframe, but not when it computes one; then every step's partitions would be
     chunks of their own.
     """
     if not _dataframes_exist() or dask.config.get("optimization.fuse.active", None) is False:
@@ -35,24 +35,20 @@ def fused(root: Expr) -> Expr:
 
 
 def _dataframes_exist() -> bool:
-    """Say whether there can be dataframes at all: they need pandas, which need not be there."""
+    """Return whether there can be dataframes; they need pandas, which may be missing."""
     return "dask.dataframe.dask_expr" in sys.modules
 
 
 def lazy_expression(expression: Expr) -> tuple[LazyLayer, list[Expr]] | None:
-    """Return an expression as a layer that is compiled when it is needed.
+    """Return an expression as a layer that is compiled when needed, or None.
 
-    Returns
-    -------
-    layer : LazyLayer
-    others : list of Expr
-        Expressions within a fused one whose partitions are apart: each becomes a layer of its own.
+    With it come the expressions within a fused one that need layers of their own.
     """
     if not _dataframes_exist():
         return None
     if _is_fused(expression):
         others = [member for member in expression.exprs if not _is_uniform(member)]
-        # Of several, all but one would lie in memory where Dask's one task drops them.
+        # With several, all but one would stay in memory where Dask's single task drops them.
         if len(others) > 1 or not _is_uniform(expression.exprs[0]):
             return None
     elif _is_uniform(expression):
@@ -69,7 +65,7 @@ def _is_fused(expression: Expr) -> bool:
 
 
 def _is_uniform(expression: Expr) -> bool:
-    """Say whether the tasks of all partitions are known to differ in nothing but the partitions that they read."""
+    """Return whether the tasks of all partitions certainly differ only in the partitions they read."""
     from dask_mars.dask_api import frames
 
     kind = type(expression)
@@ -98,25 +94,26 @@ class PartitionRecords:
     Parameters
     ----------
     expression : Expr
-        One whose tasks are known to be alike.
+        An expression with uniform tasks.
     compiler : TaskCompiler
         Compiles a task and numbers its operand.
 
     Raises
     ------
     NotSymbolic
-        The tasks of the first and of the last partition are not alike after all.
+        The tasks of the first and the last partition differ after all.
     """
 
     def __init__(self, expression: Expr, compiler: TaskCompiler) -> None:
         self._count: int = expression.npartitions
-        # A callable that is met again belongs to the operand: after this both that are compared have met theirs.
+        # The compiler makes callables part of the operand at their second use, so the first compilation is
+        # discarded.
         _compiled(expression, 0, compiler)
         first = _compiled(expression, 0, compiler)
         last = _compiled(expression, self._count - 1, compiler)
         if not _are_alike(first, last):
             raise NotSymbolic("its partitions differ")
-        #: Of each input its name, if the partition is read that is made, or its key.
+        #: For each input: its name if it varies with the partition, else None; and its key.
         self._inputs: list[tuple[Any, Key]] = []
         for key, other in zip(first.input_keys, last.input_keys, strict=True):
             if key == other:
@@ -129,7 +126,7 @@ class PartitionRecords:
         self._literals = tuple(last.literals)
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Say whether a key that begins with the expression's name is that of a partition."""
+        """Return whether a key with the expression's name is that of a partition."""
         return len(key) == 2 and isinstance(key[1], int) and 0 <= key[1] < self._count
 
     def record(self, key: tuple[Any, ...]) -> Record | None:
@@ -152,7 +149,7 @@ def _compiled(expression: Expr, partition: int, compiler: TaskCompiler) -> Progr
 
 
 def _fused_task(expression: Expr, key: tuple[str, int]) -> Task:
-    """Return the task of a fused expression's partition, as Dask does but with inputs in a fixed order."""
+    """Return the task of a fused expression's partition, as Dask does, but with inputs in a fixed order."""
     inner = {}
     for member in expression.exprs:
         if _is_uniform(member):
@@ -163,8 +160,8 @@ def _fused_task(expression: Expr, key: tuple[str, int]) -> Task:
 
 
 def _are_alike(one: Program, other: Program) -> bool:
-    """Say whether two programs differ in nothing but their inputs."""
-    # Without the functions' ids: some expressions make theirs anew for each task.
+    """Return whether two programs differ only in their inputs."""
+    # Ids of functions do not count: some expressions make new functions for each task.
     return (
         [step[1:] for step in one.steps] == [step[1:] for step in other.steps]
         and _same(one.functions, other.functions)
@@ -173,7 +170,7 @@ def _are_alike(one: Program, other: Program) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Say whether two values of programs are known to be the same."""
+    """Return whether two values of programs are certainly the same."""
     if one is other:
         return True
     kind = type(one)

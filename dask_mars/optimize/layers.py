@@ -1,7 +1,7 @@
 """Layers that are compiled when one of their keys is met.
 
-A layer is known by the names that its keys begin with. It is compiled when its first key is met; from then on each
-key costs one record.
+The first elements of its keys name a layer. It is compiled at its first key; from then on each key costs one
+record.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Record(NamedTuple):
 
 
 class NotSymbolic(Exception):
-    """The layer has to be materialised by Dask."""
+    """Dask has to materialise the layer."""
 
 
 class LayerRecords(Protocol):
     """The blocks of one layer, compiled."""
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Say whether a key that begins with one of the layer's names is that of a block."""
+        """Return whether a key with one of the layer's names is that of a block."""
 
     def record(self, key: tuple[Any, ...]) -> Record | Alias | None:
-        """Return what a block is made of, or None if there is no such block.
+        """Return the record of a block, or None if there is no such block.
 
         Parameters
         ----------
@@ -46,7 +46,7 @@ class LayerRecords(Protocol):
         Raises
         ------
         NotSymbolic
-            The block turns out to be of a kind that is not understood.
+            The block turns out to be of an unknown kind.
         """
 
 
@@ -57,7 +57,7 @@ class TaskCompiler(Protocol):
         """Return an empty program."""
 
     def emit_argument(self, program: Program, argument: Any, local: dict[Key, int]) -> int:
-        """Return the code of an argument's value, with the steps that it takes; `local` knows codes of keys."""
+        """Emit the steps of an argument and return the code of its value; `local` has the codes of keys."""
 
     def emit_list(self, program: Program, codes: list[int]) -> int:
         """Add a step that makes a list of values."""
@@ -70,32 +70,32 @@ class TaskCompiler(Protocol):
 
 
 class LazyLayer(NamedTuple):
-    """A layer that nobody has materialised yet."""
+    """A layer that has not been materialised."""
 
-    #: What its keys begin with.
+    #: First elements of its keys.
     names: tuple[str, ...]
     #: Makes its records, or raises `NotSymbolic`.
     compile: Callable[[TaskCompiler], LayerRecords]
-    #: Has Dask make its tasks.
+    #: Lets Dask make its tasks.
     materialise: Callable[[], Mapping[Key, Any]]
 
 
 class LazyLayers:
-    """Finds the records of a key, compiling its layer at need.
+    """Finds the records of a key, compiling its layer if need be.
 
     Parameters
     ----------
     layers : iterable of LazyLayer
-        No name may belong to two of them.
+        No two of them share a name.
     compiler : TaskCompiler
         Compiles their tasks.
     asked_for : collection of key, optional
-        Blocks that there are though they lie beyond their layer's bounds.
+        Blocks that exist although they lie outside their layer's bounds.
 
     Attributes
     ----------
     beyond : set of key
-        Blocks that were looked for, and lie beyond their layer's bounds.
+        Blocks that were requested, and lie outside their layer's bounds.
     materialised : dict
         Tasks of the layers that Dask had to materialise after all.
     """
@@ -111,7 +111,7 @@ class LazyLayers:
         self.materialised: dict[Key, Any] = {}
 
     def record(self, key: Key) -> Record | Alias | None:
-        """Return what the block of a key is made of, or None if no layer says how."""
+        """Return the record of a key's block, or None if no layer has it."""
         if type(key) is not tuple or not key:
             return None
         records = self._compiled.get(key[0]) or self._compile(key[0])
@@ -124,7 +124,7 @@ class LazyLayers:
             return None
 
     def __contains__(self, key: Key) -> bool:
-        """Say whether one of the layers makes a key."""
+        """Return whether one of the layers makes a key."""
         if type(key) is not tuple or not key:
             return False
         records = self._compiled.get(key[0]) or self._compile(key[0])
@@ -136,14 +136,14 @@ class LazyLayers:
         return False
 
     def _compile(self, name: Any) -> LayerRecords | None:
-        """Compile the layer of a name, if there is one and it is understood."""
+        """Compile the layer of a name, if there is one and it is supported."""
         layer = self._layers.get(name)
         if layer is None:
             return None
         try:
             records = layer.compile(self._compiler)
         except Exception as reason:
-            # Whatever it is that we do not understand, Dask's own graph of it is right.
+            # Dask's own graph of an unsupported layer is right.
             self._materialise(layer, reason)
             return None
         self._compiled.update(dict.fromkeys(layer.names, records))

@@ -1,7 +1,7 @@
-"""Says whether a chunk graph consists of code of well-known libraries alone.
+"""Decides whether a chunk graph consists of code of well-known libraries alone.
 
-Such code may run in threads of the user's process: it does not crash, does not hold the interpreter's lock for
-long, and comes to an end. Functions of the user's run in worker processes, which can be interrupted and ended.
+Such code may run in threads of the user's process: it does not crash, does not hold the GIL for long, and ends.
+The user's functions run in worker processes, which can be interrupted and ended.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from dask_mars.graph.chunks import ChunkGraph, Constant, Subprogram
 from dask_mars.graph.functions import path_of
 from dask_mars.store.persisted import PersistedChunk
 
-#: Of packages whose functions may run in the user's process: those that every worker has, or can import at once.
+#: Packages whose functions may run in the user's process, and that every worker has loaded or imports at once.
 _LOADED = frozenset(
     {"_functools", "_operator", "builtins", "collections", "cytoolz", "dask", "dask_mars", "functools"}
     | {"itertools", "math", "numpy", "operator", "pathlib", "tlz", "toolz"}
 )
-#: All packages whose functions may.
+#: All packages whose functions may run in the user's process.
 _LIBRARIES = _LOADED | {
     *("flox", "numbagg", "numpy_groupies", "pandas", "pyarrow", "scipy", "xarray", "zarr"),
 }
-#: Packages whose objects read and decode, whatever they hold.
+#: Packages whose objects only read and decode, whatever they hold.
 _READERS = frozenset({"adlfs", "fsspec", "gcsfs", "h5py", "numcodecs", "s3fs"})
-#: Of them, what runs whatever it is given.
+#: Functions of these packages that run arbitrary code.
 _NOT = frozenset({"builtins:eval", "builtins:exec", "builtins:compile", "builtins:__import__", "builtins:open"})
 _PLAIN = frozenset(
     {type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range}
@@ -44,16 +44,16 @@ _PLAIN = frozenset(
 _CALLERS = frozenset({operator.itemgetter, operator.methodcaller, operator.attrgetter, methodcaller})
 _CONTAINERS = frozenset({tuple, list, set, frozenset})
 _EMPTY = CellType()
-#: Where functions of Dask's frames are from. Of these nobody declares how large they are.
+#: Module of the functions of Dask's frames, whose sizes are not declared.
 FRAMES = "dask.dataframe"
-#: How deep literals are looked into, and how many of a graph.
+#: Maximum depth of literals, and maximum size of a graph that is inspected.
 _DEPTH = 16
 _MOST_CHUNKS = 4096
-#: Of pandas: what is in columns of these is numbers, times or text.
+#: Dtypes of pandas whose values are numbers, times or text.
 _DATA_DTYPES = frozenset({"ArrowDtype", "BooleanDtype", "DatetimeTZDtype", "PeriodDtype", "StringDtype"}) | {
     f"{kind}{bits}Dtype" for kind in ("Float", "Int", "UInt") for bits in (8, 16, 32, 64)
 }
-#: What pandas calls columns of objects that are text, numbers and such, as it was used to have them.
+#: Names that pandas infers for columns of objects that hold text, numbers and the like.
 _DATA_OBJECTS = frozenset(
     {"boolean", "bytes", "date", "datetime", "datetime64", "decimal", "empty", "floating"}
 ) | {
@@ -63,31 +63,19 @@ _DATA_OBJECTS = frozenset(
     "timedelta",
     "timedelta64",
 }
-#: A look at so many takes 10 ms.
+#: Maximum number of objects to inspect, which takes 10 ms.
 _MOST_OBJECTS = 1 << 20
-#: Objects of these are what they were made of, and no code of anybody's.
+#: Base classes of NumPy objects that are pure data.
 _DATA = (np.generic, np.dtype, np.random.SeedSequence, np.random.BitGenerator, np.random.Generator)
 
 
 def is_library_code(graph: ChunkGraph) -> bool:
-    """Say whether all functions of a graph, and all objects among its literals, are those of well-known libraries.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Large ones are not looked at, and said not to be: they are worth starting processes for.
-    """
+    """Return whether a graph has only functions and objects of well-known libraries; False for large graphs."""
     return library_modules(graph) is not None
 
 
 def library_modules(graph: ChunkGraph) -> set[str] | None:
-    """Return the modules of a graph's functions and objects if all are those of well-known libraries, else None.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        As of `is_library_code`.
-    """
+    """Return the modules of a graph's functions and objects if it is library code, otherwise None."""
     if len(graph) > _MOST_CHUNKS:
         return None
     look = _Look()
@@ -100,19 +88,19 @@ def library_modules(graph: ChunkGraph) -> set[str] | None:
 
 
 class _Look:
-    """One look at a graph; it remembers what it has seen."""
+    """One inspection of a graph, with a memory of objects seen."""
 
     def __init__(self) -> None:
-        #: What it has found of functions and of other objects, by identity; kept, so that no two have the same.
+        #: Findings on functions and on other objects, by identity; the objects are kept, so that ids stay unique.
         self._functions: dict[int, tuple[Any, bool]] = {}
         self._objects: dict[int, tuple[Any, bool]] = {}
-        #: Where what it has seen is from, but for what every worker has.
+        #: Modules of the objects seen, except those that every worker has.
         self.modules: set[str] = set()
-        #: At how many objects of pandas' it may look.
+        #: Number of pandas' objects that may still be inspected.
         self._objects_left = _MOST_OBJECTS
 
     def is_known(self, function: Any, depth: int = _DEPTH) -> bool:
-        """Say whether a callable is one of a library's, with nothing of the user's in it."""
+        """Return whether a callable is a library's and holds nothing of the user's."""
         kind = type(function)
         if not depth:
             return False
@@ -127,27 +115,27 @@ class _Look:
                 self.is_plain(value, depth - 1) for value in function.literals
             )
         if kind in _CALLERS:
-            # Of a method, what it is called of is data too, or of a library's class.
+            # The object that a method is called on is data too, or of a library's class.
             return all(self.is_plain(item, depth - 1) for item in function.__reduce__()[1])
         if kind is Constant:
             return self.is_plain(function.value, depth - 1)
         if kind is MethodType:
-            # Of a class, say, as those by which Dask's frames reduce.
+            # Such as class methods by which Dask's frames reduce.
             return self.is_known(function.__func__, depth - 1) and self.is_plain(function.__self__, depth - 1)
         if kind is Dispatch:
-            # What it calls goes by the classes of data, which come from libraries too.
+            # It dispatches on the classes of data, which come from libraries too.
             return True
         if kind.__name__ == "Compose" and self._is_library(kind.__module__):
             return all(self.is_known(inner, depth - 1) for inner in (function.first, *function.funcs))
         if id(function) not in self._functions:
-            # Not again for what leads back to it.
+            # Ends recursion through references back to the function.
             self._functions[id(function)] = function, True
             self._functions[id(function)] = function, self._is_library_function(function, kind, depth)
         return self._functions[id(function)][1]
 
     def _is_library_function(self, function: Any, kind: type, depth: int) -> bool:
         if kind is FunctionType:
-            # Its module's name may be that of another function, whose wrapper it is.
+            # `__module__` may name the function that this one wraps.
             module = function.__globals__.get("__name__", "")
             cells = [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
             inside = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
@@ -155,11 +143,11 @@ class _Look:
         path = path_of(function)
         if path is not None:
             return path not in _NOT and self._is_library(path.partition(":")[0])
-        # An object that can be called, such as what makes a part of Dask's example frames.
+        # A callable object, such as the one that makes parts of Dask's example frames.
         return not issubclass(kind, type) and self._is_library_object(function, kind, depth)
 
     def is_plain(self, value: Any, depth: int = _DEPTH) -> bool:
-        """Say whether a value is data, a library's function, or a container of such."""
+        """Return whether a value is data, a library's function, or a container of such."""
         kind = type(value)
         if kind in _PLAIN:
             return True
@@ -174,20 +162,20 @@ class _Look:
         if kind is np.ndarray:
             return not value.dtype.hasobject
         if package_of(kind) == "pandas" and hasattr(value, "dtypes"):
-            # A frame, a series, or an index of groups, say.
+            # A frame, a series, or an index of groups, for example.
             self.modules.add("pandas")
             return self._is_plain_frame(value, depth)
         if issubclass(kind, _DATA) and kind.__module__.startswith("numpy."):
             return True
         if kind is HighLevelGraph:
-            # Xarray puts results together by a method of what is not computed yet. Tasks call nothing in there.
+            # Xarray assembles results by a method of a lazy object, whose graph no task runs.
             return True
         if callable(value):
             return self.is_known(value, depth - 1)
         return self._is_library_object(value, kind, depth)
 
     def _is_plain_frame(self, value: Any, depth: int) -> bool:
-        """Say whether what pandas has is data alone, labels included."""
+        """Return whether a pandas object holds only data, labels included."""
         labels = getattr(value, "index", None)
         if labels is not None:
             self.modules.add(FRAMES)
@@ -200,7 +188,7 @@ class _Look:
         return all(_is_data(dtype) or self._holds_data(value.iloc[:, at]) for at, dtype in enumerate(value.dtypes))
 
     def _holds_data(self, column: Any) -> bool:
-        """Say whether a column, or an index, has data alone; among objects that takes a look at each."""
+        """Return whether a column or an index holds only data; columns of objects are inspected."""
         if _is_data(column.dtype):
             return True
         if type(column.dtype).__name__ == "CategoricalDtype":
@@ -213,11 +201,11 @@ class _Look:
         return types.infer_dtype(column, skipna=True) in _DATA_OBJECTS
 
     def _is_library_object(self, value: Any, kind: type, depth: int) -> bool:
-        """Say whether an object, such as a zarr array, is of a library's class, and all that it holds."""
+        """Return whether an object, such as a zarr array, and all that it holds are of libraries' classes."""
         found = self._objects.get(id(value))
         if found is not None:
             return found[1]
-        # What leads back to it does not make it otherwise.
+        # Ends recursion; references back to the object change nothing.
         self._objects[id(value)] = value, True
         known = self._is_library(kind.__module__)
         if known and package_of(kind) not in _READERS:
@@ -243,14 +231,14 @@ class _Look:
 
 
 def _is_data(dtype: Any) -> bool:
-    """Say whether values of a dtype, NumPy's or pandas', cannot be objects of the user's."""
+    """Return whether values of a NumPy or pandas dtype cannot be the user's objects."""
     if isinstance(dtype, np.dtype):
         return not dtype.hasobject
     return type(dtype).__name__ in _DATA_DTYPES and package_of(type(dtype)) == "pandas"
 
 
 def _slots(kind: type) -> list[str]:
-    """Return the names of what objects of a class hold besides their dictionary."""
+    """Return the names of the slots of a class's instances."""
     found: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())

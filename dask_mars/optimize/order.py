@@ -21,12 +21,12 @@ def renumbered(
     Parameters
     ----------
     graph : ChunkGraph
-        Says what is known of its chunks. Those that its outputs do not need any more are left out.
+        Source of all other data about the chunks. Chunks that its outputs no longer need are left out.
     operand_of, literals, inputs, operands
-        Of the chunks, by their old numbers.
+        The new values, by the chunks' old numbers.
     eager : bytearray
-        Which chunks come as soon as their inputs are there, and not when they are needed: those that put together
-        what has been made for several.
+        Chunks that follow as soon as their inputs are computed, instead of when needed: those that combine results
+        of joined chunks.
     joined_bytes : dict, optional
         As of a `ChunkGraph`.
     """
@@ -52,14 +52,14 @@ def renumbered(
 
 
 def _depth_first(inputs: list[tuple[int, ...]], outputs: list[int], eager: bytearray) -> list[int]:
-    """Return chunks in depth-first order from the outputs, but eager ones as soon as their inputs are there.
+    """Return chunks in depth-first order from the outputs, with eager ones directly after their inputs.
 
-    What puts results of joined chunks together would else come tree after tree, and all of the first tree's before
+    Otherwise chunks that combine results of joined chunks would come tree by tree, all of the first tree's before
     any of the second's.
     """
     consumers: dict[int, list[int]] = {}
     missing: dict[int, int] = {}
-    # Those that put eager ones together are eager, too, as the levels of a tree are.
+    # Chunks that combine only eager ones are eager, too, as the levels of a tree are.
     for chunk, sources in enumerate(inputs):
         if not eager[chunk] and sources:
             eager[chunk] = all(eager[source] for source in sources)

@@ -1,8 +1,8 @@
-"""Overlaps of neighbouring blocks as chunk records: `da.overlap`, `da.map_overlap` and what is made of them.
+"""Overlaps of neighbouring blocks as chunk records: `da.overlap`, `da.map_overlap` and functions based on them.
 
 Dask names the edge that a block lends to its neighbour by fractional coordinates: ``2.9`` is the front edge of
-block 3, cut for block 2, and ``1.1`` the back edge of block 1. Where the array has a place in memory, edges are
-read from the neighbours themselves, and are no chunks of their own.
+block 3, cut for block 2, and ``1.1`` the back edge of block 1. Where memory has room for the array, edges are read
+in place from the neighbours, and are no chunks of their own.
 """
 
 from __future__ import annotations
@@ -20,20 +20,12 @@ from dask_mars.graph.chunks import Key
 from dask_mars.optimize.layers import LazyLayer, NotSymbolic, Record, TaskCompiler
 from dask_mars.optimize.parts import PartOperands, Residents
 
-# Where what is cut will stand.
+# Position of a cut part relative to the block that receives it.
 _BEFORE, _CENTRE, _AFTER = -1, 0, 1
 
 
 def lazy_overlap(layer: ArrayOverlapLayer, residents: Residents | None = None) -> LazyLayer:
-    """Return the layer of an overlap as one that is compiled when it is needed.
-
-    Parameters
-    ----------
-    layer : ArrayOverlapLayer
-        The layer.
-    residents : Residents, optional
-        Says whether there is a place for the array, whose edges are then read in place.
-    """
+    """Return an overlap as a layer that is compiled when needed, reading edges in place if there is room."""
     names = (f"getitem-{layer.token}", f"overlap-{layer.token}")
     size = _bytes(layer)
     in_place = residents is not None and size is not None and residents.reserve(size)
@@ -41,18 +33,18 @@ def lazy_overlap(layer: ArrayOverlapLayer, residents: Residents | None = None) -
 
 
 def _bytes(layer: ArrayOverlapLayer) -> int | None:
-    """Return the size of the array, None if it is not known, or none of numbers."""
+    """Return the size of the array in bytes, None if it is unknown or the array is not numeric."""
     said = layer.collection_annotations or {}
     lengths = [sum(sizes) for sizes in layer.chunks]
     dtype = said.get("dtype")
     if said.get("chunk_type") != "numpy.ndarray" or dtype is None or dtype.hasobject:
         return None
-    # A length that is not known is unlike itself.
+    # An unknown length is NaN, which is unequal to itself.
     return None if any(length != length for length in lengths) else int(math.prod(lengths) * dtype.itemsize)
 
 
 class OverlapRecords:
-    """The blocks of one layer: edges cut from the source's blocks, and blocks put together with their edges.
+    """The blocks of one layer: edges cut from the source's blocks, and blocks assembled with their edges.
 
     Parameters
     ----------
@@ -61,7 +53,7 @@ class OverlapRecords:
     compiler : TaskCompiler
         Numbers the layer's operands.
     in_place : bool, optional
-        Whether edges are read where they are.
+        Whether edges are read in place.
     """
 
     def __init__(self, layer: ArrayOverlapLayer, compiler: TaskCompiler, in_place: bool = False) -> None:
@@ -70,14 +62,14 @@ class OverlapRecords:
         self._edge_name, self._name = f"getitem-{layer.token}", f"overlap-{layer.token}"
         counts = tuple(map(len, layer.chunks))
         depths = [_both_sides(layer.axes.get(axis, 0)) for axis in range(len(counts))]
-        #: For each axis and block the coordinates of what is put together there.
+        #: For each axis and block, the coordinates of its parts.
         self._around = [
             {block: _neighbours(block, count, *depth) for block in range(count)}
             for count, depth in zip(counts, depths, strict=True)
         ]
-        #: For each axis and coordinate the block that it is cut from, and the side.
+        #: For each axis and coordinate, the block that it is cut from, and the side.
         self._cut = [_cuts(around) for around in self._around]
-        #: The slices to cut with, by the side of each axis.
+        #: Slices for cutting, by the side along each axis.
         self._literals = {
             sides: (tuple([_cut_at(side, *depth) for side, depth in zip(sides, depths, strict=True)]),)
             for sides in itertools.product((_BEFORE, _CENTRE, _AFTER), repeat=len(counts))
@@ -90,7 +82,7 @@ class OverlapRecords:
         self._in_place = PartOperands(compiler, self._name) if in_place else None
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Say whether a key that begins with one of the layer's names is that of a block or of an edge."""
+        """Return whether a key with one of the layer's names is that of a block or of an edge."""
         coordinates = key[1:]
         if len(coordinates) != len(self._cut):
             return False
@@ -117,7 +109,7 @@ class OverlapRecords:
             slices = [self._literals[sides][0] for _, sides in found if any(sides)]
             if len(found) > 1:
                 return Record(self._in_place.number(whole), (*slices, shape), [block for block, _ in found])
-        # What is not cut is the source's block itself.
+        # The centre is not cut: it is the source's block itself.
         input_keys[input_keys.index((self._edge_name, *coordinates))] = (self._source, *coordinates)
         return Record(self._operand_of(len(input_keys)), (shape,), input_keys)
 
@@ -149,7 +141,7 @@ def _both_sides(depth: Any) -> tuple[int, int]:
 
 
 def _neighbours(block: int, count: int, before: int, after: int) -> list[float]:
-    """Return the coordinates of what a block is put together from along one axis, as Dask computes them."""
+    """Return the coordinates of a block's parts along one axis, as Dask computes them."""
     coordinates: list[float] = [block]
     if before and block > 0:
         coordinates.insert(0, block - 0.9)
@@ -173,7 +165,7 @@ def _cuts(around: dict[int, list[float]]) -> dict[float, tuple[int, int]]:
 
 
 def _cut_at(side: int, before: int, after: int) -> slice:
-    """Return what of a neighbour stands before or after a block."""
+    """Return the slice of a neighbour that stands before or after a block."""
     if side == _BEFORE:
         return slice(-before, None)
     if side == _AFTER:

@@ -1,4 +1,4 @@
-"""Arrays put together from parts of chunks, which are read where they are: no part is a chunk of its own."""
+"""Arrays assembled from parts of chunks that are read in place: no part is a chunk of its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dask_mars.dask_api import is_gone
 from dask_mars.dask_api.arrays import concatenate_shaped
 from dask_mars.optimize.layers import NotSymbolic, TaskCompiler
 
-#: Of what a store keeps in memory, the part that may stay there for those that read parts of it in place.
+#: Divisor of the store's limit in memory that gives the bytes of chunks whose parts are read in place.
 RESIDENT_SHARE = 4
 
 
 class Residents:
-    """What may stay in memory, for those that read parts of it in place.
+    """The budget of bytes that stay in memory for readers of parts in place.
 
     Parameters
     ----------
     limit_bytes : callable
-        Returns how much that is; called when somebody asks for some of it.
+        Returns the budget; called at each reservation.
     """
 
     def __init__(self, limit_bytes: Callable[[], int]) -> None:
@@ -27,7 +27,7 @@ class Residents:
         self._used_bytes = 0
 
     def reserve(self, size: int) -> bool:
-        """Say whether there is room for so many bytes more, and take it."""
+        """Reserve bytes; return whether there is room for them."""
         if self._used_bytes + size > self._limit_bytes():
             return False
         self._used_bytes += size
@@ -35,14 +35,14 @@ class Residents:
 
 
 class PartOperands:
-    """The operands that put parts of their inputs together.
+    """The operands that assemble parts of their inputs.
 
     Parameters
     ----------
     compiler : TaskCompiler
         Numbers them.
     name : str
-        The layer that they are of.
+        Name of their layer.
     """
 
     def __init__(self, compiler: TaskCompiler, name: str) -> None:
@@ -56,8 +56,8 @@ class PartOperands:
         Parameters
         ----------
         whole : sequence of bool
-            Of each of its inputs, whether it is taken as it is. Its literals are the slices of the others, in
-            order, and how many parts there are along each axis; or the slice alone if it has one input.
+            For each input, whether it is taken whole. The literals are the slices of the other inputs, in order,
+            and the number of parts along each axis; with a single input, only its slice.
         """
         pattern = tuple(whole)
         operand = self._operands.get(pattern)

@@ -1,4 +1,4 @@
-"""From what Dask hands a scheduler to the chunk graph that the engine runs."""
+"""Prepares a Dask graph, expression or collection as the chunk graph that the engine runs."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from dask_mars.optimize.siblings import join_siblings
 from dask_mars.optimize.slices import join_slices
 from dask_mars.optimize.symmetry import mirror_products
 
-#: Returns the chunks of a graph that are to stay as they are.
+#: Returns the chunks of a graph that have to stay as they are.
 SelectUnmergeable = Callable[[ChunkGraph], Collection[int]]
 #: Returns the tasks of Dask's to run, given those of a graph.
 TransformTasks = Callable[[Mapping[Key, Any]], Mapping[Key, Any]]
 
 
 def _no_checkpoint() -> None:
-    """Go on: nobody ends it."""
+    """Continue without a check for cancellation."""
 
 
 class PrepareOptions(NamedTuple):
-    """What graphs are prepared for; see `prepare`."""
+    """Options of `prepare`."""
 
     fold_from: int | None = None
     resolve_missing: Callable[[Key], Any] | None = None
@@ -52,7 +52,7 @@ class PrepareOptions(NamedTuple):
     checkpoint: Callable[[], None] = _no_checkpoint
 
 
-#: How many groups of siblings for each worker have to be alike to be joined.
+#: Minimum number of equal groups of siblings per worker for joining.
 _GROUPS_PER_WORKER = 4
 
 
@@ -80,32 +80,32 @@ def prepare(
     wanted : iterable of Key
         The requested keys, flattened.
     composed : bool, optional
-        Merge chains of chunks, as every computation does. Without it each block of each layer that the user has
-        made is a chunk of its own: for those who want to see what composing does.
+        Merge chains of chunks, as every computation does. Otherwise each block of each layer that the user has
+        made is a chunk of its own, which shows the effect of composing.
     fold_from : int, optional
-        Fold initial chunks into chunks that need others too, where there are at least so many of these. By default
-        that is not done.
+        Minimum number of equal chunks into which initial chunks are folded, where these have other inputs too. By
+        default none are folded.
     resolve_missing : callable, optional
-        Returns what stands for a key that the graph refers to and does not have, None if that is not known.
+        Returns the value of a key that the graph refers to and does not have, None if unknown.
     select_unmergeable : callable, optional
-        Says which chunks are to be neither composed nor folded. What stores under a lock is then apart, too.
+        Selects chunks that are neither composed nor folded. Stores under a lock are then separate, too.
     keep_file_shuffles : bool, optional
-        Leave shuffles through files as Dask makes them. Else they go through the store.
+        Leave shuffles through files as Dask makes them. Otherwise they go through the store.
     remaking : Remaking, optional
-        What is known of chunks that may be made again by each that reads them. Without it none are.
+        Describes chunks that each reader may recompute. By default none are.
     workers : int, optional
-        How many workers there are for it: what would run side by side is joined where there is enough for all of
-        them. By default it is not.
+        Number of workers: chunks that could run in parallel are joined only if enough remain for all workers. By
+        default none are joined.
     resident_bytes : callable, optional
-        Returns how many bytes of a graph's chunks may stay in memory for those that read parts of them in place,
-        as they do where memory is shared. By default each part is a chunk of its own.
+        Returns how many bytes of a graph's chunks may stay in memory for readers of parts in place, which need
+        shared memory. By default each part is a chunk of its own.
     checkpoint : callable, optional
-        Called now and then; it raises `Cancelled` if the graph is not wanted any more.
+        Called now and then; it raises `Cancelled` if the graph is cancelled.
     cache : mapping, optional
-        Values of keys that are known already. With one the graph has the tasks that Dask's own schedulers would
-        run, as those whose values are known are to be found.
+        Known values of keys. The graph then has the tasks that Dask's own schedulers would run, so that the keys
+        with known values can be found.
     transform_tasks : callable, optional
-        Is given these tasks, and returns those to run. With it the graph has them, too, and not chains of them.
+        Takes these tasks, and returns those to run. The graph then has these tasks, too, and no chains.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _prepare(dsk: Any, wanted: list[Key], composed: bool, prepare_options: Prepa
     try:
         return _graph_of_layers(dsk, symbolic, wanted, composed, prepare_options)
     except (KeyError, ValueError, RuntimeError) as error:
-        # Where several layers make the same keys, Dask's choice among them may be one that can be computed.
+        # Where several layers make the same keys, Dask may choose the one that can be computed.
         try:
             return _graph_of_tasks(dsk, wanted, prepare_options)
         except Cancelled:
@@ -186,14 +186,14 @@ def _graph_of_layers(
     composed: bool,
     prepare_options: PrepareOptions,
 ) -> ChunkGraph:
-    """Convert a graph whose layers are left as they are, and merge its chains."""
+    """Convert a graph without materialising its layers, and merge its chains."""
     fold_from, resolve_missing, select_unmergeable, file_shuffles = prepare_options[:4]
     remaking, workers, resident_bytes, checkpoint = prepare_options[4:]
     split = select_unmergeable is not None
     graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, split, file_shuffles, checkpoint)
     alone = () if select_unmergeable is None else select_unmergeable(graph)
     if select_unmergeable and any(len(graph.operands[graph.operand_of[chunk]].steps) > 1 for chunk in alone):
-        # Dask may have put together what is to stay apart.
+        # Dask may have fused chunks that have to stay separate.
         symbolic = symbolic_graph(dsk, fuse_layers=False) or symbolic
         graph = convert(symbolic.tasks, wanted, symbolic.layers, resolve_missing, True, file_shuffles, checkpoint)
         alone = select_unmergeable(graph)
@@ -220,7 +220,7 @@ def _graph_of_layers(
 
 
 def _with_siblings(graph: ChunkGraph, workers: int, alone_keys: list[Key], resident_bytes: int) -> ChunkGraph:
-    """Join siblings, and compute what they alone need together with them, where all workers have room for that."""
+    """Join siblings, and fold in the chunks that they alone need, if all workers have room for them."""
     fewest = _GROUPS_PER_WORKER * workers
 
     def alone() -> set[int]:

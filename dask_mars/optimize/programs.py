@@ -1,4 +1,4 @@
-"""Programs under construction: what an operand is while its inputs, literals and steps are being collected."""
+"""Programs under construction: operands whose inputs, literals and steps are being collected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def identity(value: Any) -> Any:
 
 
 def call_node(node: GraphNode, keys: tuple[Key, ...], *values: Any) -> Any:
-    """Run a kind of Dask node that we do not know in the way Dask would."""
+    """Run an unknown kind of Dask node in the way Dask would."""
     return node(dict(zip(keys, values, strict=True)))
 
 

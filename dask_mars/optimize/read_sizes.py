@@ -1,7 +1,7 @@
-"""Sizes of what is read from an array, where no collection says them.
+"""Sizes of parts that are read from an array, where no collection declares them.
 
-By the time that a delayed value, such as that of Xarray's `to_zarr(compute=False)`, is handed to a scheduler, Dask
-has forgotten what its arrays declare of their chunks. What a getter is told to read says it again.
+When Dask passes a delayed value, such as that of Xarray's `to_zarr(compute=False)`, to a scheduler, it has dropped
+its arrays' declarations. The index of a getter contains the sizes again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from dask_mars.graph.chunks import DATA, ChunkGraph, Declared, Operand
 from dask_mars.optimize.slices import reading_step
 
-#: Keys with larger numbers than arrays have blocks along an axis are of something else.
+#: Maximum coordinate of a block; keys with larger numbers do not belong to arrays.
 _MOST_BLOCKS = 1_000_000
 
 
 def with_reads(graph: ChunkGraph, declared: dict[str, Declared]) -> dict[str, Declared]:
-    """Return what is declared of layers, and what slices say of chunks that are read by them in others."""
+    """Return the declarations of layers, extended by the sizes of slices that further layers read."""
     reading = {
         number: found[1] for number, operand in enumerate(graph.operands) if (found := reading_step(operand))
     }
@@ -44,7 +44,7 @@ def with_reads(graph: ChunkGraph, declared: dict[str, Declared]) -> dict[str, De
 
 
 def _chunks(axes: list[dict[int, int]]) -> tuple[tuple[Any, ...], ...]:
-    # Of blocks that nobody reads nothing is known.
+    # Blocks that no chunk reads have unknown sizes.
     return tuple([tuple([along.get(at, math.nan) for at in range(max(along) + 1)]) for along in axes])
 
 
@@ -53,7 +53,7 @@ def _is_block(at: Any) -> bool:
 
 
 def _lengths(index: Any) -> list[int] | None:
-    """Return how much slices select along each axis, None where that is not plain to see."""
+    """Return the lengths of slices along each axis, None for other kinds of indices."""
     if not isinstance(index, tuple):
         return None
     lengths = []
@@ -71,7 +71,7 @@ def _lengths(index: Any) -> list[int] | None:
 
 
 def _dtype_of_source(graph: ChunkGraph, operand: Operand, chunk: int) -> Any:
-    """Return the type of the items of what is read, None if that is not known."""
+    """Return the dtype of the source that is read, None if unknown."""
     slot = operand.steps[-1].slots[0]
     if slot < operand.input_count:
         source = graph.values.get(graph.inputs[chunk][slot])

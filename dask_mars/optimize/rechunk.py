@@ -1,12 +1,12 @@
-"""Rechunks, planned anew.
+"""Rechunks in one step.
 
-Dask cuts what it rechunks into pieces, each a value of its own, and goes by way of other chunks where there would
-be too many. Where the whole array has a place in memory, the blocks of the result are put together from the blocks
-that are there, in one step, and nothing is stored in between.
+Dask cuts the array into pieces, each a value of its own, and uses intermediate chunks where there would be too
+many pieces. Where memory has room for the whole array, the blocks of the result are assembled directly from the
+blocks of the source, and nothing is stored in between.
 
-Rechunks between Dask's workers ("p2p"), which it chooses where a `Client` is current, run in the workers' own
-threads, with buffers that no quota knows of, and only on a cluster. As tasks they move pieces through the stores,
-in a quarter of the time.
+Rechunks between Dask's workers ("p2p"), Dask's choice under a `Client`, run in the workers' own threads, with
+buffers that no quota covers, and only on a cluster. As tasks they move pieces through the stores, in a quarter of
+the time.
 """
 
 from __future__ import annotations
@@ -27,25 +27,19 @@ from dask_mars.graph.chunks import Key
 from dask_mars.optimize.layers import LazyLayer, Record, TaskCompiler
 from dask_mars.optimize.parts import PartOperands, Residents
 
-#: What is taken for the type of an array's items if nobody says: the plan of a rechunk depends on their size.
+#: Assumed dtype of an array that declares none: the plan of a rechunk depends on the item size.
 _UNKNOWN = np.dtype(float)
 
 
 def is_between_workers(layer: Layer) -> bool:
-    """Say whether a layer is a rechunk between Dask's workers that nobody has materialised."""
-    # Without distributed there is none.
+    """Return whether a layer is an unmaterialised rechunk between Dask's workers."""
+    # Only distributed has such layers.
     module = sys.modules.get("distributed.shuffle._rechunk")
     return module is not None and type(layer) is module.P2PRechunkLayer and not layer.is_materialized()
 
 
 def as_tasks(layer: Any) -> dict[Key, Any]:
-    """Return the tasks of such a rechunk, under the names that its results have.
-
-    Parameters
-    ----------
-    layer : P2PRechunkLayer
-        Names its input, and the chunks of that and of its result.
-    """
+    """Return the tasks of a rechunk between Dask's workers, under the keys of its results."""
     dtype = (layer.collection_annotations or {}).get("dtype") or _UNKNOWN
     blocks = itertools.product((layer.name_input,), *[range(len(sizes)) for sizes in layer.chunks_input])
     source = HighLevelGraph(
@@ -63,26 +57,26 @@ def as_tasks(layer: Any) -> dict[Key, Any]:
     return tasks
 
 
-#: What the names of the layers begin with that Dask's own rechunks are made of.
+#: Prefix of the names of the layers of Dask's own rechunks.
 _MERGE = "rechunk-merge-"
-#: Where more pieces would be copied than Dask has tasks for, they have so many bytes on average.
+#: Minimum mean size of pieces, in bytes, where there are more of them than Dask would have tasks.
 _PIECE_BYTES = 1 << 16
 
-#: The sizes of an array's chunks along each axis.
+#: Sizes of an array's chunks along each axis.
 Chunks = tuple[tuple[int, ...], ...]
 
 
 class DirectRechunk(MaterializedLayer):  # type: ignore[misc]
-    """The layers of one rechunk: a mapping of all their tasks, and what they amount to.
+    """The layers of one rechunk: a mapping of all their tasks, and the old and new chunks.
 
     Parameters
     ----------
     mapping : mapping
         The tasks.
     name : str
-        What the keys of the result's blocks begin with.
+        First element of the keys of the result's blocks.
     source : str
-        What those of the array begin with that is rechunked.
+        First element of the keys of the source's blocks.
     old, new : tuple
         The chunks of both.
     """
@@ -93,17 +87,7 @@ class DirectRechunk(MaterializedLayer):  # type: ignore[misc]
 
 
 def with_direct_rechunks(graph: HighLevelGraph, wanted: Collection[Any], residents: Residents) -> HighLevelGraph:
-    """Return a graph whose rechunks are single layers, where the arrays have a place in memory.
-
-    Parameters
-    ----------
-    graph : HighLevelGraph
-        Is not changed.
-    wanted : collection of str
-        The names of layers whose blocks are results.
-    residents : Residents
-        Says whether there is a place for all of them.
-    """
+    """Return a graph whose rechunks are single layers, where memory has room for the arrays."""
     names = [name for name in graph.layers if isinstance(name, str) and name.startswith(_MERGE)]
     if not names:
         return graph
@@ -147,7 +131,7 @@ def with_direct_rechunks(graph: HighLevelGraph, wanted: Collection[Any], residen
 
 
 def _is_plain(graph: HighLevelGraph, name: str) -> bool:
-    """Say whether a layer is one of Dask's rechunks of an array of numbers of which nobody has said anything."""
+    """Return whether a layer is one of Dask's rechunks of a numeric array, without annotations."""
     layer = graph.layers[name]
     said = layer.collection_annotations or {}
     return (
@@ -165,14 +149,14 @@ def _array_bytes(graph: HighLevelGraph, name: str) -> int:
 
 
 def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechunk | None:
-    """Return the layers of a rechunk, the last one first, as one; None where that would not do."""
+    """Merge the layers of a rechunk, the last one first; return None where that does not pay."""
     layer = graph.layers.get(source)
     said = {} if layer is None else layer.collection_annotations or {}
     old, new = said.get("chunks"), (graph.layers[chain[0]].collection_annotations or {})["chunks"]
     if old is None or len(old) != len(new):
         return None
     for before, after in zip(old, new, strict=True):
-        # Sizes that are not known are unlike themselves, and empty blocks have rules of their own.
+        # Unknown sizes (NaN) fail the comparison, and empty blocks have rules of their own.
         if not all(size > 0 for size in (*before, *after)) or sum(before) != sum(after):
             return None
     pieces = math.prod(
@@ -189,12 +173,12 @@ def _direct(graph: HighLevelGraph, chain: list[str], source: str) -> DirectRechu
 
 
 def lazy_rechunk(layer: DirectRechunk) -> LazyLayer:
-    """Return a rechunk as a layer that is compiled when it is needed."""
+    """Return a rechunk as a layer that is compiled when needed."""
     return LazyLayer((layer.name,), partial(RechunkRecords, layer), partial(dict, layer))
 
 
 class RechunkRecords:
-    """The blocks of one rechunk, put together from parts of the blocks of the array.
+    """The blocks of one rechunk, assembled from parts of the array's blocks.
 
     Parameters
     ----------
@@ -207,12 +191,12 @@ class RechunkRecords:
     def __init__(self, layer: DirectRechunk, compiler: TaskCompiler) -> None:
         self._source = layer.source
         self._operands = PartOperands(compiler, layer.name)
-        #: For each axis and block of the result the blocks that it takes from, each with what it takes and whether
-        #: that is all.
+        #: For each axis and new block: the old blocks that it reads, the part of each, and whether that is all of
+        #: it.
         self._parts = [_parts(old, new) for old, new in zip(layer.old, layer.new, strict=True)]
 
     def __contains__(self, key: tuple[Any, ...]) -> bool:
-        """Say whether a key that begins with the layer's name is that of a block."""
+        """Return whether a key with the layer's name is that of a block."""
         return len(key) == 1 + len(self._parts) and all(
             isinstance(at, int) and 0 <= at < len(parts) for at, parts in zip(key[1:], self._parts, strict=True)
         )
@@ -238,7 +222,7 @@ class RechunkRecords:
 
 
 def _parts(old: tuple[int, ...], new: tuple[int, ...]) -> list[list[tuple[int, slice, bool]]]:
-    """Return, of each new block along an axis, the old blocks that it lies in, and where in them."""
+    """Return, for each new block along an axis, the old blocks that it overlaps, and where."""
     found: list[list[tuple[int, slice, bool]]] = []
     block, block_start, start = 0, 0, 0
     for size in new:

@@ -1,9 +1,8 @@
-"""Chunks that are made again by each that reads them, because that takes less time than to keep them.
+"""Chunks that each reader computes again, because that is faster than keeping them.
 
-A chunk of random numbers is known by its seed, and what reads it element by element never needs it as an array.
-Made anew by each reader it takes no memory, and its numbers about as much time as to read them from memory; so a
-standardised array, which is read thrice, is made thrice and stored once. What the user asks for, or has persisted,
-is kept all the same.
+A chunk of random numbers is defined by its seed, and elementwise readers never need it as an array. Recomputed by
+each reader it takes no memory, and about as much time as reading it; so a standardised array, which is read
+thrice, is made thrice and stored once. Chunks that the user requested or persisted are kept all the same.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ from dask_mars.graph.chunks import DATA, ChunkGraph, Operand
 from dask_mars.optimize.compose import LONGEST, fixed_chunks, without
 from dask_mars.optimize.folding import fold
 
-#: Nanoseconds to write eight bytes of a chunk into the store, and to read them, where pages are warm and the
-#: processor's last cache holds a chunk. Fresh pages and larger chunks take longer.
+#: Nanoseconds to write eight bytes of a chunk into the store, and to read them. Both hold for warm pages and
+#: chunks that fit the processor's last cache; others take longer.
 WRITE_NS = 0.5
 READ_NS = 0.25
 
 
 class Remaking(NamedTuple):
-    """What `remake` has to know of what is computed.
+    """Functions that describe operands to `remake`.
 
     Attributes
     ----------
     is_source : callable
-        Takes an operand of one step without inputs. Returns whether its chunks may be of that kind.
+        Takes an operand of one step without inputs. Returns whether its chunks may be remade.
     make_ns : callable
-        Takes such an operand and the literals of one of its chunks. Returns the nanoseconds that an
-        element of the chunk takes, where it is to be had without making an array of it; else None.
+        Takes such an operand and the literals of one of its chunks. Returns the nanoseconds per element where an
+        expression can make the elements without an array; otherwise None.
     never_stored : callable
-        Takes an operand. Returns whether all that it makes in this way goes to where it is read, part by part.
+        Takes an operand. Returns whether it consumes all remade elements block by block, without an array.
     """
 
     is_source: Callable[[Operand], bool]
@@ -41,7 +40,7 @@ class Remaking(NamedTuple):
 
 
 def is_cheaper(make_ns: float, readers: int) -> bool:
-    """Say whether a chunk had better be made by each of its readers than be kept for them.
+    """Return whether recomputing a chunk in each reader is cheaper than storing it.
 
     Parameters
     ----------
@@ -59,22 +58,7 @@ def is_cheaper(make_ns: float, readers: int) -> bool:
 
 
 def remake(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int] = ()) -> ChunkGraph:
-    """Have chunks made by those that read them where that is cheaper.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Composed. It is not changed, but shares its parts with the result.
-    remaking : Remaking
-        What is known of operands.
-    unmergeable : collection of int, optional
-        Chunks that stay as they are.
-
-    Returns
-    -------
-    ChunkGraph
-        Chunks keep their order and their keys.
-    """
+    """Let readers recompute chunks where that is cheaper; chunks keep their order and their keys."""
     readers = _readers(graph, remaking, unmergeable)
     if not readers:
         return graph
@@ -105,7 +89,7 @@ def _folded(operands: Sequence[Operand], consumer: int, initial: Sequence[int | 
 
 
 def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]) -> Mapping[int, list[int]]:
-    """Return the chunks that are made again, and the chunks that read each of them."""
+    """Return the chunks to recompute, and the readers of each."""
     operands = {
         number
         for number, operand in enumerate(graph.operands)
@@ -118,7 +102,7 @@ def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]
     never_stored: dict[tuple[int, int, int], bool] = {}
 
     def reads_parts(chunk: int, source: int) -> bool:
-        """Say whether a chunk that makes a source by itself does without an array of it."""
+        """Return whether a reader that makes a source itself needs no array of it."""
         consumer, number = graph.operand_of[chunk], graph.operand_of[source]
         if consumer == DATA or graph.operands[consumer].in_client:
             return False
@@ -149,7 +133,7 @@ def _readers(graph: ChunkGraph, remaking: Remaking, unmergeable: Collection[int]
                     del readers[source]
                 else:
                     readers[source].append(chunk)
-    # With one reader nothing is saved that is worth making several chunks one after the other.
+    # With a single reader, fusing several chunks into one task saves too little.
     return {
         source: found
         for source, found in readers.items()

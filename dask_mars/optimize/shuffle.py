@@ -1,8 +1,8 @@
-"""Shuffles through the store, in place of those that Dask makes through files.
+"""Shuffles through the store, in place of Dask's shuffles through files.
 
-Without a cluster Dask has each partition of a dataframe, or of a bag, append to files what it has for the others,
-and each new partition read its files when all have done so. Here a map operand leaves one map output in the store,
-of which each reducer reads its part: M + R operands that may be tried again, counted and spilled like all others.
+Without a cluster each partition of a dataframe or bag appends its rows to files for the others, and each new
+partition reads its files once all have done so. Here a map operand leaves one map output in the store, and each
+reducer reads its part: M + R operands that are retried, counted and spilled like all others.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Kind(NamedTuple):
     Attributes
     ----------
     partition, barrier, collect : callable
-        Its functions: what appends, what waits, what reads.
+        Dask's functions: they append, wait and read.
     map, reduce : callable
-        Ours.
+        Our functions.
     partition_files, collect_files, collect_barrier : int
-        Which of their arguments are the files and the barrier.
+        Positions of the files and the barrier among their arguments.
     """
 
     partition: Callable[..., Any]
@@ -45,23 +45,15 @@ class _Kind(NamedTuple):
 
 
 class Shuffles:
-    """Finds the steps of shuffles through files in programs, and puts ours in their place."""
+    """Finds the steps of shuffles through files in programs, and replaces them."""
 
     def __init__(self) -> None:
         self._by_function = {function: kind for kind in _kinds() for function in (kind.partition, kind.collect)}
-        #: The keys of maps, by that of the files; None where it is no shuffle as we know it.
+        #: Keys of maps, by the key of the files; None for an unknown form of shuffle.
         self._maps: dict[Key, list[Key] | None] = {}
 
     def replace(self, program: Program, program_of: ProgramOf) -> Program:
-        """Return a program, with our steps where it has those of a shuffle through files.
-
-        Parameters
-        ----------
-        program : Program
-            The program.
-        program_of : callable
-            Returns the program of a key, None if there is none.
-        """
+        """Return a program with the steps of a shuffle through files replaced."""
         by_function = self._by_function
         if not any(function in by_function for function in program.functions if _is_plain(function)):
             return program
@@ -92,7 +84,7 @@ class Shuffles:
         codes: tuple[int, ...],
         program_of: ProgramOf,
     ) -> tuple[Callable[..., Any], list[int], list[Key]] | None:
-        """Return our function, which of a step's arguments it gets, and which maps besides; None for no change."""
+        """Return our function, the codes of its arguments and the maps it reads; None for no change."""
         if function is kind.partition:
             files = _input_key(program, codes, kind.partition_files)
             if self._maps.get(files) is None:
@@ -111,7 +103,7 @@ class Shuffles:
 
 
 def _kinds() -> list[_Kind]:
-    """Return the kinds of shuffles that there can be: what has not been imported has made none."""
+    """Return the kinds of shuffles that may occur, which is those of imported modules."""
     found = []
     if "dask.dataframe.dask_expr" in sys.modules:
         from dask_mars.dask_api import frames
@@ -126,7 +118,7 @@ def _kinds() -> list[_Kind]:
 
 
 def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -> list[Key] | None:
-    """Return what a barrier waits for, if all of it appends to the files and nothing else does more."""
+    """Return the inputs of a barrier if all of them append to the files; otherwise None."""
     waits = program_of(barrier)
     if waits is None or kind.barrier not in [function for function in waits.functions if _is_plain(function)]:
         return None
@@ -141,9 +133,9 @@ def _maps_behind(kind: _Kind, files: Key, barrier: Key, program_of: ProgramOf) -
 
 
 def may_be_there() -> bool:
-    """Say whether there can be a shuffle through files that is to be replaced.
+    """Return whether there may be a shuffle through files to replace.
 
-    Then the library that writes the files is imported. Whoever says how to compress them wants files.
+    There can be none before the library that writes the files is imported. Users who set a compression want files.
     """
     return "partd" in sys.modules and dask.config.get("dataframe.shuffle.compression", None) is None
 

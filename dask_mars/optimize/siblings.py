@@ -1,11 +1,11 @@
 """Siblings: reductions that read the same chunks become one chunk, whose value is the tuple of theirs.
 
 The means of ``u * u``, ``v * v`` and ``u * v`` read each chunk of ``u`` and ``v`` twice, from memory or from disk,
-and keep both until the last of them has run. Joined they read each once; and where nothing else needs a chunk, it
-can be computed together with what is made of it, and is never stored.
+and keep both until the last of them has run. Joined they read each once; and a chunk without other readers can be
+fused with its readers, and is never stored.
 
-Joined are chunks that need nothing more than one of them does, and whose results are small beside what they read.
-The price is that they do not run side by side, so there have to be enough of them.
+Siblings are chunks whose inputs are among those of one of the group, and whose results are small compared with
+their inputs. They no longer run in parallel, so there have to be enough groups.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dask_mars.optimize.folding import JoinedSteps
 from dask_mars.optimize.order import renumbered
 from dask_mars.optimize.programs import make_tuple
 
-#: Most inputs of a chunk that is joined with others, and how many groups are looked at that it might belong to.
+#: Maximum inputs of a chunk that is joined with others, and maximum groups to try for it.
 _MOST_INPUTS, _MOST_GROUPS = 4, 8
-#: What is read is at least so many times as large as what the reductions make of it.
+#: Minimum ratio of the bytes read to the bytes of the results.
 SMALL_SHARE = 4
-#: Chunks that read less are read soon enough.
+#: Minimum bytes read by a chunk for joining to pay.
 FEWEST_BYTES = 1 << 18
-#: The packages whose functions are known to be reductions, where results are small.
+#: Packages whose functions count as reductions where their results are small.
 _PACKAGES = ("dask.array.", "numpy", "xarray.", "flox.")
 
 
@@ -45,15 +45,15 @@ class Group(NamedTuple):
     Attributes
     ----------
     members : list of int
-        Those whose values are needed: of several the value is a tuple.
+        Chunks whose values are needed; the value of several is a tuple.
     inputs : tuple of int
-        The chunks that it needs.
+        Inputs of the joined chunk.
     operand : Operand
-        What computes it.
+        Its operand.
     literals : tuple
-        Of this operand.
+        Literals of this operand.
     place : int
-        The chunk that takes on all of this.
+        The chunk that becomes the joined one.
     kept : frozenset of int, optional
         Members that stay, as chunks that take their value from the tuple.
     """
@@ -67,30 +67,14 @@ class Group(NamedTuple):
 
 
 class _Siblings(NamedTuple):
-    """Reductions that are joined, and what the one of them needs that needs the most."""
+    """Reductions that are joined, and the inputs of the one that has most."""
 
     inputs: frozenset[int]
     members: list[int]
 
 
 def join_siblings(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] = ()) -> ChunkGraph:
-    """Join reductions that read the same chunks.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Composed. It is not changed, but shares its parts with the result.
-    fewest : int
-        Of how many groups that are alike it is done at least.
-    unmergeable : collection of int, optional
-        Chunks that stay as they are.
-
-    Returns
-    -------
-    ChunkGraph
-        The same graph if nothing is joined. Else chunks that are joined have the key of one of them, and all are
-        numbered anew, in depth-first order.
-    """
+    """Join reductions that read the same chunks where at least `fewest` groups are equal; renumber depth-first."""
     if len(graph) < 3 * fewest:
         return graph
     groups = _groups(graph, unmergeable)
@@ -100,7 +84,7 @@ def join_siblings(graph: ChunkGraph, fewest: int, unmergeable: Collection[int] =
     return join_groups(graph, _fused(graph, groups)) if groups else graph
 
 
-# -- which --------------------------------------------------------------------------------------------------------
+# -- selection ----------------------------------------------------------------------------------------------------
 
 
 def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Siblings]:
@@ -113,12 +97,12 @@ def _groups(graph: ChunkGraph, unmergeable: Collection[int]) -> list[_Siblings]:
     levels = levels_of(graph.inputs)
     groups: list[_Siblings] = []
     of_input: dict[int, list[_Siblings]] = {}
-    # Those that need the most come first: the others join them.
+    # Reductions with most inputs come first, and the others join them.
     for chunk in sorted(candidates, key=lambda chunk: (-len(set(graph.inputs[chunk])), chunk)):
         inputs = frozenset(graph.inputs[chunk])
         rarest = min(inputs, key=lambda source: (uses[source], source))
         for group in of_input.get(rarest, ())[:_MOST_GROUPS]:
-            # What is of one level cannot need each other, whatever else is joined.
+            # Chunks of one level cannot depend on each other, whatever else is joined.
             if not inputs <= group.inputs or levels[group.members[0]] != levels[chunk]:
                 continue
             if _is_room(graph, group, chunk, size_of):
@@ -149,7 +133,7 @@ def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int]
         if max([uses[source] for source in sources]) < 2 or chunk in kept:
             continue
         if not looked_at[number]:
-            # The first stands for all: a look at each would take longer than it could save.
+            # The first chunk stands for all of its operand: checking each would cost more than it could save.
             looked_at[number] = 1
             if _total(size_of, set(sources)) < FEWEST_BYTES:
                 reducing[number] = False
@@ -165,7 +149,7 @@ def _candidates(graph: ChunkGraph, uses: list[int], unmergeable: Collection[int]
 
 
 def is_reduction(operand: Operand) -> bool:
-    """Say whether an operand ends with a function of which it is known that it only returns something."""
+    """Return whether an operand ends with a function that is known to have no side effects."""
     if operand.in_client or not operand.input_count:
         return False
     return _is_of_packages(operand.functions[operand.steps[-1].function])
@@ -174,13 +158,13 @@ def is_reduction(operand: Operand) -> bool:
 def _is_of_packages(function: Any) -> bool:
     function = called_by(function)
     if type(function) is Compose:
-        # So Dask puts parts together and reduces them.
+        # Dask concatenates and reduces by such compositions.
         return _is_of_packages(function.first) and all(map(_is_of_packages, function.funcs))
     return module_of(function).startswith(_PACKAGES)
 
 
 def _is_room(graph: ChunkGraph, group: _Siblings, chunk: int, size_of: SizeOf) -> bool:
-    """Say whether one more is neither too many steps nor too many bytes of results."""
+    """Return whether a group has room for one more chunk, in steps and in bytes of results."""
     members = [*group.members, chunk]
     if sum([len(graph.operands[graph.operand_of[member]].steps) for member in members]) > LONGEST:
         return False
@@ -192,36 +176,23 @@ def _total(size_of: SizeOf, chunks: Iterable[int]) -> int:
 
 
 def levels_of(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """Return how many chunks stand one after the other before each."""
+    """Return the longest distance of each chunk from a chunk without inputs."""
     levels: list[int] = []
     for sources in inputs:
         levels.append(1 + max([levels[source] for source in sources]) if sources else 0)
     return levels
 
 
-# -- how ----------------------------------------------------------------------------------------------------------
+# -- joining ------------------------------------------------------------------------------------------------------
 
 
 def join_groups(graph: ChunkGraph, groups: list[Group]) -> ChunkGraph:
-    """Return the graph with each group as one chunk.
-
-    Parameters
-    ----------
-    graph : ChunkGraph
-        It is not changed, but shares its parts with the result.
-    groups : list of Group
-        What they need may be made by others of them. Chunks that only a group needed are left out.
-
-    Returns
-    -------
-    ChunkGraph
-        Its chunks are numbered anew, in depth-first order.
-    """
+    """Return the graph with each group as one chunk, renumbered in depth-first order."""
     operands = list(graph.operands)
     operand_of, literals = list(graph.operand_of), list(graph.literals)
     inputs = list(graph.inputs)
     numbers: dict[int, int] = {}
-    #: Of each member the chunk that takes its place, and which of its results it is.
+    #: For each member: the chunk that replaces it, and its position in that chunk's tuple.
     place_of: dict[int, tuple[int, int]] = {}
     joined_bytes = {}
     for group in groups:
@@ -280,7 +251,7 @@ def _fused(graph: ChunkGraph, groups: list[_Siblings]) -> list[Group]:
 
 
 def _fuse(members: list[tuple[Operand, tuple[int, ...]]], input_count: int) -> Operand:
-    """Return the operand that computes several, given of each the inputs that it takes."""
+    """Return the operand that computes several, given the positions of each one's inputs."""
     literal_count = sum(operand.literal_count for operand, _ in members)
     joined, next_literal = JoinedSteps(input_count + literal_count), input_count
     results = []

@@ -1,8 +1,8 @@
 """Reading a slice of a slice as one slice.
 
-`da.from_array` reads a block of its source with a `getter`; indexing the array then slices that block. Read as
-they stand, the whole block comes from disk for a corner of it. Which pairs may become one is as in Dask's own
-array optimizer; a source that takes no fancy index is asked for slices without steps alone, as under Dask.
+`da.from_array` reads a block of its source with a `getter`; indexing the array then slices that block. Unmerged,
+this reads the whole block from disk for a corner of it. The rules for merging are those of Dask's own array
+optimizer; sources without fancy indexing get only slices without steps, as under Dask.
 """
 
 from __future__ import annotations
@@ -24,18 +24,10 @@ _FANCY = (list, np.ndarray)
 
 
 def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | None:
-    """Join an operand that ends by reading with one that begins by slicing, their slices made one.
+    """Join an operand that ends by reading with one that begins by slicing; None if they are no such pair.
 
-    Parameters
-    ----------
-    reader, slicer : Operand
-        The second has the result of the first as its only input.
-
-    Returns
-    -------
-    operand, slicer
-        The joined operand, and a function from the literals of both to its own, which returns None where the
-        slices of a chunk cannot become one. None if the operands are not such a pair.
+    The second result combines the literals of both, and returns None where the slices of a chunk cannot be
+    combined.
     """
     reading = reading_step(reader, (*_GETTERS, getitem))
     slicing = _slicing_step(slicer)
@@ -46,7 +38,7 @@ def join_slices(reader: Operand, slicer: Operand) -> tuple[Operand, Slicer] | No
     joined = join(reader, slicer)
     at_reader = len(reader.steps) - 1
     at_slicer = at_reader + 1 + position
-    # What was sliced is now what was read: the slicing step goes, and its result is the reading step's.
+    # The reading step now returns the slice, so the slicing step is removed.
     offset = joined.input_count + joined.literal_count
     gone, source = offset + at_slicer, offset + at_reader
 
@@ -80,11 +72,11 @@ def _with(operand: Operand, functions: tuple[Any, ...], steps: tuple[Step, ...])
 def reading_step(
     operand: Operand, functions: Sequence[Callable[..., Any]] = _GETTERS
 ) -> tuple[Callable[..., Any], int] | None:
-    """Return function and index literal of the step by one of some functions that an operand ends with."""
+    """Return function and index literal of an operand's last step if it calls one of `functions`."""
     step = operand.steps[-1]
     function = operand.functions[step.function]
     positional = len(step.slots) - len(step.keywords)
-    # Whatever else a getter is told, what it reads is its second argument.
+    # The index is the second argument of a getter, whatever follows.
     if not any(function is known for known in functions) or positional < 2:
         return None
     literal = step.slots[1] - operand.input_count
@@ -94,7 +86,7 @@ def reading_step(
 
 
 def _slicing_step(operand: Operand) -> tuple[int, int] | None:
-    """Return position and index literal of the step that slices the only input, if nothing else uses the input."""
+    """Return position and index literal of the step that slices the only input, if no other reads it."""
     users = [number for number, step in enumerate(operand.steps) if 0 in step.slots]
     if operand.input_count != 1 or len(users) != 1:
         return None
@@ -118,7 +110,7 @@ def _item_literals(
 ) -> tuple[Any, ...] | None:
     """Return the literals of both where an item becomes an array again, else None.
 
-    An item of an array of objects is any object, which takes no index. Under Dask, too, it is never alone.
+    An item of an array of objects may be any object, which takes no index. Under Dask, too, it is never alone.
     """
     outer, inner = read[read_index], sliced[slice_index]
     if type(outer) is not tuple or type(inner) is not tuple or len(outer) != len(inner):
@@ -129,7 +121,7 @@ def _item_literals(
 
 
 def _is_contiguous(index: Any) -> bool:
-    """Return whether an index is a slice without a step, which all that Dask can read from understands."""
+    """Return whether an index is a slice without a step, which all of Dask's sources support."""
     return type(index) is slice and index.step in (None, 1)
 
 
@@ -140,7 +132,7 @@ def _slice_literals(
     read: tuple[Any, ...],
     sliced: tuple[Any, ...],
 ) -> tuple[Any, ...] | None:
-    """Return the literals of both with one slice in place of two, or None where that cannot be."""
+    """Return the literals of both with a single slice, or None where the slices cannot be combined."""
     outer, inner = read[read_index], sliced[slice_index]
     if (type(outer) is tuple) != (type(inner) is tuple):
         return None
@@ -149,7 +141,7 @@ def _slice_literals(
         return None
     fancy = [index for index in indices if isinstance(index, _FANCY)]
     if fancy:
-        # Lists mean something else together with others or with integers, and masks are as long as what they mask.
+        # Lists change meaning beside other lists or integers, and masks have the length of the array they index.
         alone = len(fancy) == 1 and not any(isinstance(index, Integral) for index in indices)
         if not alone or np.asarray(fancy[0]).dtype == bool:
             return None
@@ -158,6 +150,6 @@ def _slice_literals(
     try:
         fused = fuse_slice(outer, inner)
     except (NameGone, NotImplementedError, IndexError, TypeError):
-        # Not everything that may stand in an index is known to it.
+        # `fuse_slice` does not support every kind of index.
         return None
     return (*read[:read_index], fused, *read[read_index + 1 :], *sliced)

@@ -1,7 +1,7 @@
-"""Products of a matrix with its own transpose: of each two blocks that mirror each other one is computed.
+"""Products of a matrix with its own transpose: only one of two mirrored blocks is computed.
 
 In ``a @ a.T`` the product of blocks i and j is the transpose of that of j and i, which is a view of it. The sums
-that both are added up from may be rounded in another order.
+of such products may be rounded in another order.
 """
 
 from __future__ import annotations
@@ -17,35 +17,22 @@ from dask_mars.graph.chunks import ChunkGraph, Operand
 from dask_mars.optimize.compose import applied, fixed_chunks
 from dask_mars.optimize.order import renumbered
 
-#: What Dask gives to the steps of such a product: the axes of the transpose, the axis that was contracted, and
-#: that it stays.
+#: Literals that Dask gives to the steps of such a product: axes of the transpose, contracted axis, keepdims.
 _LITERALS = ((1, 0), (1,), True)
 
 
 def mirrored(block: Any) -> Any:
-    """Return a product of two blocks, the axis that was contracted in its middle, as that of both swapped."""
+    """Return a product of two blocks, with the contracted axis in the middle, as the product of both swapped."""
     return block.transpose(2, 1, 0)
 
 
 def mirror_products(
     graph: ChunkGraph, resident_bytes: Callable[[], int], unmergeable: Collection[int] = ()
 ) -> ChunkGraph:
-    """Compute one of each two products that mirror each other.
+    """Compute only one of two mirrored products.
 
-    Parameters
-    ----------
-    graph : ChunkGraph
-        Composed. It is not changed, but shares its parts with the result.
-    resident_bytes : callable
-        Returns how many bytes of results may wait for their turn in memory: what is made of the second product is
-        made with what is made of the first.
-    unmergeable : collection of int, optional
-        Chunks that stay as they are.
-
-    Returns
-    -------
-    ChunkGraph
-        The same graph if there are no such products.
+    `resident_bytes` returns how many bytes of results may wait in memory: consumers of the second product run with
+    those of the first.
     """
     symmetric = {number for number, operand in enumerate(graph.operands) if _is_symmetric(operand)}
     if not symmetric:
@@ -76,7 +63,7 @@ def mirror_products(
 
 
 def _is_symmetric(operand: Operand) -> bool:
-    """Say whether an operand multiplies an input by the transpose of another, and does nothing else."""
+    """Return whether an operand only multiplies an input by the transpose of another."""
     if operand.input_count != 2 or operand.literal_count != 3 or len(operand.steps) != 3 or operand.in_client:
         return False
     transpose, product, total = operand.steps
@@ -98,7 +85,7 @@ def _is_symmetric(operand: Operand) -> bool:
 
 
 def _mirrored(graph: ChunkGraph, symmetric: set[int], kept: set[int]) -> dict[int, int]:
-    """Return, of each product that mirrors an earlier one, that one."""
+    """Return, for each product that mirrors an earlier one, the earlier one."""
     found: dict[int, int] = {}
     seen: dict[tuple[int, int, int], int] = {}
     for chunk, number in enumerate(graph.operand_of):
@@ -116,7 +103,7 @@ def _mirrored(graph: ChunkGraph, symmetric: set[int], kept: set[int]) -> dict[in
 
 
 def _is_of_numbers(graph: ChunkGraph, chunk: int) -> bool:
-    # Products of anything else need not be the same the other way round.
+    # Products of other values may differ when mirrored.
     dtype, shape = graph.dtype_of(chunk), graph.shape_of(chunk)
     return dtype is not None and dtype.kind in "biufc" and shape is not None and len(shape) == 2
 

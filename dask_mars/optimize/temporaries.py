@@ -1,9 +1,9 @@
-"""What known functions of NumPy and SciPy take besides their inputs and their result, while they run.
+"""Temporary memory of known functions of NumPy and SciPy, besides inputs and result.
 
-It is known of an operand once one of its chunks has run. Before, this table speaks for it, so that the first
-chunks of large transforms do not all begin at once. As a multiple of the larger of the largest input and the
-result, it was measured with squares of 8 MB (NumPy 2.4, SciPy 1.17). What is not named takes next to nothing:
-elementwise functions, sorting, concatenating, astype and einsum write where the result will lie.
+The engine measures an operand once one of its chunks has run. Until then this table estimates it, so that the
+first chunks of large transforms do not all begin at once. The values are multiples of the largest input or the
+result, whichever is larger, measured with squares of 8 MB (NumPy 2.4, SciPy 1.17). Other functions take next to
+nothing: elementwise functions, sorting, concatenating, astype and einsum write directly into the result.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dask_mars.graph.chunks import Operand
 
 _PACKAGES = ("numpy", "scipy")
 _SHARES: dict[str, float] = {
-    # A copy that is sorted in part.
+    # A partially sorted copy.
     **dict.fromkeys(("median", "percentile", "quantile", "nanmedian", "nanpercentile", "nanquantile"), 1.0),
     # A complex copy.
     **dict.fromkeys(("fft", "ifft", "fft2", "ifft2", "fftn", "ifftn", "rfft2", "rfftn", "irfft2", "irfftn"), 1.0),
     "hilbert": 1.0,
-    # LAPACK overwrites its inputs, and wants room of its own.
+    # LAPACK overwrites its inputs, and needs work arrays.
     **dict.fromkeys(("qr", "cholesky", "inv", "det", "slogdet", "lu", "solve_triangular"), 1.0),
     **dict.fromkeys(("solve", "eigh", "eigvalsh"), 2.0),
     **dict.fromkeys(("svd", "svdvals", "eig", "eigvals", "matrix_rank"), 3.0),
-    # What NumPy 2.5 takes; older ones take 2.0 and 3.0.
+    # Values of NumPy 2.5; older versions take 2.0 and 3.0.
     "lstsq": 3.5,
     "pinv": 7.0,
     # Squares and differences.
@@ -33,7 +33,7 @@ _SHARES: dict[str, float] = {
     **dict.fromkeys(("nanstd", "nanvar", "nanmean", "nansum", "unique"), 1.5),
     "bincount": 2.0,
     "isin": 10.0,
-    # What is transformed, and its transform.
+    # Padded inputs and their transforms.
     **dict.fromkeys(("fftconvolve", "convolve", "correlate", "convolve2d", "oaconvolve"), 3.5),
     **dict.fromkeys(("welch", "periodogram", "spectrogram", "detrend"), 4.5),
     **dict.fromkeys(("gaussian_gradient_magnitude", "gaussian_laplace", "zoom"), 1.0),
@@ -42,23 +42,12 @@ _SHARES: dict[str, float] = {
 
 
 def temporary_share(functions: Iterable[Callable[..., Any]]) -> float:
-    """Return what functions take while they run, as a multiple of the largest input or of the result.
-
-    Parameters
-    ----------
-    functions : iterable of callable
-        Those that an operand calls.
-
-    Returns
-    -------
-    float
-        0 if nothing is known of them.
-    """
+    """Return the temporary memory of functions as a multiple of the largest input or the result, 0 if unknown."""
     return max(map(_share_of, functions), default=0.0)
 
 
 def temporaries_of(operands: Sequence[Operand]) -> dict[int, float]:
-    """Return what operands take while they run, by their numbers, as `temporary_share`, where that is known."""
+    """Return the known shares of `temporary_share` by the operands' numbers."""
     shares = {number: temporary_share(operand.functions) for number, operand in enumerate(operands)}
     return {number: share for number, share in shares.items() if share}
 

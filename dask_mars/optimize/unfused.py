@@ -1,6 +1,6 @@
-"""Dask's low-level graph of an expression as it is without fusion.
+"""Dask's low-level graph of an expression without fusion.
 
-Fusion would give an annotated task the key of its successor. Whether Dask fuses is a setting for all threads.
+Fusion would give an annotated task the key of its successor. Dask's setting for fusion holds in all threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SETTINGS = {"optimization.fuse.active": False, "optimization.annotations.fuse":
 
 
 class _NoFusion:
-    """The setting while graphs are made, which may be several at a time: the last one puts back what was there."""
+    """The setting while graphs are made, perhaps several at a time: the last one restores the previous setting."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class _NoFusion:
             setting.__exit__(None, None, None)
 
     def forget(self) -> None:
-        """In a forked process: no other thread goes on there, and one of the parent's may have held the lock."""
+        """In a forked process, reset the state: other threads are gone, and one may have held the lock."""
         self._lock = threading.Lock()
         self._count = 0
         self._restore()
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_no_fusion.forget)
 def unfused_graph(dsk: Expr) -> Mapping[Key, Any]:
     """Return the low-level graph of an expression, with each task under its own key.
 
-    Another thread makes it, which Ctrl-C does not reach, so that the setting is put back whatever happens.
+    Another thread makes it, which Ctrl-C does not reach, so that the setting is always restored.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="dask-mars-graph") as pool:
         return pool.submit(_graph, dsk).result()

@@ -1,10 +1,10 @@
 """Decides what runs where and when: states, events, the machine, memory, policies.
 
-It is pure: events go in, instructions come out, and time arrives as an argument. It knows no process, thread,
-file, array or Dask graph. Begin with `machine`; `events` says what goes in and out, `states` what may follow what.
+The package is pure: events go in, instructions come out, and time is an argument. It knows no process, thread,
+file, array or Dask graph. Begin with `machine`; `events` has its inputs and outputs, `states` the legal moves.
 
-``dask scheduler --preload dask_mars.scheduler`` has Dask's scheduler follow our plans to the letter, and show how
-far our computations are.
+``dask scheduler --preload dask_mars.scheduler`` makes Dask's scheduler follow our plans to the letter, and shows
+the progress of our computations.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ def dask_setup(scheduler: Any) -> None:
     scheduler : distributed.Scheduler
         The scheduler.
     """
-    # The name of this package is what users write; what it stands for there is none of its business.
+    # Users write this package's name, but its code must not import clusters.
     pkgutil.resolve_name("dask_mars.cluster.preload:dask_setup")(scheduler)

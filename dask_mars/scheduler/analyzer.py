@@ -1,6 +1,6 @@
-"""Analyses graphs: how deep each chunk stands, what waits for it, and how much comes after it.
+"""Analyses graphs: each chunk's depth, its deepest dependent, and the number and size of its descendants.
 
-Pure, and linear in the graph: every input of every chunk is looked at twice.
+Pure, and linear in the graph: it visits every input of every chunk twice.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ class Analysis(NamedTuple):
     Attributes
     ----------
     depth : list of int
-        Longest way from a chunk without inputs, in steps; 0 for those themselves.
+        Longest distance from a chunk without inputs, in steps.
     demand : list of int
-        Depth of the deepest chunk that relies upon it, by way of others too; -1 where there is none.
+        Depth of the deepest direct or indirect dependent; -1 without any.
     descendants : list of int
-        How many chunks come after it, at most: one that is reached in two ways counts twice, as long as that is no
-        more than there are. Where each chunk is an input of one other it is exact. To count without such doubles
-        takes time that grows with the square of the graph.
+        Upper bound of the number of dependents: one that is reached in two ways counts twice, capped at the number
+        of later chunks. Exact where each chunk has one consumer. An exact count takes quadratic time.
     descendant_bytes : list of int
-        What the results of those take, with the same reserve.
+        Bytes of the results of the dependents, an upper bound of the same kind.
     """
 
     depth: list[int]
@@ -36,16 +35,7 @@ class Analysis(NamedTuple):
 
 
 def analyse(plan: GraphPlan, bytes_of: Callable[[int], int] | None = None) -> Analysis:
-    """Look at a whole graph.
-
-    Parameters
-    ----------
-    plan : GraphPlan
-        The graph; each chunk's inputs have smaller ids than the chunk itself.
-    bytes_of : callable, optional
-        Returns the bytes of a chunk's result; by default they are taken from the declarations, and where there is
-        none for 0.
-    """
+    """Analyse a whole graph; by default a chunk has its declared size, or none."""
     sizes = list(map(bytes_of or _declared(plan), range(len(plan.inputs))))
     depth, demand = depths(plan)
     descendants = _sum_of_what_follows(plan, [1] * len(sizes))
@@ -65,7 +55,7 @@ def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
     """Return `Analysis.depth` and `Analysis.demand` alone."""
     depth = depths_of(plan.inputs)
     demand = [-1] * len(plan.inputs)
-    # What comes after a chunk has a greater id, so that its own demand is known when it is passed on.
+    # Dependents have greater ids, so a chunk's own demand is known when it is passed on.
     for chunk in range(len(plan.inputs) - 1, -1, -1):
         deepest = max(depth[chunk], demand[chunk])
         for source in plan.inputs[chunk]:
@@ -76,8 +66,8 @@ def depths(plan: GraphPlan) -> tuple[list[int], list[int]]:
 
 def _sum_of_what_follows(plan: GraphPlan, weights: list[int]) -> list[int]:
     follows = [0] * len(weights)
-    # All that can come after a chunk has a greater id. Without this bound the sums would double with each diamond
-    # in a row, and become numbers with as many digits as the graph has chunks.
+    # All dependents of a chunk have greater ids. Without this bound the sums would double with each diamond in a
+    # row, and have as many digits as the graph has chunks.
     bound = 0
     for chunk in range(len(weights) - 1, -1, -1):
         if follows[chunk] > bound:

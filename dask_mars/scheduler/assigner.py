@@ -1,12 +1,12 @@
-"""Assigns workers to the chunks that a graph begins with: Mars's heuristic, between balance and transfer.
+"""Assigns workers to the initial chunks of a graph: Mars's heuristic, between balance and transfer.
 
-Where the others run follows from where their inputs are. So chunks that meet again soon should begin at the same
-worker, while each worker should have about as much to begin with as its slots are worth: take the workers in turn,
-search the graph from an initial chunk on, over inputs and consumers alike, give the worker the initial chunks that
-are met, and stop when it has its share.
+The locations of inputs determine where later chunks run. So chunks that meet again soon should begin at the same
+worker, while each worker should begin with as many chunks as its slots are worth. The heuristic takes the workers
+in turn, searches the graph from an initial chunk, over inputs and consumers alike, and gives the worker the
+initial chunks it meets until the worker has its share.
 
-Pure, and linear in the graph: a search does not enter what another has visited. Mars's own searches walked over it
-anew for each worker.
+Pure, and linear in the graph: a search does not enter visited chunks. Mars's own searches began again for each
+worker.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Traversal = Literal["breadth-first", "depth-first"]
 
 @dataclass(frozen=True, slots=True)
 class GraphProgress:
-    """How far a graph has come when the rest of it is assigned.
+    """The progress of a graph whose remaining chunks are assigned.
 
     Attributes
     ----------
     finished : collection of int
-        Chunks that are computed; those whose value is known anyway need not be among them.
+        Computed chunks; chunks with known values may be left out.
     in_hand : mapping
-        Workers of the chunks that are being computed or stand in queues, and stay there; what workers have that
-        are gone is assigned anew.
+        Workers of the chunks that are running or queued, and stay there. Chunks of absent workers are assigned
+        again.
     replica_bytes : mapping
-        Of finished and known chunks: the bytes that workers hold of them, by worker.
+        For finished and known chunks: the bytes that workers hold of them, by worker.
     """
 
     finished: Collection[int] = ()
@@ -48,23 +48,23 @@ def assign(
     allowed: Mapping[int, Collection[int]] | None = None,
     progress: GraphProgress | None = None,
 ) -> dict[int, int]:
-    """Choose a worker for each initial chunk: one that is to be computed, and all of whose inputs are there.
+    """Choose a worker for each initial chunk: a chunk to compute whose inputs are all available.
 
-    When workers come or go, call it again with what has been done: it assigns what is left.
+    After changes of workers, call it again with the progress: it assigns the remaining chunks.
 
     Parameters
     ----------
     plan : GraphPlan
         The graph; each chunk's inputs have smaller ids than the chunk itself.
     slots : mapping
-        How many chunks each worker computes at the same time, by worker. Shares are in proportion to that.
+        Number of chunks that each worker computes at the same time, by worker. Shares are in proportion to it.
     traversal : {"breadth-first", "depth-first"}, optional
-        In which order a search goes on from chunk to chunk.
+        Order of the search.
     allowed : mapping, optional
-        Workers that the user allows for a chunk, for chunks of which that was said. If none of these is there the
-        chunk is not assigned.
+        Workers that the user allows, for chunks with such a restriction. A chunk without any such worker is not
+        assigned.
     progress : GraphProgress, optional
-        What has been done before.
+        The progress so far.
 
     Returns
     -------
@@ -74,8 +74,8 @@ def assign(
     Notes
     -----
     A chunk goes to the worker that holds more than half of the bytes of its inputs, if there is one and it is
-    allowed; such chunks count towards their worker's share. All others are divided so that no worker gets more
-    than its share, rounded up, unless what the user allows or what workers have already leaves no choice.
+    allowed; such chunks count towards the worker's share. The others are divided so that no worker gets more than
+    its share, rounded up, unless restrictions or present loads leave no choice.
     """
     if not slots or min(slots.values()) < 1:
         raise ValueError(f"assignment needs workers, each with at least one slot, not {dict(slots)}")
@@ -93,22 +93,22 @@ class _Assignment:
         self._take_last = traversal == "depth-first"
         self._replica_bytes = progress.replica_bytes
         self._in_hand = {chunk: worker for chunk, worker in progress.in_hand.items() if worker in slots}
-        #: Chunks that no search enters: what was visited, what is fixed, and what needs no computing. Data lie on
-        #: no way from one chunk to another: what many read would lead from everywhere to everywhere.
+        #: Chunks that searches do not enter: visited ones, fixed ones and those not computed. Data are no links:
+        #: widely read data would connect everything.
         self._closed = bytearray(operand < 0 for operand in plan.operand_of)
         for chunk in progress.finished:
             self._closed[chunk] = 1
         self._successors: list[list[int]] = [[] for _ in plan.inputs]
-        #: By worker, chunks that are near to what it has: its searches begin there.
+        #: By worker, chunks near to its own: its searches begin there.
         self._seeds: dict[int, list[int]] = {worker: [] for worker in self._slots}
         self._initial = self._find_initial(plan.in_client)
-        #: Chunks that each worker has, assigned or in hand.
+        #: Number of chunks that each worker has, assigned or in hand.
         self._loads = dict.fromkeys(self._slots, 0)
         for chunk, worker in sorted(self._in_hand.items()):
             self._closed[chunk] = 1
             self._seeds[worker].append(chunk)
             self._loads[worker] += 1
-        #: Of chunks that are to be given away by searches: the number of their kind.
+        #: Kind of each chunk that searches assign.
         self._kind_of: dict[int, int] = {}
         self._assigned: dict[int, int] = {}
 
@@ -134,7 +134,7 @@ class _Assignment:
 
     def run(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int]:
         """Assign all initial chunks."""
-        # A kind of chunks is those that may go to the same workers.
+        # Chunks of one kind may go to the same workers.
         kinds: dict[tuple[int, ...], list[int]] = {}
         everywhere = tuple(self._slots)
         for chunk in self._initial:
@@ -144,7 +144,7 @@ class _Assignment:
             if workers and not self._fix(chunk, allowed.get(chunk)):
                 kinds.setdefault(workers, []).append(chunk)
         self._near = {worker: iter(chunks) for worker, chunks in self._seeds.items()}
-        # Those with little choice come first, that the others can make up for it. The sort is stable.
+        # Chunks with little choice come first, so that the others can balance them. The sort is stable.
         divided = sorted(kinds.items(), key=lambda entry: len(entry[0]))
         for kind, (_, chunks) in enumerate(divided):
             self._kind_of.update(dict.fromkeys(chunks, kind))
@@ -153,7 +153,7 @@ class _Assignment:
         return dict(sorted(self._assigned.items()))
 
     def _fix(self, chunk: int, allowed: Collection[int] | None) -> bool:
-        """Give a chunk to the worker that holds more than half of the bytes of its inputs, if there is one."""
+        """Give a chunk to the worker with more than half of its inputs' bytes; return whether there is one."""
         if not self._replica_bytes or not self._inputs[chunk]:
             return False
         worker = _holder(self._replica_bytes, self._inputs[chunk])
@@ -169,7 +169,7 @@ class _Assignment:
         self._loads[worker] += 1
 
     def _divide(self, workers: tuple[int, ...], kind: int, chunks: list[int]) -> None:
-        """Divide chunks of a kind among the workers that may have them."""
+        """Divide chunks of a kind among their allowed workers."""
         left = shares(len(chunks), {worker: self._slots[worker] for worker in workers}, self._loads)
         starts = iter(chunks)
         for worker in workers:
@@ -177,7 +177,7 @@ class _Assignment:
                 self._search(worker, kind, left[worker], starts)
 
     def _search(self, worker: int, kind: int, share: int, starts: Iterator[int]) -> None:
-        """Give a worker as many chunks of a kind as its share is, as a search meets them."""
+        """Give a worker its share of the chunks of a kind, in the order of a search."""
         closed, kind_of, take_last = self._closed, self._kind_of, self._take_last
         queue: deque[int] = deque()
         while share:
@@ -195,11 +195,11 @@ class _Assignment:
                 share -= 1
             closed[chunk] = 1
             neighbours = self._neighbours(chunk)
-            # What is put in last is taken first, and that should be the nearest in the graph's order.
+            # The last entry is taken first, and should be the nearest in the graph's order.
             queue.extend(reversed(neighbours) if take_last else neighbours)
 
     def _begin(self, worker: int, starts: Iterator[int]) -> list[int]:
-        """Return where a search goes on that has come to its end."""
+        """Return the chunks with which an exhausted search continues."""
         for chunk in self._near[worker]:
             begin = self._neighbours(chunk) if self._closed[chunk] else [chunk]
             if begin:
@@ -207,7 +207,7 @@ class _Assignment:
         return [next(starts)]
 
     def _neighbours(self, chunk: int) -> list[int]:
-        """Return inputs and consumers, the inputs first: they are what the chunk's consumers wait for."""
+        """Return inputs and consumers. Inputs come first, as the chunk's consumers wait for them."""
         closed = self._closed
         return [other for other in [*self._inputs[chunk], *self._successors[chunk]] if not closed[other]]
 
@@ -224,14 +224,14 @@ def _holder(replica_bytes: Mapping[int, Mapping[int, int]], inputs: Iterable[int
                 by_worker[worker] = by_worker.get(worker, 0) + size
     if not by_worker:
         return None
-    # The id comes last so that equal holders always give the same answer.
+    # The id comes last, so that equal holders always give the same answer.
     most, negative = max((size, -worker) for worker, size in by_worker.items())
     return -negative if 2 * most > total else None
 
 
 def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> dict[int, int]:
-    """Divide so many chunks that loads, with those that workers have already, come as near to slots as can be."""
-    # Fill up as water does: who has most for its slots gets nothing, as long as the others have less.
+    """Divide `count` chunks so that total loads are as close to the proportion of slots as possible."""
+    # As water fills vessels: workers with the most load per slot get nothing while others have less.
     order = sorted(slots, key=lambda worker: (loads[worker] / slots[worker], worker))
     chosen: list[int] = []
     total, capacity = count, 0
@@ -245,7 +245,7 @@ def shares(count: int, slots: Mapping[int, int], loads: Mapping[int, int]) -> di
     exact = {worker: total * slots[worker] for worker in chosen}
     for worker in chosen:
         shares[worker] = exact[worker] // capacity - loads[worker]
-    # What rounding down has left goes to those who lost most by it.
+    # The remainder goes to the workers that lost most by rounding down.
     left = count - sum(shares.values())
     for worker in sorted(chosen, key=lambda worker: (-(exact[worker] % capacity), worker))[:left]:
         shares[worker] += 1

@@ -28,11 +28,11 @@ class Graph:
     number : int
         The graph's number.
     plan : GraphPlan
-        What is to be computed.
+        The chunks to compute.
     make_policy : callable, optional
         Makes the policy that decides on order and workers.
     slots : mapping, optional
-        How many chunks each worker computes at the same time, by number.
+        Number of chunks that each worker computes at the same time, by worker.
     credible_bytes : int or None, optional
         As `Estimates` takes it.
     """
@@ -92,12 +92,12 @@ class Graph:
         self.state = bytearray(count)
         #: Inputs that are not FINISHED yet.
         self.unfinished_inputs = [len(inputs) for inputs in plan.inputs]
-        #: Inputs that nobody has in hand or has computed yet.
+        #: Inputs that are neither in hand nor computed.
         self.undispatched_inputs = list(self.unfinished_inputs)
-        #: Successors that nobody has in hand or has computed yet.
+        #: Successors that are neither in hand nor computed.
         self.undispatched_consumers = [0] * count
         self.successors: list[list[int]] = [[] for _ in range(count)]
-        #: Successors that have not FINISHED: when none is left a chunk is FREED, unless it is an output.
+        #: Successors that have not FINISHED. Without any, a chunk is FREED, unless it is an output.
         self.unfinished_consumers = [0] * count
         for chunk, inputs in enumerate(plan.inputs):
             for source in inputs:
@@ -111,50 +111,50 @@ class Graph:
         #: Heaps of the keys of READY chunks, for all workers and for the client.
         self.ready: list[int] = []
         self.client_ready: list[int] = []
-        #: By worker, the heap of the keys of READY chunks that are offered to it; None if all are offered to all.
+        #: By worker, the heap of the keys of READY chunks offered to it; None if every worker may take any chunk.
         self.offers: dict[int, list[int]] | None = None
-        #: By the resources that they take, heaps of the keys of READY chunks.
+        #: By their resources, heaps of the keys of READY chunks.
         self.restricted: dict[Resources, list[int]] = {}
-        #: By chunk, the worker that has computed it, if the policy wants to know.
+        #: The worker that computed each chunk, if the policy asks for it.
         self.makers: dict[int, int] = {}
-        #: By worker, the heap of the keys of chunks whose missing inputs that worker had all in hand.
+        #: By worker, the heap of the keys of chunks whose missing inputs are all in that worker's hands.
         self.run_ahead_keys: dict[int, list[int]] = {}
-        #: How many chunks the user's process has in hand, and how many seconds one takes there on average.
+        #: Chunks that the user's process has in hand; and mean seconds of a chunk there.
         self.client_in_hand = 0
         self.client_mean_s: float | None = None
-        #: Bytes that chunks in hand there, and the next one, are thought to take.
+        #: Estimated bytes of chunks in hand there, and of the next one.
         self.client_bytes: dict[int, int] = {}
         self.in_client = bytearray(count)
         for chunk in plan.in_client:
             self.in_client[chunk] = 1
-        #: READY chunks that wait for the delay before their retry to pass, and are in no queue.
+        #: READY chunks in no queue, whose retry is delayed.
         self.delayed: set[int] = set()
         self.failures: dict[int, int] = {}
         self.losses: dict[int, int] = {}
         #: Chunks that are RUNNING or CANCELLING.
         self.in_hand_count = 0
-        #: Failed or cancelled: nothing new is started.
+        #: Failed or cancelled: no chunk starts any more.
         self.stopping = False
-        #: The user has the results, or never will.
+        #: The user has taken the results, or never will.
         self.results_taken = False
-        #: Mean duration of its chunks in seconds, the guess for operands never seen; None before the first.
+        #: Mean duration of its chunks in seconds, the guess for new operands; None before the first.
         self.mean_s: float | None = None
         self.estimates = Estimates(plan.operand_of, plan.declared_bytes, credible_bytes)
-        #: Its objects by chunk, and the bytes of those on disk; the ledger keeps them up to date.
+        #: Objects by chunk, and the bytes of objects on disk. The ledger updates both.
         self.objects: dict[int, StoredObject] = {}
         self.on_disk: dict[int, int] = {}
-        #: How often in a row others have passed the chunk that is next and has no room.
+        #: Dispatches in a row that passed a chunk without room.
         self.passes = 0
         policy = make_policy(self, slots or {})
         if type(policy).workers_for is not Policy.workers_for:
             self.offers = {}
-        #: Whether there are more queues for workers than one.
+        #: Whether workers take from more queues than one.
         self.has_queues = self.offers is not None or bool(plan.resources)
-        #: Decides in which order chunks run, after what the user has said; None when the graph is forgotten.
+        #: Decides the order of chunks after the user's priorities; None once the graph is forgotten.
         self.policy: Policy | None = Prioritized(policy) if any(plan.priorities.values()) else policy
         self.run_ahead = plan.run_ahead and policy.run_ahead
         self.on_ready = self.policy.on_ready
-        #: Key under which a chunk is queued, those with small keys are to run first; and chunk of a key.
+        #: Key of a queued chunk, smallest first; and chunk of a key.
         self.key_of: Callable[[int], int] = self.policy.key_of
         self.chunk_of: Callable[[int], int] = self.policy.chunk_of
 
@@ -163,9 +163,9 @@ class Graph:
         return self.plan.inputs[chunk]
 
     def restores(self, worker: int, chunks: list[int]) -> list[int]:
-        """Return which inputs of chunks a worker is to put back into the store, and note that it will.
+        """Return the inputs of chunks that a worker should put back into the store, and mark them.
 
-        What one chunk alone still needs is read into memory of its worker's own.
+        An input with a single remaining consumer is read into that worker's private memory instead.
         """
         on_disk, objects = self.on_disk, self.objects
         if not on_disk:
@@ -183,11 +183,11 @@ class Graph:
         return found
 
     def read_ahead(self, count: int) -> list[ObjectId]:
-        """Return which objects on disk the next so many READY chunks need, each object once."""
+        """Return the objects on disk that the next `count` READY chunks need, each object once."""
         on_disk = self.on_disk
         if not on_disk:
             return []
-        # In a heap the least so many stand among these.
+        # The smallest `count` keys of a heap are among these.
         first = heapq.nsmallest(count, self.ready[: 2**count - 1])
         for queue in self._other_queues():
             first += queue[:1]
@@ -203,11 +203,11 @@ class Graph:
         return found
 
     def required_bytes(self, chunk: int) -> int:
-        """Return the bytes that have to be free before a chunk is computed: what it takes and reads from disk."""
+        """Return the bytes that have to be free before a chunk runs: those it takes, and its inputs on disk."""
         return self.taken_bytes(chunk) + self.disk_bytes(chunk)
 
     def taken_bytes(self, chunk: int) -> int:
-        """Return the bytes that a chunk is thought to take while it is computed, its result included."""
+        """Return the estimated bytes that a chunk takes while it runs, its result included."""
         required_bytes = self.estimates.required_bytes(chunk)
         temporaries = self.plan.temporaries
         if temporaries and not self.estimates.is_learned(chunk):
@@ -218,27 +218,27 @@ class Graph:
         return required_bytes
 
     def disk_bytes(self, chunk: int) -> int:
-        """Return the bytes of those inputs of a chunk that are on disk."""
+        """Return the bytes of a chunk's inputs that are on disk."""
         on_disk = self.on_disk
         return sum([on_disk.get(source, 0) for source in self.plan.inputs[chunk]]) if on_disk else 0
 
     def bytes_of(self, chunk: int) -> int:
-        """Return the bytes that a chunk takes, or is thought to take once it is computed."""
+        """Return a chunk's size in bytes, estimated before it is computed."""
         found = self.objects.get(chunk)
         return self.estimates.expected_bytes(chunk) if found is None else found.size_bytes
 
     @property
     def results_pending(self) -> bool:
-        """Whether the user has been told that the results are there, and has not taken them yet."""
+        """Return whether the results have been reported and the user has not taken them yet."""
         return not self.unfinished_outputs and not self.results_taken
 
     def next_use(self, chunk: int) -> float:
-        """Return the key of the first chunk that will need another's data; infinite if only the user does."""
+        """Return the key of the first chunk that will read this one; infinite if only the user will."""
         waiting = [successor for successor in self.successors[chunk] if self.state[successor] <= READY]
         return min(map(self.key_of, waiting), default=math.inf)
 
     def objects_of(self, chunks: Iterable[int]) -> Iterator[StoredObject]:
-        """Return those of the chunks that are objects."""
+        """Return the objects among the chunks."""
         return filter(None, map(self.objects.get, chunks))
 
     # -- queues -----------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Graph:
             heapq.heappush(self.client_ready if self.in_client[chunk] else queue, self.key_of(chunk))
 
     def _queues_of(self, chunk: int) -> list[list[int]]:
-        """Return the queues that a chunk stands in: of what it takes, or of the workers that it is offered to."""
+        """Return the queues of a chunk: by its resources, or by the workers it is offered to."""
         taken = self.plan.resources.get(chunk)
         if taken is not None:
             return [self.restricted.setdefault(taken, [])]
@@ -271,17 +271,17 @@ class Graph:
         heapq.heapify(self.client_ready)
 
     def is_next(self, chunk: int) -> bool:
-        """Say whether a chunk that is in the queues may be given to somebody now."""
+        """Return whether a queued chunk may be dispatched now."""
         return self.state[chunk] == READY and chunk not in self.delayed
 
     def withdraw(self, chunk: int) -> None:
-        """Take a chunk out of its queues out of turn."""
+        """Remove a chunk from its queues out of turn."""
         for queue in (self.client_ready, self.ready, *self._other_queues()):
             queue[:] = [key for key in queue if self.chunk_of(key) != chunk]
             heapq.heapify(queue)
 
     def move_to_client(self, chunks: Collection[int]) -> None:
-        """Have chunks that nobody has in hand run in the user's process."""
+        """Move chunks that are not in hand to the user's process."""
         queued = set()
         for queue in (self.ready, *self._other_queues()):
             queued.update([chunk for key in queue if (chunk := self.chunk_of(key)) in chunks])
@@ -293,37 +293,36 @@ class Graph:
             self.push(chunk)
 
     def clear_queues(self) -> None:
-        """Have nothing more to hand out."""
+        """Empty all queues."""
         for queue in (self.ready, self.client_ready, *self._other_queues()):
             queue.clear()
         self.run_ahead_keys.clear()
 
     def forget_policy(self) -> None:
-        """Let go of the policy: the two refer to each other, and the collector would come late to large graphs."""
+        """Drop the policy: it and the graph form a cycle, which the garbage collector would free late."""
         self.policy = None
         self.key_of = self.chunk_of = int
         self.on_ready = _ignore
 
     @property
     def has_queued(self) -> bool:
-        """Whether there is something that a worker could be handed."""
+        """Return whether a worker could be given a chunk."""
         return bool(self.ready or self.run_ahead_keys or any(self._other_queues()))
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing else can run before the one chunk in hand has ended."""
+        """Return whether nothing else can run before the one chunk in hand has ended."""
         return self.in_hand_count == 1 and not (self.has_queued or self.client_ready or self.delayed)
 
     def _other_queues(self) -> list[list[int]]:
-        """Return the queues that not all workers take from at all times."""
+        """Return the queues that are not open to every worker at all times."""
         return [*self.restricted.values(), *(self.offers or {}).values()]
 
     def queue_for(self, worker: int, is_idle: bool, are_free: Callable[[Resources], bool]) -> list[int]:
-        """Return the queue that a worker is to take its next chunk from.
+        """Return the queue that a worker should take its next chunk from.
 
-        Its head is the first of what is offered to the worker, of what is offered to all, and of what takes
-        resources that are free. A worker that has nothing to do, and is offered nothing, takes from the one with
-        the most offers.
+        Its head is the first of the chunks offered to the worker, offered to all, or with free resources. An idle
+        worker without offers takes from the worker with the most.
         """
         offers = self.offers or {}
         candidates = [offers.get(worker, []), self.ready]
@@ -339,20 +338,14 @@ class Graph:
         return next((queue for _, queue in others if queue), found)
 
     def _drop_stale(self, queue: list[int]) -> None:
-        """Drop what others have taken from the head of a queue."""
+        """Drop chunks from the head of a queue that other queues have given out."""
         while queue and not self.is_next(self.chunk_of(queue[0])):
             heapq.heappop(queue)
 
-    # -- moves ------------------------------------------------------------------------------------------------
+    # -- state changes ----------------------------------------------------------------------------------------
 
     def move(self, chunk: int, target: int) -> None:
-        """Change a chunk's state.
-
-        Raises
-        ------
-        StateError
-            There is no such move.
-        """
+        """Change a chunk's state; raise `StateError` for an illegal move."""
         state = self.state
         if not LEGAL[state[chunk] * _STATES + target]:
             error = StateError(self.number, chunk, State(state[chunk]).name, State(target).name)
@@ -362,17 +355,17 @@ class Graph:
         state[chunk] = target
 
     def dispatch(self, chunk: int) -> Sequence[int]:
-        """Put a chunk into somebody's hands; return the successors of which all inputs are given now."""
+        """Put a chunk in hand; return the successors whose inputs are all dispatched now."""
         self.move(chunk, RUNNING)
         self.in_hand_count += 1
         return self.mark_dispatched(chunk)
 
     def is_dispatched(self, chunk: int) -> bool:
-        """Whether a chunk is in somebody's hands."""
+        """Return whether a chunk is in hand."""
         return self.state[chunk] in (RUNNING, CANCELLING)
 
     def mark_dispatched(self, chunk: int) -> Sequence[int]:
-        """Count a chunk as given, and return the successors of which all inputs are given now."""
+        """Count a chunk as dispatched; return the successors whose inputs are all dispatched now."""
         complete: Sequence[int] = ()
         if self.successors[chunk]:
             undispatched_inputs = self.undispatched_inputs
@@ -389,7 +382,7 @@ class Graph:
         return complete
 
     def reschedule(self, chunk: int) -> bool:
-        """Note that a chunk is to be given once more; return whether it is READY, which includes its inputs."""
+        """Record that a chunk has to run once more; return whether it is READY with its inputs."""
         for source in self.plan.inputs[chunk]:
             self.undispatched_consumers[source] += 1
         for successor in self.successors[chunk]:
@@ -398,19 +391,19 @@ class Graph:
         return not self.unfinished_inputs[chunk]
 
     def after_finish(self, chunk: int) -> None:
-        """Count a chunk that has just FINISHED, and ready those that waited for it alone."""
+        """Count a FINISHED chunk, and make successors READY that waited for it alone."""
         if self.is_output[chunk]:
             self.unfinished_outputs -= 1
         waiting, state = self.unfinished_inputs, self.state
         for successor in self.successors[chunk]:
             waiting[successor] -= 1
             if not waiting[successor] and state[successor] == UNSCHEDULED:
-                # Legal by what was just asked.
+                # Legal: the condition has checked the present state.
                 state[successor] = READY
                 self.on_ready(successor, chunk)
                 self.push(successor)
 
-    # -- proof ------------------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Check every invariant; raise AssertionError where one does not hold."""
@@ -459,20 +452,20 @@ def _ignore(chunk: int, last: int | None) -> None:
 
 
 class Worker:
-    """What one worker has in hand."""
+    """One worker's chunks in hand."""
 
     __slots__ = ("granted_bytes", "in_hand", "is_thread", "last_report_s", "load_s", "recall_attempts")
 
     def __init__(self, is_thread: bool = False) -> None:
-        #: Whether it is given nothing but library code.
+        #: Whether it computes library code only.
         self.is_thread = is_thread
         #: (graph, chunk) to the estimated duration that it adds to `load_s`.
         self.in_hand: dict[tuple[int, int], float] = {}
         #: Estimated seconds of work in hand.
         self.load_s = 0.0
-        #: What was reserved for it when it was last told, -1 before.
+        #: Last granted quota in bytes, -1 before the first.
         self.granted_bytes = -1
-        #: When it last said anything, or had nothing in hand.
+        #: Time of its last report, or when it last had nothing in hand.
         self.last_report_s = 0.0
-        #: How often it has been asked since to give back what waits in its queue.
+        #: Number of recalls since then.
         self.recall_attempts = 0

@@ -33,7 +33,7 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.memory import RESERVATION, Memory
 from dask_mars.scheduler.objects import Objects, StoredObject
 
-#: From here on the time between requests to give back what waits is not doubled any more.
+#: Maximum number of doublings of the back-off between recalls.
 _MOST_RECALLS = 8
 
 
@@ -44,40 +44,39 @@ class Parameters:
     Attributes
     ----------
     policy : str
-        In which order chunks run, and where: a name in `policies.POLICIES`.
+        Order of chunks and choice of workers: a name in `policies.POLICIES`.
     assignment : {"breadth-first", "depth-first"}
-        How graphs are searched when their initial chunks are divided among workers, if the policy does that.
+        Search order for dividing initial chunks among workers, if the policy does that.
     num_workers : int
-        How many workers there will be.
+        Number of workers.
     resources : mapping
-        Amount of each resource that chunks may take.
+        Amount of each resource.
     window_s : float
-        How many seconds of estimated work may stand in a worker's queue. Small enough that a queue is never a
-        reason to wait, large enough that a message carries many small operands.
+        Seconds of estimated work that a worker's queue may hold. Small enough that queueing delays nothing, large
+        enough that a message carries many small operands.
     batch_limit : int
-        Most chunks in one `Run`.
+        Maximum number of chunks in one `Run`.
     silence_s : float
-        A worker that has not reported anything for so long gets no more work, and if another has nothing to do, it
-        is asked to give back what waits in its queue; after twice as long once more, and so on.
+        Silence after which a worker gets no new work and, if another is idle, its queue is recalled (exponential
+        back-off).
     allowed_worker_losses : int
         How often a worker may die on the same chunk before the chunk is FATAL; see `allowed_losses`.
     retry_delay_s, retry_delay_limit_s : float
         Delay before the first retry, doubled for each further one up to the limit.
     disk_delay_s : float
-        How long nothing is written to a disk that has failed.
+        Seconds without writes after a disk has failed.
     store_limit : int or None
-        Bytes that the store may hold; without a limit nothing is counted.
+        Bytes that the store may hold; None disables accounting.
     memory_limit : int
-        Bytes that it may hold if nothing else helps.
+        Bytes that the store may hold if nothing else helps.
     result_limit : int or None
         Bytes that a result may take, None if that is no less than the memory limit.
     quota_slack_bytes : int or None
-        By how much a worker's memory may grow in any case, which is counted nowhere else; None if workers have no
-        quotas.
+        Growth of a worker's memory that needs no grant and is counted nowhere else; None without quotas.
     read_ahead_limit : int
-        Of how many chunks that are next the inputs are read ahead from disk, at most.
+        Maximum number of next chunks whose inputs are read ahead from disk.
     look_ahead, pass_limit : int
-        Past how many chunks for which there is no room others are looked for, and how often in a row that is done.
+        Maximum number of chunks without room that one search passes, and of dispatches in a row that pass any.
     """
 
     policy: str = "memory"
@@ -100,12 +99,12 @@ class Parameters:
     pass_limit: int = 100
 
     def allowed_losses(self, crashed: bool) -> int:
-        """Return how often a worker may die on the same chunk, which is once if its code crashes."""
+        """Return how often a worker may die on the same chunk: once if its code crashes."""
         return min(self.allowed_worker_losses, 1) if crashed else self.allowed_worker_losses
 
 
 class Blocked(NamedTuple):
-    """What is next and waits for memory: a chunk of a graph, or without a graph the reservation of that number."""
+    """The next chunk or reservation (graph None) that waits for memory."""
 
     graph: Graph | None
     number: int
@@ -113,7 +112,7 @@ class Blocked(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """A worker's memory is to grow while it computes a chunk, and it waits for that."""
+    """A worker's request for memory in the middle of a chunk, for which it waits."""
 
     graph: Graph
     chunk: int
@@ -126,33 +125,32 @@ class Dispatcher:
     Parameters
     ----------
     parameters : Parameters
-        What its decisions follow.
+        Numbers that shape its decisions.
     graphs : dict
-        All graphs by number; whose turn it is comes first.
+        All graphs by number, the next in turn first.
     emit : callable
         Takes the instructions.
 
     Attributes
     ----------
     workers : dict
-        What each worker has in hand, by number.
+        Each worker's chunks in hand, by number.
     client_in_hand : set
-        Graph and chunk of what the user's process is computing.
+        Graph and chunk of each chunk in the user's process.
     objects : Objects
-        All that lies in the store.
+        All objects in the store.
     reservations : set
-        Those that were granted and are not released.
+        Reservations granted and not released.
     free_resources : dict
         Amount of each resource that nothing in hand takes.
     blocked : Blocked or None
-        What is next and waits for memory.
+        The next chunk or reservation, if it waits for memory.
     to_run_alone : dict
-        Graph and chunk of what has taken a worker past the memory limit, and is tried once more with nothing else
-        in any worker's hands.
+        Graph and chunk of each chunk that took a worker past the memory limit, and is tried once more alone.
     is_renewed : bool or None
-        Whether workers have kept nothing of what they have computed, None if they are to be made so.
+        Whether workers have given back leftover memory; None while the engine renews them.
     over_share : collection of int
-        Workers that have more memory than their share: while they are busy they are given nothing more.
+        Workers that exceed their share of memory. They get no new chunks while they are busy.
     """
 
     def __init__(
@@ -161,7 +159,7 @@ class Dispatcher:
         self._parameters = parameters
         self._graphs = graphs
         self._emit = emit
-        #: The time of the present event.
+        #: Time of the present event.
         self.now_s = 0.0
         self.workers: dict[int, Worker] = {}
         self.client_in_hand: set[tuple[int, int]] = set()
@@ -170,23 +168,23 @@ class Dispatcher:
         self.objects = Objects()
         self.reservations: set[int] = set()
         self.free_resources = dict(parameters.resources)
-        #: The bytes of those that were requested and not granted yet.
+        #: Bytes of requested reservations that are not granted yet.
         self._requested: dict[int, int] = {}
         # Mean duration in seconds of (graph, operand).
         self._estimates: dict[tuple[int, int], float] = {}
         self.blocked: Blocked | None = None
-        #: Workers that wait for memory in the middle of a chunk, the one that has waited longest first.
+        #: Workers that wait for memory in the middle of a chunk, longest wait first.
         self.growing: dict[int, Growth] = {}
         self.to_run_alone: dict[tuple[int, int], None] = {}
         self.is_renewed: bool | None = False
         self.over_share: Collection[int] = ()
-        #: Whether some operand was seen to take memory without asking.
+        #: Whether some operand has taken memory without asking.
         self._knows_private = False
-        #: Whether something had to wait for memory while there are map outputs in it.
+        #: Whether something has waited for memory while the store holds map outputs.
         self._is_short = False
 
     def dispatch(self) -> Refuse | None:
-        """Hand out what can be; return what can never be."""
+        """Dispatch all chunks that can run; return a chunk that never can."""
         if self.growing:
             self._let_grow()
         if self.to_run_alone and (alone := self._next_alone()) is not None:
@@ -202,7 +200,7 @@ class Dispatcher:
             self._is_short = True
             refusal = self._make_room_for(self.blocked)
         elif self.memory.is_limited and (missing := self.memory.missing_bytes(0)):
-            # Results were larger than was thought.
+            # Results were larger than estimated.
             self._spill(missing, set())
         if self._is_short:
             self._spill_ahead()
@@ -210,10 +208,10 @@ class Dispatcher:
             self._grant_quotas(self._parameters.quota_slack_bytes)
         return refusal
 
-    # -- hands ------------------------------------------------------------------------------------------------
+    # -- chunks in hand ---------------------------------------------------------------------------------------
 
     def remove_from_worker(self, number: int, graph: Graph, chunks: Iterable[int]) -> None:
-        """Note that a worker no longer has chunks in hand."""
+        """Record that a worker no longer has chunks in hand."""
         self.memory.release(graph.number, chunks)
         growth = self.growing.get(number)
         if growth is not None and growth.graph is graph and growth.chunk in chunks:
@@ -236,13 +234,13 @@ class Dispatcher:
             worker.load_s = 0.0
 
     def note_report(self, number: int) -> None:
-        """Note that a worker has come to the end of a chunk."""
+        """Record that a worker has reported a chunk."""
         if number != CLIENT:
             worker = self.workers[number]
             worker.last_report_s, worker.recall_attempts = self.now_s, 0
 
     def remove_worker(self, number: int) -> list[tuple[int, int]]:
-        """Forget a worker, and return graph and chunk of all that it had in hand; the graphs count them still."""
+        """Forget a worker and return its chunks in hand; their graphs still count them."""
         worker = self.workers.pop(number, None)
         self._forget_growth(number)
         if worker is None:
@@ -257,7 +255,7 @@ class Dispatcher:
         return list(worker.in_hand)
 
     def learn(self, graph: Graph, chunks: Iterable[int], durations_s: Iterable[float]) -> None:
-        """Update the mean duration of operands, the newest measurement counting for a quarter."""
+        """Update the mean duration of operands; the newest measurement has a weight of one quarter."""
         estimates, operand_of, number = self._estimates, graph.plan.operand_of, graph.number
         for chunk, duration_s in zip(chunks, durations_s, strict=True):
             key = (number, operand_of[chunk])
@@ -267,26 +265,26 @@ class Dispatcher:
             graph.mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
 
     def learn_in_client(self, graph: Graph, durations_s: Iterable[float]) -> None:
-        """Update the mean duration of chunks in the user's process, which says nothing of workers."""
+        """Update the mean duration of chunks in the user's process, which tells nothing about workers."""
         for duration_s in durations_s:
             mean_s = graph.client_mean_s
             graph.client_mean_s = duration_s if mean_s is None else mean_s + 0.25 * (duration_s - mean_s)
 
     def learn_sizes(self, graph: Graph, event: ChunksFinished) -> None:
-        """Note what operands and their results have taken in the store."""
+        """Record the bytes that operands and their results have taken in the store."""
         new = graph.estimates.learn(event.chunks, event.fresh, event.peaks)
         if not new:
             return
-        # Chunks of these operands may be in hand with nothing reserved for them.
+        # Chunks of these operands may be in hand without a reservation.
         for worker_number, worker in self.workers.items():
             for number, chunk in worker.in_hand:
                 if number == graph.number and graph.plan.operand_of[chunk] in new:
-                    # What it was granted meanwhile stays granted.
+                    # Bytes granted meanwhile stay granted.
                     required_bytes = max(graph.required_bytes(chunk), self.memory.reserved_for(number, chunk))
                     self.memory.raise_reserved(number, chunk, required_bytes, worker_number)
 
     def learn_private(self, growths: Iterable[tuple[int, int, int]]) -> None:
-        """Note what chunks in hand have taken without asking, and reserve it for others of their kind."""
+        """Record bytes that chunks have taken without asking, and reserve as much for others of their operand."""
         for number, chunk, growth_bytes in growths:
             graph = self._graphs.get(number)
             more_bytes = 0 if graph is None else graph.estimates.learn_private(chunk, growth_bytes)
@@ -301,24 +299,24 @@ class Dispatcher:
                         self.memory.reserve(number, other, required_bytes, worker_number)
 
     def expected_private_bytes(self, number: int) -> int:
-        """Return how much of what is reserved for a worker is for memory that is taken without asking."""
+        """Return the bytes of the worker's reservation that cover unaccounted allocations."""
         if not self._knows_private:
             return 0
         in_hand = self.workers[number].in_hand if number in self.workers else ()
         return sum([self._graphs[graph].estimates.private_bytes(chunk) for graph, chunk in in_hand])
 
     def restored(self, number: int, graph: Graph, chunk: int) -> None:
-        """Note that a worker has put a chunk back into the store, where it is counted from now on."""
+        """Record that a worker has put a chunk back into the store, which counts it from now on."""
         found = graph.objects[chunk]
         self.objects.moved_to_memory(found)
         in_hand = self.workers[number].in_hand
         for successor in graph.successors[chunk]:
-            # Of the same worker alone: others may be reading it into memory of their own.
+            # Only this worker's chunks: others may be reading the value into private memory.
             if (graph.number, successor) in in_hand:
                 self.memory.consume_reservation(graph.number, successor, found.size_bytes)
 
     def forget(self, graph: Graph) -> None:
-        """Forget a graph of which nothing is in any hands."""
+        """Forget a graph without chunks in hand."""
         self._estimates = {key: value for key, value in self._estimates.items() if key[0] != graph.number}
         graph.forget_policy()
         self._knows_private = any(other.estimates.knows_private for other in self._graphs.values())
@@ -326,7 +324,7 @@ class Dispatcher:
     # -- resources --------------------------------------------------------------------------------------------
 
     def _are_free(self, taken: Resources) -> bool:
-        """Say whether so much of each resource is free."""
+        """Return whether the given amount of each resource is free."""
         return all(amount <= self.free_resources.get(name, 0.0) for name, amount in taken)
 
     def _take(self, graph: Graph, chunk: int) -> None:
@@ -338,10 +336,10 @@ class Dispatcher:
             for name, amount in graph.plan.resources.get(chunk, ()):
                 self.free_resources[name] += amount
 
-    # -- handing out ------------------------------------------------------------------------------------------
+    # -- dispatch ---------------------------------------------------------------------------------------------
 
     def _next_alone(self) -> tuple[Graph, int] | None:
-        """Return the first chunk that is to run alone and could run, or does."""
+        """Return the first chunk that has to run alone and is runnable or running."""
         for number, chunk in list(self.to_run_alone):
             graph = self._graphs.get(number)
             if graph is None or graph.stopping or graph.state[chunk] not in (UNSCHEDULED, READY, RUNNING):
@@ -351,7 +349,7 @@ class Dispatcher:
         return None
 
     def _dispatch_alone(self, graph: Graph, chunk: int) -> None:
-        """Hand out a chunk once workers have nothing in hand and what can go to disk is there."""
+        """Dispatch a chunk once workers have nothing in hand and all that can be spilled is on disk."""
         self.blocked = None
         self._dispatch_to_clients()
         if any(worker.in_hand for worker in self.workers.values()):
@@ -368,7 +366,7 @@ class Dispatcher:
         self._hand_out(free[0], graph, chunk, min(graph.required_bytes(chunk), room_bytes))
 
     def _are_renewed(self, is_strict: bool) -> bool:
-        """Say whether no worker has kept memory that is in the way; have it given back if that is not known."""
+        """Return whether workers have given back leftover memory; if unknown, have the engine renew them."""
         if self.is_renewed:
             self.is_renewed = False
             return True
@@ -378,7 +376,7 @@ class Dispatcher:
         return False
 
     def _hand_out(self, number: int, graph: Graph, chunk: int, required_bytes: int) -> None:
-        """Give a worker a chunk that was dispatched, and nothing besides."""
+        """Give a worker a single chunk that is dispatched already."""
         required_bytes = max(required_bytes - self._note_copies(graph, chunk), 0)
         self.memory.reserve(graph.number, chunk, required_bytes, number)
         self._take(graph, chunk)
@@ -395,16 +393,16 @@ class Dispatcher:
     def _dispatch_all(self) -> None:
         self.blocked = None
         self._dispatch_to_clients()
-        # Graphs take turns, so that a small one is not stuck behind a large one.
+        # Graphs take turns, so that a large one does not hold up a small one.
         given = True
         while given:
             given = False
             for graph in list(self._graphs.values()):
                 if graph.has_queued and self._dispatch_graph(graph):
                     given = True
-                    # To the end of the line: the next event's room goes to the others first.
+                    # To the end of the line, so that the next event serves other graphs first.
                     self._graphs[graph.number] = self._graphs.pop(graph.number)
-        # What workers do gives memory back in the end, and what comes from outside could take all of it.
+        # Reservations come last: chunks give memory back in the end, and reservations could take all of it.
         for number, size_bytes in list(self._requested.items()):
             if self.blocked is not None:
                 break
@@ -414,11 +412,11 @@ class Dispatcher:
                 self.blocked = Blocked(None, number, size_bytes)
 
     def _dispatch_to_client(self, graph: Graph) -> None:
-        """Keep the threads of the user's process busy, as far as what they take together has room."""
+        """Keep the threads of the user's process busy within the memory limit."""
         parameters, memory, queue = self._parameters, self.memory, graph.client_ready
         most = threads = graph.plan.worker_limit or parameters.num_workers
         if graph.client_mean_s is not None:
-            # A thread that waited for each of many small chunks would do little else.
+            # Small chunks go in batches, or threads would mostly wait for them.
             window = threads * parameters.window_s / max(graph.client_mean_s, 1e-6)
             most = max(threads, min(int(window), parameters.batch_limit))
         chunks = []
@@ -441,7 +439,7 @@ class Dispatcher:
             self._emit(Run(CLIENT, graph.number, chunks, is_alone=graph.is_alone))
 
     def _bytes_in_client(self, graph: Graph, chunk: int) -> int:
-        """Return the bytes that a chunk takes in the user's process, where it gets copies of what is stored."""
+        """Return the bytes that a chunk takes in the user's process, copies of stored inputs included."""
         taken_bytes = graph.client_bytes.get(chunk)
         if taken_bytes is None:
             stored = [found.size_bytes for found in graph.objects_of(graph.inputs(chunk)) if not found.is_copy]
@@ -458,15 +456,15 @@ class Dispatcher:
         ]
 
     def _dispatch_graph(self, graph: Graph) -> bool:
-        """Give each worker with room a share of the graph's READY chunks, and what follows them."""
+        """Give each worker with room a share of the graph's READY chunks and their successors."""
         parameters = self._parameters
         busy = []
         for number in self._workers_for(graph):
             worker = self.workers[number]
             if not (worker.in_hand and number in self.over_share):
                 busy.append((worker.load_s, len(worker.in_hand), number))
-        # A worker is topped up when half of its window is worked off, so that it does not run dry meanwhile. What
-        # runs for longer than was thought may go on for as long again.
+        # Top workers up at half a window, so that they do not run dry. A silent worker's chunk may run for as long
+        # again.
         heard_of_s = self.now_s - parameters.silence_s
         free = [
             (load_s, count, number)
@@ -489,12 +487,12 @@ class Dispatcher:
         return given
 
     def _fill(self, graph: Graph, number: int, share: int) -> list[int]:
-        """Move chunks into a worker's hands until its window is full: so many READY ones, and what follows."""
+        """Fill a worker's window with up to `share` READY chunks and the successors that can follow them."""
         parameters, memory, worker = self._parameters, self.memory, self.workers[number]
         in_hand, load_s, operand_of = worker.in_hand, worker.load_s, graph.plan.operand_of
         if not in_hand:
             worker.last_report_s, worker.recall_attempts = self.now_s, 0
-        #: What chunks of an operand cost and need, and whether the latter is known.
+        #: Seconds and bytes of an operand's chunks, and whether the bytes are known.
         costs: dict[int, tuple[float, int, bool]] = {}
         ready, run_ahead_keys = graph.ready, graph.run_ahead_keys.pop(number, [])
         chunks: list[int] = []
@@ -523,7 +521,7 @@ class Dispatcher:
                 required_bytes += graph.disk_bytes(chunk)
             is_first = not is_known and memory.is_tight
             if is_first:
-                # It gets a share of what is free, and others of its kind wait until it has shown what they take.
+                # The first chunk of an operand gets a share of free memory; the others wait for its measurement.
                 required_bytes = max(required_bytes, memory.free_bytes // len(self.workers))
             if required_bytes or is_first:
                 too_large = result_limit is not None and graph.estimates.expected_bytes(chunk) > result_limit
@@ -546,7 +544,7 @@ class Dispatcher:
             complete = graph.dispatch(chunk)
             if resources:
                 self._take(graph, chunk)
-                # What takes resources waits where it holds none of them.
+                # A chunk with resources must not wait in a worker's queue while it holds them.
                 complete = [successor for successor in complete if successor not in resources]
             in_hand[graph.number, chunk] = cost_s
             load_s += cost_s
@@ -562,23 +560,23 @@ class Dispatcher:
         worker.load_s = load_s
         return chunks
 
-    # -- taking back ------------------------------------------------------------------------------------------
+    # -- recall -----------------------------------------------------------------------------------------------
 
     def _recall_queued(self) -> None:
-        """Ask workers that run something for long to give back what waits behind it, if others could run it."""
+        """Recall the queues of workers that run a long chunk, if others could run what waits there."""
         for number, due_s in self._recalls_due():
             if due_s <= self.now_s:
                 self.workers[number].recall_attempts += 1
                 self._emit(RecallQueued(number))
 
     def next_recall_s(self) -> float | None:
-        """Return when a worker is to be asked, if it has not reported anything until then."""
+        """Return the time of the next recall, if no worker reports before."""
         return min([due_s for _, due_s in self._recalls_due()], default=None)
 
     def _recalls_due(self) -> list[tuple[int, float]]:
-        """Return workers in whose queues others could find something to do, and when that is to be asked for."""
+        """Return workers whose queues others could take from, and the times of their recalls."""
         workers = self.workers
-        # A worker that has nothing to do for want of memory could do nothing with what it is given either.
+        # A worker that is idle for lack of memory cannot run recalled chunks either.
         no_room = self.blocked is not None and self.blocked.graph is not None
         if no_room or all(worker.in_hand for worker in workers.values()):
             return []
@@ -590,14 +588,14 @@ class Dispatcher:
         ]
 
     def _could_run_elsewhere(self, worker: Worker) -> bool:
-        """Say whether some chunk that waits in a worker's queue needs nothing of what is before it there."""
+        """Return whether a queued chunk depends on no unfinished chunk."""
         waiting = iter(worker.in_hand)
-        # That is being computed.
+        # The first one is being computed.
         next(waiting)
         return any(not self._graphs[number].unfinished_inputs[chunk] for number, chunk in waiting)
 
     def _is_in_hand(self, number: int, operand_of: Sequence[int], operand: int) -> bool:
-        """Say whether a worker has a chunk of an operand."""
+        """Return whether a worker has a chunk of an operand in hand."""
         return any(
             other == number and operand_of[chunk] == operand
             for worker in self.workers.values()
@@ -605,21 +603,20 @@ class Dispatcher:
         )
 
     def _cost(self, graph: Graph, chunk: int) -> tuple[float, int]:
-        """Return the seconds that a chunk is thought to take, and the bytes that it needs besides its inputs."""
+        """Return a chunk's estimated seconds, and the bytes that it needs besides its inputs."""
         required_bytes = graph.taken_bytes(chunk) if self.memory.is_limited else 0
         if not graph.plan.is_repeatable(chunk):
-            # Always alone in a worker's hands: if that dies, it is clear which one may have been begun.
+            # Always alone in a worker's hands: at a death it is clear which chunk may have begun.
             return self._parameters.window_s, required_bytes
         estimate = self._estimates.get((graph.number, graph.plan.operand_of[chunk]))
         if estimate is not None:
             return estimate, required_bytes
-        # An operand never seen may be slow. Before anything is known of the graph it goes to a worker with nothing
-        # else to do; after that a few at a time may stand in a queue.
+        # A new operand may be slow: without any measurement its chunks run alone, then a few share a queue.
         window_s = self._parameters.window_s
         return window_s if graph.mean_s is None else max(graph.mean_s, window_s / 8), required_bytes
 
     def _can_follow(self, graph: Graph, worker: Worker, chunk: int) -> bool:
-        """Say whether a worker would have a chunk's inputs when its turn came, were it queued there now."""
+        """Return whether a worker would have a chunk's inputs by the time it reaches the chunk."""
         if graph.state[chunk] != UNSCHEDULED or graph.in_client[chunk]:
             return False
         if self.to_run_alone and (graph.number, chunk) in self.to_run_alone:
@@ -630,7 +627,7 @@ class Dispatcher:
     # -- memory -----------------------------------------------------------------------------------------------
 
     def pinned(self) -> set[StoredObject]:
-        """Return what is being read: inputs of what is in hand, and results that the user takes."""
+        """Return the objects in use: inputs of chunks in hand, and results that the user takes."""
         hands = [self.client_in_hand, *[worker.in_hand for worker in self.workers.values()]]
         pinned: set[StoredObject] = set()
         for number, chunk in itertools.chain(*hands):
@@ -642,13 +639,13 @@ class Dispatcher:
         return pinned
 
     def _spill(self, missing_bytes: int, excluded: set[StoredObject]) -> None:
-        """Have objects written to disk, but for those that are needed now."""
+        """Spill objects that are neither pinned nor excluded."""
         candidates = self.objects.spill_candidates()
         if chosen := self.memory.choose_to_spill(candidates, missing_bytes, excluded | self.pinned()):
             self._emit(Spill(chosen))
 
     def _spill_ahead(self) -> None:
-        """Have map outputs written to disk while others compute: they are never put back into memory."""
+        """Spill map outputs while chunks compute: they never return to memory."""
         candidates = self.objects.map_outputs()
         if not candidates:
             self._is_short = False
@@ -658,7 +655,7 @@ class Dispatcher:
             self._emit(Spill(chosen))
 
     def _make_room_for(self, blocked: Blocked) -> Refuse | None:
-        """Have objects written to disk for what is next; if that cannot help, let it have all, or refuse it."""
+        """Spill objects for the blocked chunk or reservation; if that cannot help, run it alone or refuse it."""
         memory, graph = self.memory, blocked.graph
         missing = memory.missing_bytes(blocked.required_bytes)
         if missing:
@@ -693,7 +690,7 @@ class Dispatcher:
         if result_limit is not None and result_bytes > result_limit:
             graph.in_hand_count -= 1
             return Refuse(graph.number, chunk, result_bytes, result_limit, is_result=True)
-        # What others of its kind have taken without asking, and what is a guess, it need not take.
+        # Neither unaccounted allocations nor guesses are certain needs.
         estimates = graph.estimates
         least_bytes = estimates.required_bytes(chunk) - estimates.private_bytes(chunk) + graph.disk_bytes(chunk)
         if least_bytes > limit_bytes and self._is_certain(graph, chunk, limit_bytes):
@@ -703,19 +700,18 @@ class Dispatcher:
         return None
 
     def _is_certain(self, graph: Graph, chunk: int, limit_bytes: int) -> bool:
-        """Say whether a chunk needs more bytes than that for certain.
+        """Return whether a chunk certainly needs more than `limit_bytes`.
 
-        What is declared may be false, results may go to disk, and the quota refuses what cannot be; but inputs are
-        read in any case.
+        Declared sizes may be wrong, results may go to disk, and quotas refuse excess; only inputs have to be read.
         """
         if self._parameters.quota_slack_bytes is None:
             return True
         return graph.disk_bytes(chunk) > limit_bytes
 
     def _note_copies(self, graph: Graph, chunk: int) -> int:
-        """Note that what a chunk reads of the user's process is copied into the store; return how much that is.
+        """Record that a chunk's inputs from the user's process are copied into the store; return their bytes.
 
-        From now on it is counted as stored, and who reads it next needs no room for it.
+        From now on they count as stored, and the next reader needs no room for them.
         """
         copied_bytes = 0
         for source in graph.inputs(chunk):
@@ -726,9 +722,9 @@ class Dispatcher:
         return copied_bytes
 
     def _move_to_client(self, graph: Graph, chunk: int, required_bytes: int, limit_bytes: int) -> bool:
-        """Leave a chunk to the user's process if there is no room but for the copies of what that has.
+        """Move a chunk to the user's process if only copies of that process's values lack room; return whether.
 
-        Whatever else reads a value that is too large to be copied goes there as well.
+        Other readers of a value that is too large to copy move there as well.
         """
         copies = {found for found in graph.objects_of(graph.inputs(chunk)) if found.is_copy}
         if required_bytes - limit_bytes > sum([found.size_bytes for found in copies]):
@@ -743,11 +739,11 @@ class Dispatcher:
         return True
 
     def request(self, reservation: int, size_bytes: int) -> None:
-        """Note that bytes of the store are wanted for what is to come from elsewhere."""
+        """Record a request for bytes of the store from outside."""
         self._requested[reservation] = size_bytes
 
     def release(self, reservation: int) -> None:
-        """Note that bytes are not wanted any more."""
+        """Release a reservation, granted or not."""
         self._requested.pop(reservation, None)
         if reservation in self.reservations:
             self.reservations.remove(reservation)
@@ -762,7 +758,7 @@ class Dispatcher:
     # -- quotas -----------------------------------------------------------------------------------------------
 
     def request_growth(self, number: int, graph: Graph, chunk: int, growth_bytes: int) -> None:
-        """Note that a worker waits in the middle of a chunk for its memory to grow."""
+        """Record that a worker waits in the middle of a chunk for its memory to grow."""
         self._forget_growth(number)
         self.growing[number] = growth = Growth(graph, chunk, growth_bytes)
         graph.estimates.learn_growth(chunk, growth_bytes)
@@ -774,24 +770,25 @@ class Dispatcher:
             self.memory.awaited_bytes = sum([self._more_for(other, growth) for other, growth in waiting])
 
     def missing_for(self, number: int, growth: Growth) -> int:
-        """Return by how many bytes what is reserved for a worker falls short of what it waits for."""
+        """Return how many bytes a worker's reservation lacks for its request."""
         return max(growth.growth_bytes - self._quota_bytes(number), 0)
 
     def _more_for(self, number: int, growth: Growth) -> int:
-        """Return how many bytes have to be reserved for what a worker waits for, besides those that are."""
+        """Return how many bytes have to be reserved in addition for a worker's request."""
         return max(self.missing_for(number, growth) - self.memory.raised_by_worker.get(number, 0), 0)
 
     def _quota_bytes(self, number: int) -> int:
         """Return by how much a worker's memory may grow.
 
-        What is taken without asking is reserved besides, and what has become known meanwhile is to be asked for.
+        This excludes the reservation for unaccounted allocations, and bytes learned meanwhile, for which the
+        worker has to ask.
         """
         memory = self.memory
         quota_bytes = memory.reserved_by_worker.get(number, 0) - memory.raised_by_worker.get(number, 0)
         return quota_bytes - self.expected_private_bytes(number)
 
     def _let_grow(self) -> None:
-        """Let the memory of workers grow that wait for it, or make room, or refuse what can never be."""
+        """Grant the requests of waiting workers, make room for them, or refuse what can never fit."""
         memory = self.memory
         for number, growth in list(self.growing.items()):
             missing_bytes = self.missing_for(number, growth)
@@ -806,7 +803,7 @@ class Dispatcher:
             self._spill(spilled_bytes, set())
         if memory.spilling_bytes or self._may_free_memory():
             return
-        # All wait for each other. One goes on, and the others when it is done.
+        # All workers wait for each other. One continues, and the others follow when it is done.
         room_bytes = memory.hard_limit_bytes - memory.stored_bytes - memory.admitted_bytes
         for number, growth in self.growing.items():
             if self.missing_for(number, growth) <= room_bytes:
@@ -828,11 +825,11 @@ class Dispatcher:
         more_bytes = max(missing_bytes - memory.admit_raised(graph, chunk), 0)
         memory.reserve(graph, chunk, memory.reserved_for(graph, chunk) + more_bytes, number)
         self._forget_growth(number)
-        # It waits: it is told even what it could know.
+        # The waiting worker needs a grant even if the number is unchanged.
         self.workers[number].granted_bytes = -1
 
     def _may_free_memory(self) -> bool:
-        """Say whether something is under way that will give memory back."""
+        """Return whether memory will become free without further decisions."""
         if (
             self.client_in_hand
             or self.reservations
@@ -842,14 +839,14 @@ class Dispatcher:
         return any(worker.in_hand and number not in self.growing for number, worker in self.workers.items())
 
     def _grant_quotas(self, slack_bytes: int) -> None:
-        """Tell workers by how much their memory may grow."""
+        """Inform workers of changed quotas."""
         for number, worker in self.workers.items():
             growth_bytes = max(self._quota_bytes(number), 0)
             if growth_bytes != worker.granted_bytes:
                 worker.granted_bytes = growth_bytes
                 self._emit(GrantQuota(number, growth_bytes + slack_bytes))
 
-    # -- proof ------------------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Check every invariant; raise AssertionError where one does not hold."""

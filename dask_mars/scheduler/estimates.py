@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 
 
 class Estimates:
-    """The bytes that chunks of one graph are thought to take.
+    """Estimated bytes of the chunks of one graph.
 
     Parameters
     ----------
     operand_of : sequence of int
         Operand number of each chunk.
     declared_bytes : sequence of int or None, optional
-        The bytes that each chunk's result is declared to take, None where nothing is said.
+        Declared bytes of each chunk's result, None where unknown.
     credible_bytes : int or None, optional
-        What is declared to take more than that says nothing; by default all is believed.
+        Larger declarations are ignored; by default none are.
     """
 
     __slots__ = (
@@ -44,85 +44,85 @@ class Estimates:
         self._declared = declared_bytes
         self._credible_bytes = credible_bytes
         self._expected: dict[int, int] = {}
-        #: Operands of which a result has been seen.
+        #: Operands with at least one finished chunk.
         self._learned: set[int] = set()
-        #: Most bytes that operands were seen to take while they ran.
+        #: Largest number of bytes that each operand took while it ran.
         self._peaks: dict[int, int] = {}
-        #: Most bytes by which operands have asked to grow: they may have done with less.
+        #: Largest growth that each operand has requested; it may have made do with less.
         self._asked: dict[int, int] = {}
-        #: Most bytes that operands were seen to take without asking.
+        #: Largest number of bytes that each operand took without asking.
         self._private: dict[int, int] = {}
-        #: Number of results that have been seen, and what they have added to the store.
+        #: Number of finished chunks, and the bytes that they have added to the store.
         self._count = 0
         self._total_bytes = 0
 
     def expected_bytes(self, chunk: int) -> int:
-        """Return the bytes that a chunk's result is thought to add to the store."""
+        """Return the estimated bytes that a chunk's result adds to the store."""
         operand = self._operand_of[chunk]
         known = self._expected.get(operand)
         if known is None:
             declared = self._declared[chunk] if self._declared is not None else None
             if declared is None or (self._credible_bytes is not None and declared > self._credible_bytes):
-                # What results of this graph take as a rule is the best guess.
+                # The mean result of this graph is the best guess.
                 return self._total_bytes // max(self._count, 1)
-            # The first chunk speaks for all until one has been computed.
+            # The first chunk stands for all until one has been computed.
             known = self._expected[operand] = declared
         return known
 
     def required_bytes(self, chunk: int) -> int:
-        """Return the bytes that a chunk is thought to take while it is computed, its result included."""
+        """Return the estimated bytes that a chunk takes while it runs, its result included."""
         operand = self._operand_of[chunk]
         asked_bytes = max(self._peaks.get(operand, 0), self._asked.get(operand, 0))
         return max(self.expected_bytes(chunk), asked_bytes) + self._private.get(operand, 0)
 
     def is_learned(self, chunk: int) -> bool:
-        """Say whether some chunk of the same operand has run."""
+        """Return whether some chunk of the same operand has run."""
         return self._operand_of[chunk] in self._learned
 
     def is_known(self, chunk: int) -> bool:
-        """Say whether something is known of what a chunk's result takes: by others of its operand, or declared."""
+        """Return whether a chunk's size is known, from others of its operand or by declaration."""
         operand = self._operand_of[chunk]
         if operand in self._expected or operand in self._peaks or operand in self._asked:
             return True
         return self._declared is not None and self._declared[chunk] is not None
 
     def private_bytes(self, chunk: int) -> int:
-        """Return the bytes that a chunk is thought to take without asking: NumPy asks, other libraries do not."""
+        """Return the estimated bytes that a chunk takes without asking: NumPy asks, other libraries do not."""
         return self._private.get(self._operand_of[chunk], 0)
 
     @property
     def knows_private(self) -> bool:
-        """Whether some operand was seen to take memory without asking."""
+        """Return whether some operand has taken memory without asking."""
         return bool(self._private)
 
     def learn_private(self, chunk: int, growth_bytes: int) -> int:
-        """Note what was taken without asking while a chunk ran; return by how much it is more than was known."""
+        """Record bytes taken without asking while a chunk ran; return the increase of the estimate."""
         operand = self._operand_of[chunk]
         known_bytes = self._private.get(operand, 0)
         self._private[operand] = max(growth_bytes, known_bytes)
         return max(growth_bytes - known_bytes, 0)
 
     def learn_growth(self, chunk: int, growth_bytes: int) -> None:
-        """Note by how much memory was to grow while a chunk ran."""
+        """Record a request for growth while a chunk ran."""
         operand = self._operand_of[chunk]
         self._asked[operand] = max(growth_bytes, self._asked.get(operand, 0))
 
     def learn(self, chunks: Sequence[int], fresh: Mapping[int, int], peaks: Mapping[int, int]) -> set[int]:
-        """Note what results have taken in the store, and operands while they ran.
+        """Record the bytes of results in the store, and of operands while they ran.
 
         Parameters
         ----------
         chunks : sequence of int
-            Those that were computed.
+            Chunks that were computed.
         fresh : mapping
-            Bytes of those of them that are in the store, as far as these were not there before.
+            New bytes of each result in the store.
         peaks : mapping
-            Bytes of shared memory that operands took while they ran; of those only that took more than before.
+            Bytes of shared memory that operands took while they ran, if more than before.
 
         Returns
         -------
         set of int
-            Operands of which more is known than before: what was reserved for chunks of theirs may not be enough.
+            Operands whose estimates have changed: reservations of their chunks may be too small.
         """
         operand_of = self._operand_of
         self._count += len(chunks)

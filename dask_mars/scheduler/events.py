@@ -1,6 +1,6 @@
 """The state machine's events (past tense) and instructions (imperative).
 
-Both carry batches: a message a chunk would cost more than the chunk.
+Both carry batches: one message per chunk would cost more than a small chunk.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 from dask_mars.scheduler.objects import ObjectId
 
-#: The worker number that stands for the user's own process.
+#: Worker number of the user's own process.
 CLIENT = -1
-#: Name and amount of each resource that a chunk takes.
+#: Name and amount of each resource of a chunk.
 Resources = tuple[tuple[str, float], ...]
 
 
 @dataclass(slots=True)
 class GraphPlan:
-    """What the machine has to know of a graph.
+    """The machine's view of a graph.
 
-    Chunk ids are dense and in the order in which they should run where nothing else decides.
+    Chunk ids are dense, in the order of execution where nothing else decides.
 
     Attributes
     ----------
@@ -37,27 +37,27 @@ class GraphPlan:
     priorities : dict
         User's priority of a chunk, 0 where absent; larger runs first.
     worker_limit : int or None
-        Most workers to use at the same time.
+        Maximum number of workers at the same time.
     objects : mapping
-        Of chunks whose value is a persisted object: its id.
+        Object id of each chunk whose value is a persisted object.
     copied_bytes : mapping
-        Of chunks whose value the user's process has, and which take room in the store when workers are to read
-        them: how much.
+        For chunks whose values the user's process has: the bytes that copies for worker processes take in the
+        store.
     run_ahead : bool
-        Whether a chunk may be handed to a worker that is still to compute inputs of it.
+        Whether a chunk may be queued at a worker behind its inputs.
     declared_bytes : sequence of int or None, optional
-        The bytes that each chunk's result is declared to take in the store, None where nothing is said.
+        Declared bytes of each chunk's result in the store, None where unknown.
     temporaries : mapping
-        Of operands that are known to take more while they run: how much, as a multiple of the larger of the
-        largest input and the result.
+        For operands with known temporary memory: a multiple of the largest input or the result, whichever is
+        larger.
     unrepeatable : collection of int
-        Operands of which no chunk may be begun a second time.
+        Operands whose chunks must not begin a second time.
     resources : mapping
-        Of chunks that take any of the engine's resources while they are in hand: name and amount of each.
+        Name and amount of each resource that a chunk takes while it is in hand.
     is_library_code : bool
-        Whether all of it is code of well-known libraries, which may run in the user's process.
+        Whether the graph is code of well-known libraries only, which may run in the user's process.
     keeps_data_on_failure : bool
-        Whether data stay when a chunk has failed, until the graph is cancelled: somebody wants to look at them.
+        Whether data stay after a failure until the graph is cancelled, so that the user can inspect them.
     """
 
     inputs: Sequence[tuple[int, ...]]
@@ -79,7 +79,7 @@ class GraphPlan:
     keeps_data_on_failure: bool = False
 
     def is_repeatable(self, chunk: int) -> bool:
-        """Say whether a chunk may be begun again if it was begun and is not done."""
+        """Return whether a chunk may begin a second time."""
         return self.operand_of[chunk] not in self.unrepeatable
 
 
@@ -88,7 +88,7 @@ class GraphPlan:
 
 @dataclass(slots=True)
 class GraphSubmitted:
-    """A graph is to be computed."""
+    """A graph was submitted."""
 
     graph: int
     plan: GraphPlan
@@ -96,15 +96,26 @@ class GraphSubmitted:
 
 @dataclass(slots=True)
 class ChunksFinished:
-    """A worker computed chunks; `durations_s` are in the order of `chunks`.
+    """A worker computed chunks.
 
-    `sizes` has the bytes of those that are in the store and may go to disk, and `fresh` how many of these were not
-    there before: a slice is a view of what it was cut from. Of them `map_outputs` are read in parts, also from
-    disk, and never put back into memory, and those `on_disk` are there already: the worker's arena had no room.
-    What the client has computed is in the store only while there are workers that read it.
-    `peaks` has the bytes of shared memory that operands took while they ran, of those of which that is news.
-    `steps_s` says of each chunk when it was begun, its inputs were loaded and its value was computed, on the clock
-    of `time.perf_counter`; empty unless a listener wants it.
+    Attributes
+    ----------
+    durations_s : sequence of float
+        Duration of each chunk, in the order of `chunks`.
+    sizes : mapping
+        Bytes of chunks that are in the store and may be spilled. Values of the client are there only while workers
+        read them.
+    fresh : mapping
+        New bytes among these: a slice is a view of its input.
+    peaks : mapping
+        Bytes of shared memory that operands took while they ran, where these have grown.
+    steps_s : sequence of tuple of float
+        When each chunk began, had loaded its inputs and had computed its value, on the clock of
+        `time.perf_counter`; empty unless a listener asks for it.
+    map_outputs : sequence of int
+        Chunks that are read in parts, also from disk, and never put back into memory.
+    on_disk : sequence of int
+        Chunks that were sealed on disk, as the worker's arena had no room.
     """
 
     worker: int
@@ -121,7 +132,7 @@ class ChunksFinished:
 
 @dataclass(slots=True)
 class ChunkFailed:
-    """A chunk's computation raised. `final` says that trying again is useless."""
+    """A chunk's computation raised. `final` rules out a retry."""
 
     worker: int
     graph: int
@@ -131,9 +142,9 @@ class ChunkFailed:
 
 @dataclass(slots=True)
 class ChunksReturned:
-    """A worker gave chunks back without computing them.
+    """A worker returned chunks without computing them.
 
-    With `to_client` they can only run in the user's process (they cannot be pickled, say).
+    With `to_client` they can only run in the user's process, for example because they cannot be pickled.
     """
 
     worker: int
@@ -144,7 +155,7 @@ class ChunksReturned:
 
 @dataclass(slots=True)
 class WorkerStarted:
-    """A worker can be given work; a `is_thread` of the user's process only library code."""
+    """A worker accepts work; a thread of the user's process (`is_thread`) accepts library code only."""
 
     worker: int
     is_thread: bool = False
@@ -154,8 +165,8 @@ class WorkerStarted:
 class WorkerLost:
     """A worker process died while it ran `running`, if anything.
 
-    Unless it was up it has begun nothing of what it had in hand. With `over_limit` it was ended because it had
-    taken too much memory; with `crashed` its own code has brought it down, as a segmentation fault does.
+    Unless `was_up`, it had begun none of its chunks. With `over_limit` the engine ended it for exceeding its
+    memory; with `crashed` its own code brought it down, as a segmentation fault does.
     """
 
     worker: int
@@ -167,9 +178,9 @@ class WorkerLost:
 
 @dataclass(slots=True)
 class WorkerRetired:
-    """A worker that runs nothing ends as it was told, for want of work or because another takes its place.
+    """An idle worker ended on request, after a time without work or to be replaced.
 
-    What it has in hand it has not begun. `WorkerStarted` says when there is one again.
+    It has begun none of its chunks in hand. `WorkerStarted` announces its successor.
     """
 
     worker: int
@@ -177,14 +188,14 @@ class WorkerRetired:
 
 @dataclass(slots=True)
 class GraphCancelled:
-    """The user does not want the graph any more."""
+    """The user cancelled the graph."""
 
     graph: int
 
 
 @dataclass(slots=True)
 class ResultsTaken:
-    """The user has a finished graph's results; its data are not needed any more."""
+    """The user has a finished graph's results; its data can go."""
 
     graph: int
 
@@ -199,9 +210,9 @@ class ResultsPersisted:
 
 @dataclass(slots=True)
 class ObjectsPut:
-    """Objects of so many bytes have come into the store from elsewhere, and stay until `ObjectsReleased`.
+    """Objects entered the store from outside a graph, and stay until `ObjectsReleased`.
 
-    Of them `map_outputs` are read in parts, also from disk.
+    `sizes` has their bytes. `map_outputs` are read in parts, also from disk.
     """
 
     sizes: Mapping[ObjectId, int]
@@ -210,7 +221,7 @@ class ObjectsPut:
 
 @dataclass(slots=True)
 class ObjectsReleased:
-    """The user has no use for persisted objects any more."""
+    """The user dropped persisted objects."""
 
     objects: Sequence[ObjectId]
 
@@ -232,7 +243,7 @@ class ObjectSpilled:
 
 @dataclass(slots=True)
 class ChunksRestored:
-    """A worker has put chunks that were on disk back into the store, as a `Run` had told it to."""
+    """A worker put chunks from disk back into the store, as its `Run` asked."""
 
     worker: int
     graph: int
@@ -241,20 +252,20 @@ class ChunksRestored:
 
 @dataclass(slots=True)
 class MemoryMeasured:
-    """The store holds so many bytes, and may hold so many.
+    """The present size and limits of the store.
 
-    Nothing is done about that before the next event, which it comes right before.
+    The event precedes another one, and causes nothing before that.
     """
 
     stored_bytes: int
     limit_bytes: int
-    #: What it may hold if nothing else helps; negative for no news.
+    #: Limit if nothing else helps; negative if unchanged.
     hard_limit_bytes: int = -1
 
 
 @dataclass(slots=True)
 class QuotaRequested:
-    """A worker's memory is to grow by so many bytes while it runs a chunk, and it waits for that."""
+    """A worker waits in the middle of a chunk for its memory to grow."""
 
     worker: int
     graph: int
@@ -264,10 +275,10 @@ class QuotaRequested:
 
 @dataclass(slots=True)
 class PrivateMeasured:
-    """Workers were seen to take memory that they had not asked for.
+    """Measurements showed workers' memory that they had not asked for.
 
-    `growths` has graph, chunk and by how many bytes a worker has grown since it began that chunk, of those of
-    which that is news; `over_share` all workers that have more than their share.
+    `growths` has graph, chunk and bytes of growth since a worker began the chunk, where that is news; `over_share`
+    has all workers that exceed their share.
     """
 
     growths: Sequence[tuple[int, int, int]]
@@ -276,12 +287,12 @@ class PrivateMeasured:
 
 @dataclass(slots=True)
 class WorkersRenewed:
-    """No worker has memory any more that is left from what it has computed."""
+    """No worker holds memory left over from earlier chunks."""
 
 
 @dataclass(slots=True)
 class ReservationRequested:
-    """So many bytes of the store are wanted for what is to come from elsewhere."""
+    """A caller outside graphs requested bytes of the store."""
 
     reservation: int
     size_bytes: int
@@ -289,14 +300,14 @@ class ReservationRequested:
 
 @dataclass(slots=True)
 class ReservationReleased:
-    """What bytes were wanted for is in the store, or does not come."""
+    """A reservation's bytes are in the store, or will not come."""
 
     reservation: int
 
 
 @dataclass(slots=True)
 class TimePassed:
-    """Nothing happened but time."""
+    """Time passed without another event."""
 
 
 Event = (
@@ -331,8 +342,8 @@ Event = (
 class Run:
     """Hand chunks of one graph to a worker, in this order.
 
-    When it first reads those in `restores` from disk it is to put them into the store: others will need them too.
-    A chunk for the user's process `is_alone` if nothing else of its graph can run before it has ended.
+    The worker puts chunks in `restores` into the store when it reads them from disk, as others need them too. A
+    chunk for the user's process `is_alone` if nothing else of its graph can run before it ends.
     """
 
     worker: int
@@ -344,7 +355,7 @@ class Run:
 
 @dataclass(slots=True)
 class Free:
-    """Release the data of chunks: nothing will read them again."""
+    """Release the data of chunks that have no more readers."""
 
     graph: int
     chunks: list[int]
@@ -352,7 +363,7 @@ class Free:
 
 @dataclass(slots=True)
 class Interrupt:
-    """Stop what a worker has of a graph; with `force`, also what it is running right now."""
+    """Stop a worker's chunks of a graph; with `force`, also the running one."""
 
     worker: int
     graph: int
@@ -361,16 +372,16 @@ class Interrupt:
 
 @dataclass(slots=True)
 class RecallQueued:
-    """Ask a worker that runs something for long to give back what waits behind it."""
+    """Recall the queue of a worker that runs a long chunk."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Spill:
-    """Write objects to disk, and leave them in memory until that is answered.
+    """Write objects to disk, and keep them in memory until the answer.
 
-    What is there already, and copies of what the user's process has, are not written.
+    Objects that are on disk already, and copies of values of the user's process, are not written.
     """
 
     objects: list[ObjectId]
@@ -378,9 +389,9 @@ class Spill:
 
 @dataclass(slots=True)
 class UseSpilled:
-    """Release the memory of an object: from now on it is read from disk, or copied anew if it is a copy.
+    """Release the memory of an object: from now on readers use the file, or a new copy if it is a copy.
 
-    `read_as` has the graphs that read it, and the chunk that it is there.
+    `read_as` has graph and chunk under which each graph reads it.
     """
 
     object: ObjectId
@@ -389,9 +400,9 @@ class UseSpilled:
 
 @dataclass(slots=True)
 class UseRestored:
-    """Read an object from memory again: a worker has put it there as graph and chunk `restored`.
+    """Read an object from memory again: a worker has restored it as graph and chunk `restored`.
 
-    `read_as` has the other graphs that read it, and the chunk that it is there.
+    `read_as` has graph and chunk under which each other graph reads it.
     """
 
     object: ObjectId
@@ -401,21 +412,21 @@ class UseRestored:
 
 @dataclass(slots=True)
 class ForgetObjects:
-    """Release what is kept of objects for the user; graphs that read them go on doing so."""
+    """Release the user's hold on objects; graphs that read them continue to do so."""
 
     objects: list[ObjectId]
 
 
 @dataclass(slots=True)
 class ReadAhead:
-    """Have the system read objects from disk: what needs them is to run next."""
+    """Have the system read objects from disk for the next chunks."""
 
     objects: list[ObjectId]
 
 
 @dataclass(slots=True)
 class GrantQuota:
-    """Let a worker's memory grow by so many bytes while it runs an operand."""
+    """Allow a worker's memory to grow by `growth_bytes` while it runs an operand."""
 
     worker: int
     growth_bytes: int
@@ -423,9 +434,9 @@ class GrantQuota:
 
 @dataclass(slots=True)
 class RefuseQuota:
-    """Tell a worker that waits for it that its memory cannot grow.
+    """Refuse the growth that a worker waits for.
 
-    With `is_postponed` what it runs is to be given back, and is tried again when there is more room.
+    With `is_postponed` the worker returns its chunk, which is tried again when there is more room.
     """
 
     worker: int
@@ -437,9 +448,9 @@ class RefuseQuota:
 
 @dataclass(slots=True)
 class RenewWorkers:
-    """Have workers give back what they have kept of what they have computed, and replace idle ones that do not.
+    """Have workers give back memory left over from earlier chunks, and replace idle ones that do not.
 
-    Unless `is_strict` these are only those that have kept more than their share. `WorkersRenewed` is to follow.
+    Unless `is_strict`, only workers above their share are replaced. `WorkersRenewed` follows.
     """
 
     is_strict: bool
@@ -447,14 +458,14 @@ class RenewWorkers:
 
 @dataclass(slots=True)
 class GrantReservation:
-    """Tell who wants bytes that they are there."""
+    """Answer a request for bytes of the store: they are reserved."""
 
     reservation: int
 
 
 @dataclass(slots=True)
 class RefuseReservation:
-    """Tell who wants bytes that there never can be so many."""
+    """Answer a request for bytes of the store: they can never be available."""
 
     reservation: int
     size_bytes: int
@@ -463,9 +474,9 @@ class RefuseReservation:
 
 @dataclass(slots=True)
 class Refuse:
-    """Note that a chunk cannot be computed, because it needs more bytes than there can be; `FailGraph` follows.
+    """Record that a chunk needs more bytes than there can be; `FailGraph` follows.
 
-    `is_result` says whether its result alone does.
+    `is_result` tells that the result alone exceeds the limit.
     """
 
     graph: int
@@ -477,14 +488,14 @@ class Refuse:
 
 @dataclass(slots=True)
 class FinishGraph:
-    """Tell the user that all outputs of the graph are there."""
+    """Report to the user that all outputs of the graph are available."""
 
     graph: int
 
 
 @dataclass(slots=True)
 class FailGraph:
-    """Tell the user that the graph failed at `chunk`; `worker_lost` if by the death of workers."""
+    """Report to the user that the graph failed at `chunk`; `worker_lost` if workers died."""
 
     graph: int
     chunk: int
@@ -493,7 +504,7 @@ class FailGraph:
 
 @dataclass(slots=True)
 class ForgetGraph:
-    """Release everything that is kept for the graph: no worker has any of it in hand."""
+    """Release everything of the graph: no worker has chunks of it in hand."""
 
     graph: int
 

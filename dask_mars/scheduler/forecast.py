@@ -1,7 +1,7 @@
-"""Forecasts the memory that a graph takes: a simulation of the state machine with limits, and a disk.
+"""Forecasts a graph's memory: a simulation of the state machine with limits, and a disk.
 
-Chunks take times in proportion to what they read and write. All decisions are the machine's own: which chunk is
-next, what goes to disk for it, and what is put back.
+Chunks take time in proportion to the bytes they read and write. All decisions are the machine's own: which chunk
+is next, what it spills, and what returns to memory.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from dask_mars.scheduler.events import (
 from dask_mars.scheduler.machine import Machine, Parameters
 
 _GRAPH = 1
-#: Seconds that a chunk takes at least, and each of its bytes. Only their proportion matters.
+#: Seconds of every chunk, and of each of its bytes. Only their ratio matters.
 _CHUNK_S, _BYTE_S = 1e-4, 1e-9
 
 
 class ChunkSize(NamedTuple):
-    """What a chunk takes.
+    """Memory of one chunk.
 
     Attributes
     ----------
     stored_bytes : int
-        What its result takes in the store; 0 for small ones, which travel in messages.
+        Size of its result in the store; 0 for small ones, which travel in messages.
     working_bytes : int
-        What it takes while it is computed, besides its result.
+        Memory besides the result while it runs.
     owner : int or None
-        The input whose memory its result is a view of; None where it has memory of its own.
+        The input whose memory its result is a view of; None if it has memory of its own.
     """
 
     stored_bytes: int
@@ -55,26 +55,25 @@ class ChunkSize(NamedTuple):
 
     @property
     def fresh_bytes(self) -> int:
-        """How much its result takes of memory that was not taken before."""
+        """Return the new memory that its result takes."""
         return self.stored_bytes if self.owner is None else 0
 
 
 class Forecast(NamedTuple):
-    """What a graph is going to take.
+    """The memory that a graph will take.
 
     Attributes
     ----------
     results_bytes : int
-        The most that results and temporaries take at the same time.
+        Peak of results and temporaries together.
     shared_bytes : int
-        The most that shared memory takes: a worker keeps the memory of what it has made and freed for what it
-        makes next.
+        Peak of shared memory: a worker keeps freed memory for its next results.
     spilled_bytes : int
-        What goes to disk.
+        Bytes written to disk.
     spilled_by : dict
-        Bytes that go to disk, by the chunk that made them.
+        Bytes written to disk, by the chunk that made them.
     refused : int or None
-        The first chunk for which there never is enough memory.
+        The first chunk for which there is never enough memory.
     """
 
     results_bytes: int
@@ -92,18 +91,18 @@ def forecast(
     memory_limit: int,
     policy: str = "memory",
 ) -> Forecast:
-    """Go through a graph.
+    """Simulate the computation of a graph.
 
     Parameters
     ----------
     plan : GraphPlan
         The graph.
     size_of : callable
-        Returns what a chunk takes.
+        Returns the memory of a chunk.
     num_workers : int
-        Workers that are there from the beginning.
+        Number of workers, all from the start.
     store_limit, memory_limit : int
-        Bytes of results that may be in memory, and of all that is.
+        Limit of results in memory, and of all memory, in bytes.
     policy : str, optional
         Name of a scheduling policy in `policies.POLICIES`.
     """
@@ -132,18 +131,18 @@ class _Course:
         self._queues: dict[int, deque[tuple[int, frozenset[int]]]] = {}
         self._running: list[tuple[float, int, int, float]] = []
         self._spills: deque[tuple[tuple[int, int], int]] = deque()
-        #: Bytes of each result that is in memory, and whose arena it is in.
+        #: Worker and bytes of each result in memory.
         self._held: dict[int, tuple[int, int]] = {}
-        #: Whose memory each view is in. One that comes back from disk has memory of its own.
+        #: Owner of each view's memory. A view that returns from disk has memory of its own.
         self._owners: dict[int, int] = {}
-        #: How many views there are of each, and what nobody needs but for them.
+        #: Number of views of each result; and results that only their views keep.
         self._views: Counter[int] = Counter()
         self._outlived: set[int] = set()
-        #: By worker: what its arena has, and had at most.
+        #: Present and peak bytes of each worker's arena.
         self._used: dict[int, int] = {}
         self._most_used: dict[int, int] = {}
         self._now_bytes = self._most_bytes = 0
-        #: What results take, and what the machine was told of that.
+        #: Bytes of results, and the value last passed to the machine.
         self._stored_bytes = self._told_bytes = 0
         self._limits = store_limit, memory_limit
         self._written: dict[int, int] = {}
@@ -152,7 +151,7 @@ class _Course:
             self._post(WorkerStarted(worker))
 
     def run(self) -> Forecast:
-        """Go on to the end."""
+        """Run the simulation to its end."""
         for chunk, size_bytes in self._plan.copied_bytes.items():
             self._add(chunk, CLIENT, size_bytes)
         self._post(GraphSubmitted(_GRAPH, self._plan))
@@ -166,7 +165,7 @@ class _Course:
 
     def _step(self) -> None:
         if self._spills:
-            # Writing is quick beside computing, and it is only one thread that does it.
+            # Writing is quick compared with computing, and one thread does it.
             object, size_bytes = self._spills.popleft()
             self._written.setdefault(object[1], size_bytes)
             self._post(ObjectSpilled(object, size_bytes))
@@ -239,7 +238,7 @@ class _Course:
         if size_bytes and chunk not in self._held:
             self._held[chunk] = worker, size_bytes
             self._take(worker, size_bytes)
-            # What is being made is reserved, and not yet stored.
+            # A chunk in progress is reserved, not stored.
             if not is_begun:
                 self._stored_bytes += size_bytes
 

@@ -1,8 +1,7 @@
 """The log of a state machine: its parameters, then each event with its time and the instructions that followed.
 
-One line of JSON each, which people and other programs can read as well. The first has the version and the
-parameters, the others ``[time in seconds, event, instructions]``, where a record is
-``{"type": name, "fields": [...]}``.
+One line of JSON each, readable for people and other programs. The first has the version and the parameters, the
+others ``[time in seconds, event, instructions]``, where a record is ``{"type": name, "fields": [...]}``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dask_mars.scheduler import events
 from dask_mars.scheduler.dispatch import Parameters
 from dask_mars.scheduler.events import Event, GraphPlan, Instruction
 
-#: Of the format: logs of another are refused.
+#: Version of the format: logs of other versions are refused.
 VERSION = 1
 _RECORDS: dict[str, Any] = {
     record.__name__: record
@@ -37,9 +36,9 @@ class Entry(NamedTuple):
     now_s : float
         The time of the event.
     event : Event
-        What happened.
+        The event.
     instructions : list
-        What was to be done, as `as_plain` has it.
+        The instructions that followed, in the form of `as_plain`.
     """
 
     now_s: float
@@ -48,43 +47,17 @@ class Entry(NamedTuple):
 
 
 def first_line(parameters: Parameters) -> str:
-    """Return the line that a log begins with."""
+    """Return the first line of a log."""
     return json.dumps({"log": VERSION, "parameters": as_plain(parameters)}) + "\n"
 
 
 def line(now_s: float, event: Event, instructions: Sequence[Instruction]) -> str:
-    """Return the line of one event.
-
-    Parameters
-    ----------
-    now_s : float
-        The time of the event, in seconds.
-    event : Event
-        What happened.
-    instructions : sequence of Instruction
-        What was to be done.
-    """
+    """Return the line of one event."""
     return json.dumps([now_s, as_plain(event), [as_plain(instruction) for instruction in instructions]]) + "\n"
 
 
 def read(lines: Iterable[str]) -> tuple[Parameters, Iterator[Entry]]:
-    """Read a log.
-
-    Parameters
-    ----------
-    lines : iterable of str
-        Those of the log.
-
-    Returns
-    -------
-    parameters, entries
-        The parameters of the machine, and its events as they are read.
-
-    Raises
-    ------
-    LogError
-        The lines are none of a log, or of another version. It may come from the iterator as well.
-    """
+    """Return the parameters and an iterator of the events of a log; both may raise `LogError`."""
     rest = iter(lines)
     head = _parsed(next(rest, ""), 1)
     if not isinstance(head, dict) or head.get("log") != VERSION:
@@ -113,7 +86,7 @@ def _parsed(text: str, number: int) -> Any:
 
 
 def as_plain(value: Any) -> Any:
-    """Return a record as what JSON can hold."""
+    """Return a record in types that JSON supports."""
     if dataclasses.is_dataclass(value):
         fields = [as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)]
         return {"type": type(value).__name__, "fields": fields}
@@ -130,7 +103,7 @@ def as_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """Return a record that `as_plain` has taken apart; sequences are tuples."""
+    """Return the record that `as_plain` converted; sequences are tuples."""
     if isinstance(value, list):
         return tuple([from_plain(item) for item in value])
     if not isinstance(value, dict):

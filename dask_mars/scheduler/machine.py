@@ -1,10 +1,9 @@
 """The scheduler's state machine: events in, instructions out.
 
-The law of this module: it is pure. It knows no clock, no process and no byte of data; the time comes in as an
-argument, ties break on chunk ids, and equal event sequences give equal instructions. An event that does not fit
-the present state is ignored where a race of messages can explain it (a worker finished what was just cancelled).
-Where only a bug can, it raises: `StateError` for a move that is not in the table, KeyError for a graph or a worker
-that never was.
+The law of this module: it is pure. It knows no clock, no process and no byte of data; the time is an argument,
+ties break on chunk ids, and equal event sequences give equal instructions. The machine ignores an event that does
+not fit the present state if a race of messages can explain it (a worker finished a chunk just cancelled). If only
+a bug can, it raises: `StateError` for a move that is not in the table, KeyError for an unknown graph or worker.
 """
 
 from __future__ import annotations
@@ -74,15 +73,15 @@ class Machine:
     Parameters
     ----------
     parameters : Parameters
-        What its decisions follow.
+        Numbers that shape its decisions.
     """
 
     def __init__(self, parameters: Parameters | None = None) -> None:
         self.parameters = parameters or Parameters()
         self._graphs: dict[int, Graph] = {}
-        # Heap of (due, graph, chunk): READY chunks that wait for their retry's delay to pass.
+        # Heap of (due, graph, chunk): READY chunks that wait for the delay of their retry.
         self._delayed: list[tuple[float, int, int]] = []
-        #: When a disk that has failed is tried again.
+        #: Time at which a failed disk is tried again.
         self._disk_due_s = math.inf
         self._out: list[Instruction] = []
         self._dispatcher = Dispatcher(self.parameters, self._graphs, self._out.append)
@@ -111,22 +110,22 @@ class Machine:
             TimePassed: self._time_passed,
         }
 
-    # -- the interface ----------------------------------------------------------------------------------------
+    # -- interface --------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Take note of one event and say what is to be done.
+        """Handle one event and return the instructions that follow.
 
         Parameters
         ----------
         event : Event
-            What happened.
+            The event.
         now_s : float
             The time, in seconds of any clock that does not go back.
 
         Returns
         -------
         list of Instruction
-            To be carried out in this order.
+            Instructions, to be executed in this order.
         """
         if type(event) is MemoryMeasured:
             self.memory.stored_bytes, self.memory.limit_bytes = event.stored_bytes, event.limit_bytes
@@ -160,7 +159,7 @@ class Machine:
         return State(self._graphs[graph].state[chunk])
 
     def is_done(self, graph: int) -> bool:
-        """Return whether all outputs of a graph are there."""
+        """Return whether all outputs of a graph are available."""
         return not self._graphs[graph].unfinished_outputs
 
     def counts(self, graph: int) -> dict[str, int]:
@@ -170,9 +169,9 @@ class Machine:
 
     @property
     def blocked(self) -> tuple[int, int, int] | None:
-        """Graph and chunk of what is next and waits for memory, and the bytes that it requires.
+        """Return graph, chunk and required bytes of the next chunk if it waits for memory.
 
-        `RESERVATION` stands for the graph of a reservation, whose number that of the chunk is then.
+        For a reservation the graph is `RESERVATION`, and the chunk is its number.
         """
         blocked = self._dispatcher.blocked
         if blocked is None:
@@ -194,11 +193,11 @@ class Machine:
 
     @property
     def graphs(self) -> list[int]:
-        """Numbers of the graphs that are not forgotten."""
+        """Return the numbers of the graphs that are not forgotten."""
         return list(self._graphs)
 
     def in_hand(self, worker: int) -> list[tuple[int, int]]:
-        """Return the (graph, chunk) pairs that a worker has, in the order in which it got them, or the client."""
+        """Return the (graph, chunk) pairs that a worker, or the client, has in hand, in the order of dispatch."""
         if worker == CLIENT:
             return sorted(self._dispatcher.client_in_hand)
         return list(self._dispatcher.workers[worker].in_hand)
@@ -221,32 +220,32 @@ class Machine:
         return [source for source in record.inputs(chunk) if record.state[source] not in (FINISHED, FREED)]
 
     def missing_resources(self, graph: int, chunk: int) -> list[tuple[str, float, float]]:
-        """Return of which resources a chunk takes more than is free: name, how much, and how much is free."""
+        """Return name, required and free amount of each resource that a chunk lacks."""
         free = self._dispatcher.free_resources
         taken = self._graphs[graph].plan.resources.get(chunk, ())
         return [(name, amount, free[name]) for name, amount in taken if amount > free[name]]
 
     @property
     def over_share(self) -> list[int]:
-        """Workers that were last said to have more memory than their share."""
+        """Return the workers that exceeded their share at the last measurement."""
         return list(self._dispatcher.over_share)
 
     def is_to_run_alone(self, graph: int, chunk: int) -> bool:
-        """Return whether a chunk has taken a worker past the memory limit, and is tried once more alone."""
+        """Return whether a chunk took a worker past the memory limit, and is tried once more alone."""
         return (graph, chunk) in self._dispatcher.to_run_alone
 
     def expected_private_bytes(self, worker: int) -> int:
-        """Return how much of what is reserved for a worker is for memory that is taken without asking."""
+        """Return the bytes of the worker's reservation that cover unaccounted allocations."""
         return self._dispatcher.expected_private_bytes(worker)
 
     def retry_due_s(self, graph: int, chunk: int) -> float | None:
-        """Return when a chunk is to be tried again, if it waits for that."""
+        """Return when a chunk is tried again, if it waits for that."""
         return next((due_s for due_s, *what in self._delayed if what == [graph, chunk]), None)
 
     def stalled(self) -> list[int]:
-        """Return the graphs that wait although nothing is under way that they could wait for: a bug.
+        """Return the graphs that wait although nothing will change, which is a bug.
 
-        Time alone, a disk, a worker that starts and a user who takes results are such things.
+        A retry's delay, a disk, a worker that starts, and a user who takes results are possible changes.
         """
         dispatcher = self._dispatcher
         if self._delayed or dispatcher.memory.spilling_bytes or dispatcher.reservations or not dispatcher.workers:
@@ -265,7 +264,7 @@ class Machine:
         limit = plan.worker_limit or parameters.num_workers
         slots = dict.fromkeys(range(min(limit, parameters.num_workers)), 1)
         make_policy = partial(POLICIES[parameters.policy], assignment=parameters.assignment)
-        # Where what a chunk takes is measured while it takes it, false declarations do no harm.
+        # Where the engine measures chunks as they run, false declarations do no harm.
         credible_bytes = parameters.memory_limit if parameters.quota_slack_bytes is not None else None
         graph = self._graphs[event.graph] = Graph(event.graph, plan, make_policy, slots, credible_bytes)
         state = graph.state
@@ -279,7 +278,7 @@ class Machine:
                 initial.append(chunk)
         graph.push_all(initial)
         for chunk in finished:
-            # Values that came with the graph were never computed: they start where others end.
+            # Values that came with the graph were never computed: they start as FINISHED.
             state[chunk] = FINISHED
             graph.mark_dispatched(chunk)
         for chunk, id in plan.objects.items():
@@ -322,7 +321,7 @@ class Machine:
         for chunk in event.chunks:
             if state[chunk] == CANCELLING:
                 graph.move(chunk, CANCELLED)
-                # The result of what is in hand behind it may lie in the same memory: that goes with the graph.
+                # Results of chunks in hand behind it may share its memory, which is freed with the graph.
                 if not any(state[successor] == CANCELLING for successor in graph.successors[chunk]):
                     freed.append(chunk)
                 continue
@@ -366,9 +365,9 @@ class Machine:
     def _delay(self, graph: Graph, chunk: int, attempt: int, now_s: float) -> None:
         parameters = self.parameters
         if not graph.reschedule(chunk):
-            # An input that the same worker had computed is to come once more.
+            # An input that the same worker computed has to be computed again first.
             return
-        # The exponent is bounded before it is used: a thousand retries must not overflow a float.
+        # The bound on the exponent keeps a thousand retries from overflowing a float.
         graph.delayed.add(chunk)
         delay = min(parameters.retry_delay_s * 2.0 ** min(attempt - 1, 60), parameters.retry_delay_limit_s)
         heapq.heappush(self._delayed, (now_s + delay, graph.number, chunk))
@@ -399,10 +398,10 @@ class Machine:
             if graph.state[chunk] == CANCELLING:
                 graph.move(chunk, CANCELLED)
             elif event.was_up and not graph.plan.is_repeatable(chunk):
-                # It may be done and not have been reported.
+                # It may have finished without a report.
                 self._fail(graph, chunk, worker_lost=True)
             elif (number, chunk) != event.running:
-                # It had not started, so its worker's death is not held against it.
+                # It had not started, so its worker's death does not count against it.
                 if graph.reschedule(chunk):
                     graph.push(chunk)
             elif event.over_limit:
@@ -423,7 +422,7 @@ class Machine:
                 self._maybe_forget(self._graphs[number])
 
     def _worker_retired(self, event: WorkerRetired, now_s: float) -> None:
-        # Should it have something in hand after all, it will not begin that.
+        # It begins none of the chunks it may still have in hand.
         self._worker_lost(WorkerLost(event.worker, None, was_up=False), now_s)
 
     def _graph_cancelled(self, event: GraphCancelled, now_s: float) -> None:
@@ -440,7 +439,7 @@ class Machine:
             return
         graph.results_taken = True
         if not graph.stopping:
-            # All outputs are there, so whatever is left is of no use to anybody.
+            # All outputs are available, so nothing needs the remaining chunks.
             self._stop(graph, force=False)
         self._maybe_forget(graph)
 
@@ -470,7 +469,7 @@ class Machine:
         found.is_spilling = False
         if event.written and found not in self._dispatcher.pinned():
             self._objects.moved_to_disk(found)
-            # The instruction below makes it so; until the next event this is what is known.
+            # The instruction below frees these bytes; until the next measurement this estimate holds.
             self.memory.stored_bytes -= found.size_bytes
             self._out.append(UseSpilled(found.id, found.read_as()))
 
@@ -495,7 +494,7 @@ class Machine:
         for worker in event.over_share:
             record = dispatcher.workers.get(worker)
             if record is not None and worker not in dispatcher.over_share and len(record.in_hand) > 1:
-                # What waits there can be begun by others.
+                # Other workers can begin the queued chunks.
                 self._out.append(RecallQueued(worker))
         dispatcher.over_share = event.over_share
 
@@ -514,7 +513,7 @@ class Machine:
     # -- stopping ---------------------------------------------------------------------------------------------
 
     def _fail(self, graph: Graph, chunk: int, worker_lost: bool) -> None:
-        """Make a chunk and all that depend on it FATAL, and stop the rest of its graph."""
+        """Make a chunk and all its dependents FATAL, and stop the rest of its graph."""
         state = graph.state
         graph.move(chunk, FATAL)
         stack = [chunk]
@@ -525,11 +524,11 @@ class Machine:
                     graph.move(successor, FATAL)
                     stack.append(successor)
                 elif state[successor] == RUNNING and successor not in behind:
-                    # It stands in a queue, and will be returned.
+                    # The dependent stands in a queue, and will be returned.
                     behind.add(successor)
                     stack.append(successor)
         self._out.append(FailGraph(graph.number, chunk, worker_lost))
-        # As under Dask's threads, what runs elsewhere may run to its end; nobody waits for it.
+        # As under Dask's threads, other running chunks may finish, though nothing waits for them.
         self._stop(graph, force=False)
         graph.results_taken = not graph.plan.keeps_data_on_failure
         self._maybe_forget(graph)
@@ -538,7 +537,7 @@ class Machine:
         graph.stopping = True
         graph.clear_queues()
         state = graph.state
-        # Counting bytes is a thousand times faster than walking them, and most graphs end with nothing to stop.
+        # Counting bytes is a thousand times faster than a loop, and most graphs end with nothing to stop.
         if not any(state.count(live) for live in (UNSCHEDULED, READY, RUNNING)):
             return
         for chunk, current in enumerate(state):
@@ -551,7 +550,7 @@ class Machine:
                 self._out.append(Interrupt(number, graph.number, force))
 
     def _maybe_forget(self, graph: Graph) -> None:
-        """Forget a graph that the user is done with once nothing of it is in any worker's hands."""
+        """Forget a graph that the user is done with once nothing of it is in hand."""
         if graph.results_taken and graph.stopping and not graph.in_hand_count and graph.number in self._graphs:
             del self._graphs[graph.number]
             self._objects.forget_reader(graph)
@@ -569,7 +568,7 @@ class Machine:
                 if graph.state[chunk] == READY:
                     graph.push(chunk)
 
-    # -- proof ------------------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Check every invariant; raise AssertionError where one does not hold. For tests and debugging."""

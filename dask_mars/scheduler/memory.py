@@ -1,8 +1,8 @@
 """Accounts for the store's memory: stored, reserved, being spilled.
 
-Pure bookkeeping, and a part of the state machine. An operand is started when the bytes of its result, and of those
-of its inputs that have to be read from disk, are free or can be made free. Results that are not needed for the
-longest time go to disk first, since the schedule says when each is needed again.
+Pure bookkeeping, and a part of the state machine. An operand starts when the bytes of its result and of its inputs
+on disk are free or can be made free. Results that are needed last are spilled first, since the schedule tells when
+each is needed again.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable
 
 from dask_mars.scheduler.objects import ObjectId, StoredObject
 
-#: Of the limit: what is made free at least when something has to go to disk, so that it is not chunk by chunk.
+#: Minimum fraction of the limit to free per spill, so that spills do not go chunk by chunk.
 _SHARE = 1 / 16
-#: Of the limit: what is kept free of map outputs once something had to wait for memory. They are written while
-#: others compute, and leave room for reducers: while one runs, all map outputs have to stay where they are.
+#: Fraction of the limit to keep free of map outputs once something has waited for memory. Spilled early they leave
+#: room for reducers, which pin all map outputs while they run.
 _SHARE_AHEAD = 1 / 4
-#: What stands for the graph where it is not a chunk that bytes are reserved for.
+#: Graph number of reservations, which belong to no chunk.
 RESERVATION = -1
 
 
@@ -26,18 +26,18 @@ class Memory:
     Parameters
     ----------
     limit_bytes : int or None
-        What the store may hold; without a limit nothing is counted.
+        Limit of the store; None disables accounting.
     hard_limit_bytes : int
-        What it may hold if nothing else helps: an operand whose result is larger than the limit runs alone.
+        Limit if nothing else helps: an operand whose result exceeds `limit_bytes` runs alone.
 
     Attributes
     ----------
     stored_bytes : int
-        What the store holds, as it was measured last.
+        Size of the store, as last measured.
     reserved_bytes : int
-        What may come into it on account of operands in hand and of reservations.
+        Bytes that operands in hand and reservations may add.
     spilling_bytes : int
-        What is being written to disk, and leaves it then.
+        Bytes being written to disk, which will leave the store.
     can_spill : bool
         Whether there is a disk to write to.
     """
@@ -52,43 +52,43 @@ class Memory:
         self.can_spill = True
         #: By graph and chunk, or `RESERVATION` and its number.
         self._reserved: dict[tuple[int, int], int] = {}
-        #: Of chunks that a worker has in hand, which one; and what is reserved for each worker.
+        #: The worker of each chunk in hand; and bytes reserved for each worker.
         self._worker_of: dict[tuple[int, int], int] = {}
         self.reserved_by_worker: dict[int, int] = {}
-        #: Of what is reserved, what has become known only while chunks were in hand: it may not be free at all,
-        #: and no worker has it for its quota.
+        #: The part of reservations that was learned while chunks were in hand: it may not be free at all, and is
+        #: in no worker's quota.
         self._raised: dict[tuple[int, int], int] = {}
         self.raised_by_worker: dict[int, int] = {}
         self.raised_bytes = 0
-        #: What workers wait for, besides what is reserved for them.
+        #: Bytes that workers wait for, besides their reservations.
         self.awaited_bytes = 0
 
     @property
     def free_bytes(self) -> int:
-        """What is neither stored nor reserved nor waited for."""
+        """Return the bytes that are neither stored nor reserved nor waited for."""
         taken_bytes = self.stored_bytes + self.reserved_bytes + self.awaited_bytes
         return max(self.limit_bytes - taken_bytes, 0)
 
     @property
     def is_tight(self) -> bool:
-        """Whether less than half of what may be stored is free."""
+        """Return whether less than half of the limit is free."""
         return self.is_limited and 2 * self.free_bytes < self.limit_bytes
 
     def admits(self, required_bytes: int) -> bool:
-        """Tell whether so many bytes may be reserved now, for what is not begun yet."""
+        """Return whether `required_bytes` may be reserved now for a new chunk."""
         return self.has_room(required_bytes + self.awaited_bytes + self.raised_bytes)
 
     def has_room(self, required_bytes: int) -> bool:
-        """Tell whether so many bytes are free, or have become known of chunks in hand and are not taken yet."""
+        """Return whether `required_bytes` are free, counting raised reservations as free."""
         return self.stored_bytes + self.admitted_bytes + required_bytes <= self.limit_bytes
 
     @property
     def admitted_bytes(self) -> int:
-        """What is reserved, less what has become known only while chunks were in hand."""
+        """Return the reserved bytes, without those learned while chunks were in hand."""
         return self.reserved_bytes - self.raised_bytes
 
     def raise_reserved(self, number: int, chunk: int, required_bytes: int, worker: int) -> None:
-        """Note that more has become known of a chunk that is in a worker's hands, whether it is free or not."""
+        """Raise the reservation of a chunk in hand to newly learned bytes, free or not."""
         more = required_bytes - self._reserved.get((number, chunk), 0)
         self.reserve(number, chunk, required_bytes, worker)
         if more > 0:
@@ -97,7 +97,7 @@ class Memory:
             self.raised_by_worker[worker] = self.raised_by_worker.get(worker, 0) + more
 
     def admit_raised(self, number: int, chunk: int) -> int:
-        """Note that all that is reserved for a chunk is its own now; return how much was not."""
+        """Turn the raised part of a chunk's reservation into a normal one; return its bytes."""
         raised = self._raised.pop((number, chunk), 0)
         if raised:
             self.raised_bytes -= raised
@@ -105,7 +105,7 @@ class Memory:
         return raised
 
     def reserve(self, number: int, chunk: int, required_bytes: int, worker: int | None = None) -> None:
-        """Note that a chunk is in a worker's hands, or that it takes less or more."""
+        """Set the reservation of a chunk."""
         key = number, chunk
         more = required_bytes - self._reserved.get(key, 0)
         self.reserved_bytes += more
@@ -118,7 +118,7 @@ class Memory:
             self.reserved_by_worker[worker] = self.reserved_by_worker.get(worker, 0) + more
 
     def release(self, number: int, chunks: Iterable[int]) -> None:
-        """Note that chunks are in no worker's hands any more."""
+        """Release the reservations of chunks."""
         if self._reserved:
             for chunk in chunks:
                 if self._raised:
@@ -134,39 +134,24 @@ class Memory:
         return self._reserved.get((number, chunk), 0)
 
     def consume_reservation(self, number: int, chunk: int, size_bytes: int) -> None:
-        """Note that so many bytes of those reserved for a chunk are in the store now, and counted there."""
+        """Reduce a chunk's reservation by bytes that the store counts from now on."""
         reserved = self._reserved.get((number, chunk))
         if reserved is not None:
             self.reserve(number, chunk, max(reserved - size_bytes, 0))
 
     def missing_bytes(self, required_bytes: int) -> int:
-        """Return how many bytes have to leave memory, besides those on their way, for so many to be free."""
+        """Return how many more bytes have to be spilled so that `required_bytes` are free."""
         wanted = self.stored_bytes + self.admitted_bytes + required_bytes - self.limit_bytes - self.spilling_bytes
         return max(wanted, int(self.limit_bytes * _SHARE)) if wanted > 0 else 0
 
     def missing_ahead_bytes(self) -> int:
-        """Return how many bytes of map outputs have to leave memory before something waits for that."""
+        """Return how many bytes of map outputs to spill before something waits for memory."""
         return self.missing_bytes(int(self.limit_bytes * _SHARE_AHEAD))
 
     def choose_to_spill(
         self, objects: Iterable[StoredObject], missing_bytes: int, excluded: Collection[StoredObject]
     ) -> list[ObjectId]:
-        """Choose what goes to disk.
-
-        Parameters
-        ----------
-        objects : iterable of StoredObject
-            Those that may go, the first ones first.
-        missing_bytes : int
-            How many bytes are to leave memory.
-        excluded : collection of StoredObject
-            Those that must not.
-
-        Returns
-        -------
-        list of tuple of int
-            Ids of objects, which are from now on being written.
-        """
+        """Choose objects to spill, in the given order, and mark them; return their ids."""
         chosen: list[ObjectId] = []
         for found in objects:
             if missing_bytes <= 0:
@@ -180,7 +165,7 @@ class Memory:
         return chosen
 
     def spill_ended(self, size_bytes: int) -> None:
-        """Note that so many bytes are not being written any more."""
+        """Record the end of a write to disk."""
         self.spilling_bytes -= size_bytes
 
 

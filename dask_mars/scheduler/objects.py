@@ -1,8 +1,8 @@
-"""The ledger of objects: how many bytes each takes, whether they are in memory or on disk, and who reads them.
+"""The ledger of objects: the size of each, whether it is in memory or on disk, and its readers.
 
-Pure bookkeeping, and a part of the state machine. An object is a value that lies in the store: what a chunk was
-computed to, or what was put there. Its id is the number of the graph and of the chunk that made it, and outlives
-both: what the user persists is the same object as before, and graphs that read it refer to it.
+Pure bookkeeping, and a part of the state machine. An object is a value in the store: the result of a chunk, or a
+value put there directly. Its id is the number of the graph and of the chunk that made it, and outlives both: a
+persisted object stays the same object, and graphs that read it refer to it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ ObjectId = tuple[int, int]
 
 
 class Reader(Protocol):
-    """What the ledger knows of a graph that reads objects."""
+    """The ledger's view of a graph that reads objects."""
 
     number: int
 
     @property
     def objects(self) -> dict[int, StoredObject]:
-        """Its objects, by the chunks that they are there; the ledger keeps it up to date."""
+        """Return its objects, by its own chunks; the ledger keeps the dict up to date."""
 
     @property
     def on_disk(self) -> dict[int, int]:
-        """The bytes of those that are on disk and are read back whole; the ledger keeps it up to date."""
+        """Return the bytes of objects on disk that are read back whole; the ledger keeps the dict up to date."""
 
     def next_use(self, chunk: int) -> float:
         """Return when it reads a chunk next, as a key of its order; infinite for never."""
@@ -40,27 +40,27 @@ class StoredObject:
     id : tuple of int
         The graph and the chunk that made it.
     size_bytes : int
-        What it takes in memory.
+        Its size in memory.
     is_map_output : bool, optional
-        Whether it is read in parts, from disk too, and never put back into memory.
+        Whether it is read in parts, also from disk, and never put back into memory.
     is_copy : bool, optional
-        Whether the user's process has it as well. Such an object is never written: its memory is released, and it
-        is copied into the store once more when a worker is to read it.
+        Whether the user's process has the value as well. Such an object is never written: its memory is released,
+        and the next worker that reads it gets a new copy.
 
     Attributes
     ----------
     is_on_disk : bool
-        Whether it is read from disk, or a copy that is not in the store. What is in memory may have a file too.
+        Whether it is read from disk, or is a copy outside the store. An object in memory may have a file, too.
     is_spilling : bool
         Whether it is being written.
     is_read_ahead : bool
-        Whether the system has been told that it is read from disk next.
+        Whether the system has been asked to read its file ahead.
     restoring_worker : int or None
-        The worker that is to put it back into memory.
+        The worker that should put it back into memory.
     is_persisted : bool
         Whether the user refers to it.
     readers : list of (Reader, int)
-        The graphs that read it, and the chunk that it is there.
+        The graphs that read it, each with the object's chunk there.
     """
 
     __slots__ = (
@@ -90,17 +90,17 @@ class StoredObject:
 
     @property
     def can_be_spilled(self) -> bool:
-        """Whether it may be written to disk: it is in memory, and whoever made it or persists it can say where."""
+        """Return whether it may be spilled: it is in memory, and its maker or the user keeps its location."""
         if self.is_on_disk or self.is_spilling:
             return False
         return self.is_persisted or any(reader.number == self.id[0] for reader, _ in self.readers)
 
     def next_use(self) -> float:
-        """Return when it is read next; infinite if only the user may ever do so."""
+        """Return when it is read next; infinite if only the user may read it."""
         return min([reader.next_use(chunk) for reader, chunk in self.readers], default=math.inf)
 
     def read_as(self) -> list[tuple[int, int]]:
-        """Return the graphs that read it, by number, and the chunk that it is there."""
+        """Return number and chunk under which each graph reads it."""
         return [(reader.number, chunk) for reader, chunk in self.readers]
 
 
@@ -112,15 +112,15 @@ class Objects:
 
     def __init__(self) -> None:
         self._objects: dict[ObjectId, StoredObject] = {}
-        #: Map outputs that were in memory when they were last looked at.
+        #: Map outputs that were in memory at the last check.
         self._map_outputs: dict[ObjectId, StoredObject] = {}
 
     def get(self, id: ObjectId) -> StoredObject | None:
-        """Return an object, None if it was forgotten or never was."""
+        """Return an object, None if it is unknown."""
         return self._objects.get(id)
 
     def add(self, reader: Reader, sizes: Mapping[int, int], map_outputs: Collection[int] = ()) -> None:
-        """Note that chunks of a graph have become objects of so many bytes, some of them map outputs."""
+        """Add results of a graph's chunks, with sizes in bytes, some of them map outputs."""
         objects, number = self._objects, reader.number
         for chunk, size_bytes in sizes.items():
             id = number, chunk
@@ -130,7 +130,7 @@ class Objects:
                 self._map_outputs[id] = found
 
     def add_copies(self, reader: Reader, sizes: Mapping[int, int]) -> None:
-        """Note that chunks of a graph are values of the user's process, of which the store has no copies yet."""
+        """Add values of the user's process that are chunks of a graph, so far without copies in the store."""
         for chunk, size_bytes in sizes.items():
             id = reader.number, chunk
             found = self._objects[id] = reader.objects[chunk] = StoredObject(id, size_bytes, is_copy=True)
@@ -138,7 +138,7 @@ class Objects:
             self.moved_to_disk(found)
 
     def persist(self, id: ObjectId, size_bytes: int = 0, is_map_output: bool = False) -> None:
-        """Note that the user refers to an object; of one that is not known, what it takes and is."""
+        """Record that the user refers to an object, adding an unknown one with the given size and kind."""
         found = self._objects.get(id)
         if found is None:
             found = self._objects[id] = StoredObject(id, size_bytes, is_map_output)
@@ -147,7 +147,7 @@ class Objects:
         found.is_persisted = True
 
     def release(self, id: ObjectId) -> bool:
-        """Note that the user does not refer to an object any more; return whether that is news."""
+        """Record that the user has dropped an object; return whether it was persisted."""
         found = self._objects.get(id)
         if found is None or not found.is_persisted:
             return False
@@ -156,20 +156,14 @@ class Objects:
         return True
 
     def add_reader(self, reader: Reader, chunk: int, id: ObjectId) -> None:
-        """Note that a graph reads a persisted object, as one of its chunks.
-
-        Raises
-        ------
-        KeyError
-            There is no such object.
-        """
+        """Record that a graph reads a persisted object as one of its chunks; raise `KeyError` if there is none."""
         found = reader.objects[chunk] = self._objects[id]
         found.readers.append((reader, chunk))
         if found.is_on_disk:
             reader.on_disk[chunk] = found.size_bytes
 
     def remove_reader(self, reader: Reader, chunk: int) -> None:
-        """Note that a graph reads a chunk no more, whether that is an object or not."""
+        """Record that a graph reads a chunk no more; the chunk need not be an object."""
         found = reader.objects.pop(chunk, None)
         if found is not None:
             reader.on_disk.pop(chunk, None)
@@ -177,34 +171,34 @@ class Objects:
             self._forget_unused(found)
 
     def forget_reader(self, reader: Reader) -> None:
-        """Note that a graph reads nothing any more."""
+        """Record that a graph reads nothing any more."""
         for chunk in list(reader.objects):
             self.remove_reader(reader, chunk)
 
     def forget_worker(self, worker: int) -> None:
-        """Note that a worker will not restore what it was to restore."""
+        """Record that a worker will not restore its objects."""
         for found in self._objects.values():
             if found.restoring_worker == worker:
                 found.restoring_worker = None
 
     def moved_to_disk(self, found: StoredObject) -> None:
-        """Note that an object is read from disk from now on."""
+        """Record that an object is read from disk from now on."""
         found.is_on_disk = True
         if found.is_map_output:
-            # Who reads it takes a part of it, into memory of its own.
+            # Readers of a map output load a part of it into private memory.
             return
         for reader, chunk in found.readers:
             reader.on_disk[chunk] = found.size_bytes
 
     def moved_to_memory(self, found: StoredObject) -> None:
-        """Note that an object is in memory again."""
+        """Record that an object is in memory again."""
         found.is_on_disk = found.is_read_ahead = False
         found.restoring_worker = None
         for reader, chunk in found.readers:
             del reader.on_disk[chunk]
 
     def spill_candidates(self) -> Iterator[StoredObject]:
-        """Return what could go to disk: what is read furthest ahead comes first."""
+        """Return the objects that may be spilled, those read furthest ahead first."""
         found = [
             (-candidate.next_use(), id) for id, candidate in self._objects.items() if candidate.can_be_spilled
         ]
@@ -212,7 +206,7 @@ class Objects:
         return (self._objects[id] for _, id in found)
 
     def map_outputs(self) -> list[StoredObject]:
-        """Return the map outputs that could go to disk, the oldest first."""
+        """Return the map outputs that may be spilled, the oldest first."""
         self._map_outputs = {id: found for id, found in self._map_outputs.items() if found.can_be_spilled}
         return list(self._map_outputs.values())
 

@@ -1,6 +1,6 @@
 """Feeds the events of a log to a new state machine: ``python -m dask_mars.scheduler.replay LOG``.
 
-Equal events give equal instructions. A log that a user sends shows what their scheduler decided and why, here.
+Equal events give equal instructions. A user's log thus shows what their scheduler decided and why.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dask_mars.scheduler.policies.plugins import load_policy
 
 @dataclass(slots=True)
 class Replay:
-    """What came of replaying a log.
+    """The outcome of replaying a log.
 
     Attributes
     ----------
     events, instructions : Counter
-        How many of each kind there were.
+        Numbers of each kind.
     difference : Difference or None
-        The first event that was followed by other instructions than in the log; None if there is none.
+        The first event with other instructions than in the log; None if there is none.
     machine : Machine
-        As it is after the last event.
+        The machine after the last event.
     """
 
     machine: Machine
@@ -40,16 +40,16 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An event that was followed by other instructions than in the log.
+    """An event with other instructions than in the log.
 
     Attributes
     ----------
     line : int
         The line of the log.
     event : Event
-        What happened.
+        The event.
     logged, found : list
-        The instructions in the log, and those of the machine, as JSON has them.
+        The instructions in the log, and those of the machine, in JSON's types.
     """
 
     line: int
@@ -61,19 +61,8 @@ class Difference:
 def replay(lines: Iterable[str], validate: bool = False) -> Replay:
     """Feed the events of a log to a new state machine, up to the first difference.
 
-    Parameters
-    ----------
-    lines : iterable of str
-        Those of the log.
-    validate : bool, optional
-        Whether to check all invariants after each event, which takes much longer.
-
-    Raises
-    ------
-    LogError
-        The log cannot be read.
-    AssertionError
-        An invariant does not hold.
+    `validate` checks all invariants after each event, which takes much longer. Raises `LogError` and
+    `AssertionError`.
     """
     parameters, entries = read(lines)
     try:
@@ -85,7 +74,7 @@ def replay(lines: Iterable[str], validate: bool = False) -> Replay:
         instructions = outcome.machine.handle(entry.event, entry.now_s)
         outcome.events[type(entry.event).__name__] += 1
         outcome.instructions.update(type(instruction).__name__ for instruction in instructions)
-        # Through JSON, as the others: it knows no tuples.
+        # Through JSON, as the logged ones: JSON has no tuples.
         found = json.loads(json.dumps([as_plain(instruction) for instruction in instructions]))
         if found != entry.instructions:
             outcome.difference = Difference(number, entry.event, entry.instructions, found)

@@ -1,6 +1,6 @@
 """Simulates the state machine on a graph whose chunks all take equally long.
 
-Because the decisions are the machine's own, a simulation stays true when its policies change.
+As the decisions are the machine's own, a simulation stays true when its policies change.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from dask_mars.scheduler.machine import Machine, Parameters
 
 #: The worker of a chunk whose value is known before anything runs.
 NO_WORKER = -2
-#: What happens in turn: a chunk, and whether that is when it ends.
+#: Sequence of starts and ends: a chunk, and whether it ends.
 Steps = list[tuple[int, bool]]
 
 _GRAPH = 1
-# A limit that nothing reaches: with one, the machine takes note of sizes.
+# An unreachable limit: with a limit, the machine records sizes.
 _FAR = 1 << 60
 
 
 class Simulation(NamedTuple):
-    """Who would run what, and when.
+    """A simulated schedule.
 
     Attributes
     ----------
     workers : list of int
         The worker of each chunk, `CLIENT` for the user's process, `NO_WORKER` if there is nothing to run.
     steps : list of (int, bool)
-        What happens in turn: a chunk, and whether that is when it ends.
+        Sequence of starts and ends: a chunk, and whether it ends.
     length : int
-        When the last chunk ends, where each takes 1.
+        End of the last chunk, where each chunk takes 1.
     """
 
     workers: list[int]
@@ -50,7 +50,7 @@ class Simulation(NamedTuple):
 
     @property
     def order(self) -> list[int]:
-        """The chunks that run, in the order in which they are started."""
+        """Return the chunks that run, in the order of their starts."""
         return [chunk for chunk, ends in self.steps if not ends]
 
 
@@ -61,28 +61,28 @@ def simulate(
     assignment: Traversal = "breadth-first",
     sizes_of: Callable[[int], tuple[int, int]] | None = None,
 ) -> Simulation:
-    """Go through a graph with so many workers.
+    """Simulate the computation of a graph.
 
     Parameters
     ----------
     plan : GraphPlan
         The graph.
     num_workers : int
-        Workers that are there from the beginning.
+        Number of workers, all from the start.
     policy : str, optional
         Name of a scheduling policy in `policies.POLICIES`.
     assignment : {"breadth-first", "depth-first"}, optional
-        How the graph is searched when its initial chunks are divided among workers, if the policy does that.
+        Search order for dividing initial chunks among workers, if the policy does that.
     sizes_of : callable, optional
-        Returns the bytes of a chunk's result, and how many of them are not those of its inputs. Without it the
-        machine learns no sizes.
+        Returns the bytes of a chunk's result, and the part that its inputs do not hold. Without it the machine
+        learns no sizes.
     """
     limit = None if sizes_of is None else _FAR
     machine = Machine(
         Parameters(policy, assignment, num_workers=num_workers, store_limit=limit, memory_limit=limit or 0)
     )
     queues: list[deque[int]] = [deque() for _ in range(num_workers)]
-    # When all chunks take equally long, the end of the earliest start comes first.
+    # All chunks take equally long, so they end in the order of their starts.
     running: deque[tuple[int, int, int]] = deque()
     workers = [NO_WORKER] * len(plan.inputs)
     steps: Steps = []

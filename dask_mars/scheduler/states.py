@@ -6,27 +6,27 @@ from enum import IntEnum
 
 
 class State(IntEnum):
-    """Where one chunk's computation stands."""
+    """The state of one chunk's computation."""
 
     #: Some input is not computed yet.
     UNSCHEDULED = 0
-    #: All inputs are there; it waits for a worker, or for the delay before a retry.
+    #: All inputs are computed; the chunk waits for a worker, or for the delay before a retry.
     READY = 1
-    #: Handed to a worker, maybe behind inputs that the same worker is still to compute.
+    #: Handed to a worker, maybe behind inputs that the same worker has yet to compute.
     RUNNING = 2
-    #: Computed; its data are kept for those that need them.
+    #: Computed; its data stay for their readers.
     FINISHED = 3
     #: Computed, and its data released.
     FREED = 4
     #: Failed for good, or an input did.
     FATAL = 5
-    #: Handed to a worker, and no longer wanted.
+    #: Handed to a worker, and cancelled.
     CANCELLING = 6
     #: Will not be computed.
     CANCELLED = 7
 
 
-#: ``MOVES[state]`` holds the states that may follow it. Everything else is a bug of ours.
+#: ``MOVES[state]`` holds the states that may follow it. Every other move is a bug of ours.
 MOVES: dict[State, frozenset[State]] = {
     State.UNSCHEDULED: frozenset({State.READY, State.RUNNING, State.FATAL, State.CANCELLED}),
     State.READY: frozenset({State.RUNNING, State.FATAL, State.CANCELLED}),
@@ -38,16 +38,16 @@ MOVES: dict[State, frozenset[State]] = {
     State.CANCELLED: frozenset(),
 }
 
-#: States that no event leads out of, but for freeing.
+#: States without further moves, except from FINISHED to FREED.
 ENDED = frozenset({State.FINISHED, State.FREED, State.FATAL, State.CANCELLED})
 
-# One byte a pair, indexed by ``from * len(State) + to``: what the hot path reads instead of two hash look-ups.
+# One byte per pair, indexed by ``from * len(State) + to``, which saves the hot path two hash look-ups.
 LEGAL = bytes(target in MOVES[source] for source in State for target in State)
 
 
 def mermaid() -> str:
     """Draw the table as a Mermaid state diagram, for the documentation."""
-    # Chunks whose values come with the graph start where others end.
+    # Chunks whose values come with the graph start as FINISHED.
     lines = ["stateDiagram-v2"]
     lines += [f"    [*] --> {state.name}" for state in (State.UNSCHEDULED, State.READY, State.FINISHED)]
     for source, targets in MOVES.items():

@@ -1,4 +1,4 @@
-"""Makes a process that a task has forked an ordinary one, which ends with its task."""
+"""Turns a process that a task has forked into an ordinary one, which ends with its task."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ _plain_showwarning = warnings.showwarning
 
 
 def restore_streams() -> None:
-    """Print and warn as a process does that is no worker."""
+    """Restore printing and warnings to those of a process that is no worker."""
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     warnings.showwarning = _plain_showwarning
 
 
 def exit_process(error: BaseException | None) -> NoReturn:
-    """End this process as the interpreter ends a script, but for exit handlers: those are the worker's.
-
-    Parameters
-    ----------
-    error : BaseException or None
-        By which the task has ended here.
-    """
+    """End this process as the interpreter ends a script, without exit handlers, which are the worker's."""
     code = 0
-    # What cannot be printed or flushed, to a stream that is closed, say, must not lead back to the worker's loop.
+    # Errors of printing or flushing, for example to a closed stream, must not lead back to the worker's loop.
     with contextlib.suppress(BaseException):
         if isinstance(error, SystemExit):
             code = _exit_code(error.code)

@@ -1,11 +1,12 @@
-"""Sums and counts of a chunk's groups, as flox wants them, by adding slices.
+"""Sums and counts of a chunk's groups, as flox defines them, by adding slices.
 
-Flox hands each chunk to numpy_groupies, which notes for each number where it belongs and counts through all of
-them: 20 to 80 ns a number, mostly with the interpreter's lock. Where groups go along the axis whose steps lie
-furthest apart, as times mostly do, whole slices belong to one group, and NumPy adds them in the same order. What
-several chunks have found is added in the same way; flox puts it together first, and adds along a short axis.
+Flox passes each chunk to numpy_groupies, which looks up the group of each number: 20 to 80 ns a number, mostly
+with the GIL. Where groups follow the axis with the largest stride, as times mostly do, a whole slice belongs to
+one group, and NumPy adds slices in the same order. Partial results of several chunks are added in the same way;
+flox concatenates them first, and adds along a short axis.
 
-Flox does the rest: it finds groups, fills and divides. What is not as expected here is left to it.
+Flox does the rest: it finds groups, fills and divides. It also handles all inputs that this module does not
+expect.
 """
 
 from __future__ import annotations
@@ -20,25 +21,20 @@ import numpy as np
 
 from dask_mars.graph.callables import attribute
 
-#: A slice is of so many numbers at least: calls for smaller ones take longer than flox does.
+#: Minimum numbers in a slice: calls for smaller ones take longer than flox.
 _FEWEST = 256
-#: The reductions that there are, by flox's names.
+#: Supported reductions, by flox's names.
 _NAMES = frozenset({"nanlen", "nansum", "sum"})
-#: What computes them for flox otherwise. What numbagg returns flox fills by the reduction's name.
+#: Supported engines of flox. With numbagg, flox fills results by the reduction's name.
 _ENGINES = frozenset({"flox", "numpy"})
 
 _Array = np.ndarray[Any, Any]
 
 
 def grouped_sums(function: Any, reductions: bool = True) -> Any:
-    """Return what computes the sums of flox's groups by slices in place of a function of flox's.
+    """Return a function that computes sums of flox's groups by slices, or the function itself.
 
-    Parameters
-    ----------
-    function : callable
-        Is returned if it is any other.
-    reductions : bool, optional
-        Whether what several chunks have found may be added up in another order.
+    Without `reductions`, flox adds up the partial results of several chunks in its own order.
     """
     module = attribute(function, "__module__")
     if module == "flox.core" and function.__name__ == "chunk_reduce":
@@ -54,7 +50,7 @@ def grouped_sums(function: Any, reductions: bool = True) -> Any:
 def _reduce_chunk(
     chunk_reduce: Callable[..., Any], array: Any, by: Any, func: Any, *rest: Any, **named: Any
 ) -> Any:
-    """Do what flox's function does, with its sums and counts replaced."""
+    """Call flox's function with its sums and counts replaced."""
     names = func if type(func) in (tuple, list) else (func,)
     engine = named.get("engine")
     if engine in _ENGINES and type(array) is np.ndarray and array.dtype.kind == "f" and array.itemsize <= 8:
@@ -64,18 +60,18 @@ def _reduce_chunk(
 
 
 class _Sums:
-    """The sums and counts of one chunk, which flox asks for one after the other.
+    """The sums and counts of one chunk, which flox requests one after the other.
 
     Parameters
     ----------
     engine : str
-        Flox's name of what computes what is not known here.
+        Flox's name of the engine for all other reductions.
     """
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
-        #: Of the array that was asked about last: whether its groups are of slices, and of one each; where it is
-        #: NaN, if it is anywhere.
+        #: Facts about the last array: whether groups consist of slices, and of one each; and its NaN mask, if it
+        #: has any.
         self._array: _Array | None = None
         self._are_slices = self._are_single = False
         self._missing: _Array | None = None
@@ -83,24 +79,24 @@ class _Sums:
     def reduce(
         self, name: str, groups: Any, array: _Array, *, size: int, dtype: Any, fill_value: Any, **options: Any
     ) -> Any:
-        """Return a reduction of an array along its last axis, as flox calls what computes it.
+        """Return a reduction of an array along its last axis, with the signature of flox's engines.
 
         Parameters
         ----------
         name : str
             The reduction.
         groups : ndarray of int
-            To which group each step along the last axis belongs.
+            Group of each step along the last axis.
         array : ndarray
             The numbers.
         size : int
-            How many groups there are.
+            Number of groups.
         dtype : dtype
-            Of the result.
+            Dtype of the result.
         fill_value : object
-            What groups are that have no numbers.
+            Value of groups without numbers.
         **options : object
-            Others that flox knows.
+            Further options of flox.
         """
         if self._array is not array:
             self._look_at(groups, array, size)
@@ -136,7 +132,7 @@ class _Sums:
         if not steps or math.prod(array.shape[:-1]) < _FEWEST or array.shape[-1] != steps:
             return False
         if steps > 1 and abs(array.strides[-1]) < max(map(abs, array.strides)):
-            # Each slice would go through all of the memory.
+            # Each slice would read through all of the memory.
             return False
         self._are_single = steps == size == len(np.unique(groups))
         # Flox's own engine adds in another order, and in a narrower type.
@@ -145,7 +141,7 @@ class _Sums:
     def _sum(self, groups: _Array, array: _Array, size: int, dtype: np.dtype[Any]) -> _Array:
         if self._engine == "flox":
             return array.astype(dtype)[..., np.argsort(groups)]
-        # As `numpy.bincount` does, which adds each number to the zero that it begins with.
+        # As `numpy.bincount` does, which adds each number to an initial zero.
         result = np.zeros((size, *array.shape[:-1]), dtype if self._are_single else np.float64)
         for step, group in enumerate(groups.tolist()):
             np.add(result[group], array[..., step], out=result[group])
@@ -161,7 +157,7 @@ class _Sums:
         return np.moveaxis(result, 0, -1)
 
 
-# -- of several chunks ----------------------------------------------------------------------------------------
+# -- across chunks --------------------------------------------------------------------------------------------
 
 
 def _combine(
@@ -173,7 +169,7 @@ def _combine(
     reindex: Any,
     is_aggregate: bool = False,
 ) -> Any:
-    """Do what flox's function does, where that is to add up what chunks have found."""
+    """Call flox's function, or add up the chunks' partial results in its place."""
     if not (len(axis) == 1 and reindex.blockwise and _are_sums(x_chunk, agg)):
         return simple_combine(x_chunk, agg, axis, keepdims, reindex=reindex, is_aggregate=is_aggregate)
     found = []
@@ -186,7 +182,7 @@ def _combine(
 
 
 def _are_sums(x_chunk: Any, agg: Any) -> bool:
-    """Say whether all that chunks have found is numbers of the same shapes that are to be added."""
+    """Return whether all partial results are numbers of the same shapes, to be added."""
     if type(x_chunk) is not list or not all(combine is np.sum for combine in agg.simple_combine):
         return False
     layouts = set()
@@ -201,7 +197,7 @@ def _are_sums(x_chunk: Any, agg: Any) -> bool:
 
 
 def _is_addable(value: Any) -> bool:
-    # Sums of narrower whole numbers are wider ones. One along the axis that is added up is what flox makes.
+    # Flox's sums of integers are 64 bits wide, with length one along the axis that is added up.
     return (
         type(value) is np.ndarray
         and value.ndim >= 2

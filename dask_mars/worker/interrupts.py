@@ -1,4 +1,4 @@
-"""Tells whether a signal finds a task in the user's code, and may end it there."""
+"""Decides whether a signal finds a task in the user's code, where it may be interrupted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import CodeType, FrameType
 from dask_mars.graph.chunks import Operand
 from dask_mars.protocol.locks import InterprocessLock
 
-#: What the engine sends. Nobody else has a use for it, and where it has no handler, as in a process that is still
-#: starting or that a task has started, nothing happens.
+#: The engine's signal. It has no other use, and is ignored where it has no handler, as in a starting process or
+#: one that a task started.
 SIGNAL = signal.SIGURG
 _RUN = Operand.run.__code__
-#: A module that was imported halfway may never be imported again, and a lock may be held that nobody will release.
-#: What is raised in a finalizer is lost, and the object may be anybody's.
+#: A module imported halfway may never be importable again, and an interrupted lock may never be released.
+#: Exceptions in a finalizer are lost, and the object may be anyone's.
 _WHOLE_FILES = frozenset(
     {
         "<frozen importlib._bootstrap>",
@@ -27,16 +27,16 @@ _FINALIZER = "__del__"
 
 
 def is_in_task(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
-    """Say whether a frame belongs to a task, so that nothing of the worker's own is half done.
+    """Return whether a frame belongs to a task, so that no operation of the worker's own is half done.
 
     Parameters
     ----------
     frame : frame, optional
-        Where the main thread is.
+        Current frame of the main thread.
     caller : code
-        Of the function that runs operands. What it does before and after is not the task.
+        Code of the function that runs operands. Its own steps before and after are not the task.
     whole : collection of code
-        Of functions of the worker's own that tasks lead to.
+        Code of the worker's own functions that tasks call.
     """
     called = None
     while frame is not None:
@@ -51,7 +51,7 @@ def is_in_task(frame: FrameType | None, caller: CodeType, whole: Collection[Code
 
 
 def may_interrupt(frame: FrameType | None, caller: CodeType, whole: Collection[CodeType]) -> bool:
-    """Say whether an exception that is raised in a frame would end the task, and nothing else.
+    """Return whether an exception raised in a frame would end the task, and nothing else.
 
     Parameters as for `is_in_task`.
     """

@@ -1,7 +1,7 @@
 """A worker process: reads operands from its socket, computes them, seals the results, reports in batches.
 
-One thread does everything. Between two operands it looks for messages when the last look is old enough, so that
-small operands are not slowed by system calls.
+One thread does everything. Between operands it polls the socket only when the last poll is old enough, so that
+system calls do not slow small operands.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ from dask_mars.worker.running_sums import running_sums
 from dask_mars.worker.substitutes import with_substitutes
 from dask_mars.worker.zarr_reads import direct_reads
 
-#: How often an idle worker looks whether inputs of tasks that have ended are still in use, before it collects
-#: garbage. After that it looks less and less often.
+#: Interval at which an idle worker checks whether inputs of finished tasks are still in use, in seconds; checks
+#: before it collects garbage; and maximum interval of the exponential back-off after that, in seconds.
 _RETAINED_LOOK_S, _LOOKS_BEFORE_COLLECTION, _LONGEST_LOOK_S = 0.05, 5, 1.0
 
 
 class KnownGraph:
-    """What a worker keeps of one graph."""
+    """A worker's knowledge of one graph."""
 
     __slots__ = (
         "borrowed",
@@ -91,28 +91,28 @@ class KnownGraph:
     )
 
     def __init__(self) -> None:
-        #: Operands by number; as they came until first used.
+        #: Operands by number; packed until first used.
         self.operands: dict[int, Operand | PackedOperand] = {}
         #: Known values by chunk: (object, None) for small ones made here, else (None, reference).
         self.values: dict[int, tuple[Any, ObjectRef | None]] = {}
-        #: Those of them that are arrays of the user's, which could be written when they came.
+        #: Chunks whose values are arrays of the user's that were writable when lent.
         self.borrowed: set[int] = set()
-        #: Operands that took next to no time when they were last run here.
+        #: Operands that took next to no time in their last run here.
         self.fast_operands: set[int] = set()
-        #: Most bytes of the arena that an operand was seen to take while it ran.
+        #: Largest number of bytes of the arena that each operand took while it ran.
         self.peaks: dict[int, int] = {}
-        #: Chunks that are to be put into the store when they are read from disk.
+        #: Chunks to put into the store when they are read from disk.
         self.restores: set[int] = set()
-        #: Operands that were seen to write into their inputs.
+        #: Operands that have tried to write into their inputs.
         self.needs_copies: set[int] = set()
-        #: Operands that were seen to need the user's process: its arrays, files or ``__main__``.
+        #: Operands that need the user's process: its arrays, files or ``__main__``.
         self.needs_client: set[int] = set()
-        #: What has arrived of the user's ``__main__``, by name.
+        #: Names of the user's ``__main__`` that have arrived.
         self.main_names: dict[str, Any] = {}
 
 
 class _ReturnChunk(BaseException):
-    """A chunk cannot be computed here; its argument is the reason for the engine."""
+    """A chunk cannot be computed here; the argument is the reason for the engine."""
 
 
 class WorkerProcess:
@@ -121,16 +121,15 @@ class WorkerProcess:
     Parameters
     ----------
     connection : socket.socket
-        To the engine.
+        Socket to the engine.
     store : Store
         This process's view of the shared store.
     part : memoryview
-        Of the control page, this worker's.
+        This worker's part of the control page.
     idle_trim_s : float
-        After how many idle seconds unused memory goes back to the system.
+        Idle time after which unused memory goes back to the system, in seconds.
     overflow : callable, optional
-        Returns where results go that there is no room for at the moment, None if that is nowhere; by default they
-        fail.
+        Returns the files for results for which memory has no room, or None; by default such results fail.
     """
 
     def __init__(
@@ -154,38 +153,39 @@ class WorkerProcess:
         self._contexts: dict[int, bytes] = {}
         self._context: int | None = None
         self._task_context = TaskContext()
-        #: The graph of which something was loaded or run since the surroundings were last looked at, 0 for none.
+        #: The graph whose loads or tasks may have changed the surroundings since they were last restored; 0 for
+        #: none.
         self._graph = 0
-        #: Whether tasks get copies of arrays that they may write into, as the context says.
+        #: Whether the context asks for copies of arrays, which tasks may write into.
         self._writable_inputs = False
         self._mapping = FunctionRegistry()
-        #: (graph, context, chunk, operand, inputs, literals) in the order in which they will run.
+        #: (graph, context, chunk, operand, inputs, literals) in the order of execution.
         self._queue: deque[tuple[int, int, int, int, tuple[int, ...], tuple[Any, ...]]] = deque()
         self._outbox = Outbox(connection)
-        #: Whether somebody wants to know the steps of operands, and when the inputs of this one were there.
+        #: Whether a listener asks for the steps of operands; and when the present one had loaded its inputs.
         self._timed = False
         self._loaded_s = 0.0
         self._last_look = 0.0
         self._trimmed = True
         self._running: tuple[int, int] = (-1, -1)
-        #: The graph and chunk that was last interrupted. Once: what it does then, to clean up, is left alone.
+        #: Graph and chunk of the last interruption. A task is interrupted once, so that it can clean up.
         self._interrupted: tuple[int, int] | None = None
-        #: Whether a task was to be interrupted in the middle of something that has to be whole.
+        #: Whether an interruption hit a section that must not be interrupted.
         self._postponed = False
-        #: How often it has been asked to give back what waits in its queue.
+        #: Number of recalls answered.
         self._recall_attempts = recall_attempts(part)
-        #: How many descriptors it had open when it had no graph last.
+        #: Open descriptors when this worker last had no graph.
         self._open_descriptors = 0
-        #: Whether this is a process that a task has forked.
+        #: Whether this process was forked by a task.
         self._forked = False
-        #: Where tasks print; what has no end of line yet is sent when its task ends.
+        #: Streams for the tasks' output. The end of a task flushes an incomplete line.
         self.streams: tuple[Output, ...] = ()
 
-    #: How long results may wait for company before they are sent, in seconds. While there is work the socket is
-    #: looked at twice as often.
+    #: Maximum time that results wait for others before they are sent, in seconds. A busy worker polls its socket
+    #: twice as often.
     flush_s: ClassVar[float] = 0.001
 
-    # -- the loop ---------------------------------------------------------------------------------------------
+    # -- main loop --------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Work until the engine says EXIT or is gone."""
@@ -204,10 +204,10 @@ class WorkerProcess:
                         continue
                 number, context, chunk, operand, inputs, literals = self._queue.popleft()
                 if outbox.finished and operand not in self._graphs[number].fast_operands:
-                    # Somebody may be waiting for what is done.
+                    # The engine may be waiting for these results.
                     outbox.flush(now)
                 self._run(number, context, chunk, operand, inputs, literals)
-                # A source among them would stay open until the next chunk.
+                # A source among the literals would stay open until the next chunk.
                 literals = ()
                 self._note[:] = NO_SUBTASK
                 now = clock()
@@ -216,33 +216,33 @@ class WorkerProcess:
             else:
                 outbox.flush(clock())
                 if self._graph:
-                    # Now, while nobody waits.
+                    # Now, while nothing waits for this worker.
                     self._restore_context()
                 if not self._wait_for_messages():
                     return
 
     def _wait_for_messages(self) -> bool:
-        """Wait for messages; False at the end."""
+        """Wait for messages; return False at the end."""
         looks, look_s = 0, _RETAINED_LOOK_S
         trim_due_s = time.perf_counter() + self._idle_trim_s
         while True:
             timeouts_s = [look_s] if self._outbox.retained else []
             if not self._trimmed:
                 timeouts_s.append(max(trim_due_s - time.perf_counter(), 0.0))
-            # In whole milliseconds, rounded up: it is not to come back before it is time.
+            # In whole milliseconds, rounded up, so that it does not return early.
             if self._poll.poll(math.ceil(min(timeouts_s) * 1000) if timeouts_s else None):
                 return self._receive(wait=True)
             if self._outbox.retained:
                 looks += 1
                 if looks == _LOOKS_BEFORE_COLLECTION:
-                    # Exceptions go in circles with their frames, and an idle process has no reason to collect.
+                    # Exceptions and their frames form cycles, and an idle process would not collect them.
                     self._collect_garbage()
                 elif looks > _LOOKS_BEFORE_COLLECTION:
                     look_s = min(2 * look_s, _LONGEST_LOOK_S)
                 self._outbox.check_retained()
                 self._outbox.flush(time.perf_counter())
             if not self._trimmed and time.perf_counter() >= trim_due_s:
-                # Garbage that nobody collects while there is nothing to do may hold what is to go back.
+                # Garbage may hold memory that should go back, and an idle process would not collect it.
                 self._collect_garbage()
                 self._trim()
 
@@ -301,7 +301,7 @@ class WorkerProcess:
     def _on_run(self, message: messages.Run) -> None:
         number, context_number, timed, packed_chunks, records, refs, restores, lent, operands, paths = message
         if timed != self._timed:
-            # All that a report tells of is timed, or nothing.
+            # Either all chunks of a report have times, or none.
             self._outbox.close_batches()
             self._timed = timed
         graph = self._graphs.get(number)
@@ -311,7 +311,7 @@ class WorkerProcess:
             graph.values.setdefault(chunk, (None, ref))
         graph.restores.update(restores)
         self._borrow(number, graph, lent)
-        # They are read when first used, and then in the context of their graph.
+        # Operands stay packed until first used, in the context of their graph.
         graph.operands.update(operands)
         for function_id, path in paths.items():
             self._mapping.learn(function_id, path)
@@ -319,7 +319,7 @@ class WorkerProcess:
             self._turn_to(number)
         self._enter(context_number)
         chunks = unpack_numbers(packed_chunks)
-        # It may import what takes long, of which the graph is to be known.
+        # Loading may import for long; the note names the graph for the engine.
         write_subtask_id(self._note, number, 0, NO_CHUNK)
         try:
             columns = unpack_chunks(records, self._loads)
@@ -331,7 +331,7 @@ class WorkerProcess:
         self._queue.extend(zip(repeat(number), repeat(context_number), chunks, *columns, strict=False))
 
     def _borrow(self, number: int, graph: KnownGraph, chunks: list[int]) -> None:
-        """Have arrays of the user's process, of which none but its threads are sent any."""
+        """Borrow arrays of the user's process. Only thread workers receive any."""
         assert not chunks
 
     _handlers: ClassVar[dict[type, Callable[[WorkerProcess, Any], None]]] = {
@@ -396,7 +396,7 @@ class WorkerProcess:
         self._store.begin()
         start = time.perf_counter()
         try:
-            # Nothing but the list refers to the result, so that whoever takes it out can let go of it.
+            # Only the list refers to the result, so that sealing can release it.
             results = [self._compute(number, operand_number, inputs, literals, owners)]
         except _ReturnChunk as reason:
             self._outbox.retain(owners)
@@ -421,24 +421,24 @@ class WorkerProcess:
             graph.fast_operands.discard(operand_number)
         if self._timed and sealed:
             self._outbox.batch(number).steps_s.append((start, self._loaded_s, computed_s))
-        # It is told anew if it has grown, but not for every few bytes.
+        # A grown peak is reported again, but not for every few bytes.
         if sealed and peak_bytes > 1.1 * graph.peaks.get(operand_number, 0):
             self._outbox.batch(number).peaks[operand_number] = graph.peaks[operand_number] = peak_bytes
 
     @staticmethod
     def _made_fast(operand: Operand) -> Operand:
-        """Call faster functions of ours, and evaluate chains of elementwise ones as the configuration says."""
+        """Replace functions by faster substitutes, and chains of elementwise steps as the configuration says."""
         reductions = dask.config.get("dask-mars.expressions.reductions", True)
         sums = partial(grouped_sums, reductions=reductions)
         operand = with_substitutes(operand, direct_reads, sums, running_sums)
-        # A step alone gains nothing, but for Dask's moments, which are partial, its random numbers and histograms.
+        # A single step gains nothing, except Dask's partial moments, random numbers and histograms.
         if len(operand.steps) < 2:
             function = operand.functions[0]
             if type(function) is not partial and attribute(function, "__module__") not in _WORTH_A_LOOK:
                 return operand
         if not ("dask.array" in sys.modules or any(map(_is_elementwise, operand.functions))):
             return operand
-        # It takes Dask's arrays along, for which other work need not wait.
+        # This imports Dask's arrays, for which other operands need not wait.
         from dask_mars.expressions.rewrite import with_expressions
 
         return with_expressions(
@@ -455,7 +455,7 @@ class WorkerProcess:
         literals: tuple[Any, ...],
         owners: list[tuple[Block, Bytes]],
     ) -> Any:
-        """Run an operand; if it may not write, with copies, or where the user's arrays and files are."""
+        """Run an operand; if it writes into its inputs, again with copies, or in the user's process."""
         graph = self._graphs[number]
         operand = graph.operands[operand_number]
         assert isinstance(operand, Operand)
@@ -468,14 +468,14 @@ class WorkerProcess:
             except BaseException:
                 if self._store.refusal[0]:
                     raise
-                # Of a class, say, that only the user's own process can import.
+                # The value may be of a class that only the user's process can import.
                 raise _ReturnChunk("unreadable") from None
             if self._timed:
                 self._loaded_s = time.perf_counter()
             self._store.mark()
             self._step[0] = COMPUTE
             try:
-                # As under threads, what a task sets in variables of the context holds for itself alone.
+                # As under threads, each task has its own copy of context variables.
                 result = self._variables_of(number).copy().run(operand.run, values, literals)
             except BaseException as error:
                 if self._forked:
@@ -484,7 +484,7 @@ class WorkerProcess:
                 if not is_for_client and not is_about_writing(error):
                     raise
                 if is_for_client or copies:
-                    # Under threads it would write into an array of the user's, or find what only that process has.
+                    # Under threads the task would write into the user's array, or find what only that process has.
                     graph.needs_client.add(operand_number)
                     raise _ReturnChunk("client_only") from None
                 tracebacks.forget(error)
@@ -492,7 +492,7 @@ class WorkerProcess:
                 if self._forked:
                     forked.exit_process(None)
                 return result
-            # Under threads it may write into its inputs: it gets copies of its own.
+            # Under threads a task may write into its inputs, so it gets copies of its own.
             copies = True
             graph.needs_copies.add(operand_number)
             values.clear()
@@ -511,7 +511,7 @@ class WorkerProcess:
             self._step[0] = LOAD
         for source in inputs:
             if source not in graph.values:
-                # It was to be computed here before this.
+                # An earlier chunk should have computed it here.
                 raise _ReturnChunk("missing")
             if source in graph.restores:
                 self._restore_input(number, source)
@@ -523,7 +523,8 @@ class WorkerProcess:
                 else:
                     value = store.load(ref, owners)
                     if not is_stored(ref) and not is_spilled(ref) and _is_source(value):
-                        # Its last reference may close the file, and to open one takes longer than to read a chunk.
+                        # Keep the source: its last reference may close the file, and opening takes longer than
+                        # reading a chunk.
                         graph.values[source] = (value, None)
             elif source in graph.borrowed:
                 store.borrow(value)
@@ -531,7 +532,7 @@ class WorkerProcess:
         return values
 
     def _restore_input(self, number: int, chunk: int) -> None:
-        """Put a value that is on disk into the store; if there is no room, it will be read where it is."""
+        """Put a value from disk into the store; without room, leave it there to be read in place."""
         graph = self._graphs[number]
         graph.restores.remove(chunk)
         _, ref = graph.values[chunk]
@@ -550,7 +551,7 @@ class WorkerProcess:
         owners: list[tuple[Block, Bytes]],
         start_s: float,
     ) -> bool:
-        """Put a result into the store and note that it is there; False if that could not be done."""
+        """Put a result into the store and report it; return False if that fails."""
         inputs = [block for block, _ in owners]
         self._step[0] = SEAL
         try:
@@ -559,15 +560,15 @@ class WorkerProcess:
             try:
                 ref = self._store.seal(result, inputs, in_place=True)
             except StoreFull as error:
-                # No disk helps what fits no arena, and nobody wants what is to stop.
+                # Disk does not help results larger than an arena, and cancelled results are not needed.
                 useless = error.requested_bytes > error.capacity_bytes or self._store.refusal[0] == STOPPED
                 files = None if useless else self._overflow()
                 if files is None:
                     raise
             if files is not None:
-                # Not before the exception has let go of the pickle.
+                # After the exception has released the pickle.
                 ref = self._store.seal_on_disk(result, inputs, f"{number}-{chunk}", files)
-            # An array is read anew each time: what one task writes into it is not for others to see.
+            # Arrays are loaded anew for each task, so that no task sees what another wrote into one.
             if not is_stored(ref) and type(result) is not np.ndarray:
                 graph.values[chunk] = (result, None)
                 if owners and still_used(owners):
@@ -578,7 +579,7 @@ class WorkerProcess:
                 ref = self._store.finish(ref, inputs)
                 graph.values[chunk] = (None, ref)
             if files is not None:
-                # Whoever reads it may need what it took here.
+                # The readers may need the memory that it took here.
                 self._trim()
         except (StoreFull, SpillError, MemoryError) as error:
             result = None
@@ -586,7 +587,7 @@ class WorkerProcess:
                 self._failed(number, chunk, error, owners, final=True)
             return False
         except BaseException:
-            # It cannot be pickled: only the user's own process can make it and use it.
+            # The value cannot be pickled: only the user's process can make and use it.
             result = None
             self._outbox.retain(owners)
             self._outbox.return_chunks(number, [chunk], "client_only")
@@ -596,7 +597,7 @@ class WorkerProcess:
         batch = self._outbox.batch(number)
         batch.chunks.append(chunk)
         batch.refs.append(ref)
-        # Sealing is part of it: what the worker's queue is worth in time is judged by this.
+        # Durations include sealing, as the engine estimates the time of the queue from them.
         batch.durations_s.append(time.perf_counter() - start_s)
         return True
 
@@ -609,16 +610,16 @@ class WorkerProcess:
         final: bool = False,
     ) -> None:
         traceback = error.__traceback__
-        # Our own frames say nothing to the user: the traceback starts in Operand.run.
+        # Frames of the worker do not concern the user: the traceback starts in Operand.run.
         while traceback is not None and traceback.tb_frame.f_globals.get("__name__") == __name__:
             traceback = traceback.tb_next
         record = pack_error(error.with_traceback(traceback))
-        # SystemExit and its like mean to leave: trying again would not.
+        # SystemExit and its like ask to leave; a retry would do the same.
         final = final or not isinstance(error, Exception)
         del traceback
         tracebacks.forget(error)
         del error
-        # What it was computed from may be freed when the engine hears of the failure.
+        # The engine may free the inputs when it hears of the failure.
         self._outbox.retain(owners)
         self._outbox.close_batches()
         self._outbox.outgoing.append(messages.Failed(number, chunk, record, final))
@@ -626,14 +627,14 @@ class WorkerProcess:
     def _was_refused(
         self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]
     ) -> bool:
-        """Say whether a chunk failed because its memory could not grow, and see to it then."""
+        """Return whether a chunk failed because its memory could not grow, and report it then."""
         reason, growth_bytes = self._store.refusal
         if not reason or not (reason == POSTPONED or _is_about_memory(error)):
             return False
         if reason == STOPPED:
             self._give_up(number, chunk, error, owners)
         elif reason == POSTPONED:
-            # Its frames hold what is to be free.
+            # The frames hold memory that has to be free.
             tracebacks.forget(error, chain=True)
             self._outbox.retain(owners)
             self._outbox.return_chunks(number, [chunk], "postponed")
@@ -648,8 +649,8 @@ class WorkerProcess:
     def interrupt(self, signal_number: int, frame: FrameType | None) -> None:
         """Handle the engine's signal.
 
-        Give back what waits behind the task that runs, if that is asked for, and raise in the task, if it is one
-        of the graph that is to stop, or if its objects have taken what was refused.
+        Return queued chunks if the engine recalls them. Raise in the running task if its graph is cancelled, or if
+        its objects have exceeded the quota.
         """
         if self._recall_attempts != recall_attempts(self._part) and is_in_task(frame, _COMPUTE, (_SEND_NOW,)):
             self._recall_attempts = recall_attempts(self._part)
@@ -667,7 +668,7 @@ class WorkerProcess:
 
     def _return_queued(self) -> None:
         waiting: dict[int, list[int]] = {}
-        # The next signal may come in the middle of this, and take what is left. So each record has one taker.
+        # The next signal may interrupt this loop and take the rest, so each record is popped once.
         with contextlib.suppress(IndexError):
             while True:
                 number, _, chunk, *_ = self._queue.popleft()
@@ -676,37 +677,37 @@ class WorkerProcess:
             self._outbox.send_now(messages.Returned(number, chunks, "dropped"))
 
     def _raise_postponed(self) -> None:
-        """In a task that would be interrupted now, had it not been in the middle of something: do it after all."""
+        """Raise in a task whose interruption hit a section that must not be interrupted."""
         if self._postponed:
             self._postponed = False
             signal.raise_signal(SIGNAL)
 
     def _give_up(self, number: int, chunk: int, error: BaseException, owners: list[tuple[Block, Bytes]]) -> None:
-        """Leave a chunk that was interrupted."""
-        # Its frames hold what the task has made.
+        """Report an interrupted chunk as dropped."""
+        # The frames hold the task's objects.
         tracebacks.forget(error, chain=True)
         self._outbox.retain(owners)
         self._outbox.return_chunks(number, [chunk], "dropped")
-        # It may have been about to restore a setting: whatever comes next gets all of them anew.
+        # The task may have been about to restore a setting, so the next one enters its context again.
         self._context = None
-        # A message says that the rest of the graph is to be given back.
+        # The engine has sent a message that drops the rest of the graph.
         self._last_look = 0.0
 
     def leave_engine(self) -> None:
-        """In a process that a task has forked: let go of what only the worker itself may do."""
+        """In a process forked by a task, release what only the worker may use."""
         self._forked = True
         forked.restore_streams()
         self._connection.close()
 
-    # -- what tasks say ----------------------------------------------------------------------------------------
+    # -- output of tasks ---------------------------------------------------------------------------------------
 
     def send_output(self, stream: str, text: str) -> None:
-        """Send what a task printed."""
+        """Send the engine text that a task printed."""
         self._outbox.send_now(messages.Output(self._running[0], stream, text))
         self._raise_postponed()
 
     def send_warning(self, message: Warning | str, category: Any, filename: str, line: int) -> None:
-        """Send a warning that a task has given."""
+        """Send the engine a warning of a task."""
         try:
             payload = dumps((message, category, filename, line))
         except Exception:
@@ -723,7 +724,7 @@ class WorkerProcess:
             self._writable_inputs = bool(dask.config.get("dask-mars.writable-inputs", False))
 
     def _turn_to(self, number: int) -> None:
-        """Have the tasks of a graph find what they are to find."""
+        """Show a graph's tasks their names of `__main__`."""
         if self._graph:
             self._restore_context()
         self._graph = number
@@ -731,17 +732,17 @@ class WorkerProcess:
         self._tell_failures(number)
 
     def _restore_context(self) -> None:
-        """Have the next graph's tasks find what they are to find, whatever those of the last one have changed."""
+        """Restore the surroundings that tasks of the last graph may have changed."""
         self._graph = 0
         main_module.show({})
         self._task_context.restore()
 
     def _variables_of(self, number: int) -> Context:
-        """Return the context variables that tasks of a graph find."""
+        """Return the context variables for tasks of a graph."""
         return self._task_context.variables
 
     def _tell_failures(self, number: int) -> None:
-        """Warn of settings that could not be put in force, in the name of a graph."""
+        """Send warnings about settings that could not be applied, as warnings of a graph."""
         for text in self._task_context.failures:
             self._outbox.send(messages.Warning(number, dumps((text, RuntimeWarning, __file__, 0))))
         self._task_context.failures.clear()
@@ -750,7 +751,7 @@ class WorkerProcess:
         gc.collect()
 
     def _close_garbage(self) -> None:
-        """Close files that only garbage refers to: exceptions go in circles with their frames."""
+        """Close files that only garbage refers to: exceptions and their frames form cycles."""
         if _open_descriptors() > self._open_descriptors:
             self._collect_garbage()
         self._open_descriptors = _open_descriptors()
@@ -758,31 +759,31 @@ class WorkerProcess:
     def _trim(self) -> None:
         self._trimmed = True
         self._store.trim()
-        # Arrow has an allocator of its own, which keeps what pandas' strings had.
+        # Arrow has its own allocator, which keeps the memory of pandas' strings.
         arrow = sys.modules.get("pyarrow")
         if arrow is not None:
             # Its import may have failed half way.
             with contextlib.suppress(Exception):
                 arrow.default_memory_pool().release_unused()
-        # Without glibc there is no such function, and its allocator has ways of its own.
+        # Only glibc has this function.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def overflow_files(page: ControlPage) -> SpillFiles | None:
-    """Return where results go that there is no room for at the moment, None if that is nowhere."""
+    """Return the files for results for which memory has no room, or None without a directory."""
     directory = page.spill_directory
     return None if directory is None else SpillFiles(directory, lz4_codec())
 
 
-# By these a signal's handler knows where it is.
+# Code objects by which the signal handler recognises its position.
 _COMPUTE = WorkerProcess._compute.__code__
 _SEND_NOW = Outbox.send_now.__code__
 _RETURN_QUEUED = WorkerProcess._return_queued.__code__
 
 
 def _is_about_memory(error: BaseException | None) -> bool:
-    """Say whether an exception, or one that it was raised from, says that there is no memory."""
+    """Return whether an exception or one of its causes reports a lack of memory."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, (MemoryError, StoreFull)):
@@ -793,28 +794,28 @@ def _is_about_memory(error: BaseException | None) -> bool:
 
 
 def _open_descriptors() -> int:
-    """Count the open descriptors of this process."""
+    """Return the number of open descriptors of this process."""
     # Systems without this directory have no Unix sockets either.
     return len(os.listdir("/dev/fd"))  # noqa: PTH208 (a third of the time)
 
 
-#: Of functions that are rewritten even where they are all of an operand.
+#: Modules of functions that are rewritten even in operands of a single step.
 _WORTH_A_LOOK = frozenset({"dask.array.random", "dask.array.reductions", "dask.array.routines"})
 
 
 def _is_elementwise(function: Any) -> bool:
-    """Say whether a function looks like one that an expression may have."""
+    """Return whether a function may be part of an expression."""
     return type(function) is np.ufunc or attribute(function, "__module__") == "_operator"
 
 
 def _is_source(value: Any) -> bool:
-    """Say whether a value is what arrays are read from, such as zarr's and Xarray's, and no array itself."""
+    """Return whether a value is a source of arrays, such as those of zarr and Xarray, and no array itself."""
     kind = type(value)
     return (
         hasattr(kind, "shape")
         and hasattr(kind, "dtype")
         and hasattr(kind, "__getitem__")
-        # Tasks may write into arrays, and into what pandas has.
+        # Tasks may write into arrays and pandas objects.
         and not hasattr(kind, "__array_ufunc__")
         and not hasattr(kind, "__array_function__")
         and not issubclass(kind, np.generic)

@@ -45,20 +45,20 @@ def main(
     parent : int
         Process id of the engine.
     modules : collection of str, optional
-        What tasks are known to need besides what arrays do.
+        Modules that tasks are known to need, besides those for arrays.
     imported : callable, optional
-        Called when all of it is imported.
+        Called after all imports.
     """
-    # Ctrl-C goes to the whole terminal; what it means for tasks is the client's to say.
+    # Ctrl-C goes to the whole terminal; the client decides what it means for tasks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)
     process_role.die_with_parent(parent)
     hold_streams()
-    # Where a crash was is said on the user's standard error, whatever tasks make of Python's.
+    # Crash reports go to the user's standard error, even if tasks replace Python's.
     faulthandler.enable(file=2, all_threads=False)
     _load_what_arrays_need()
     for name in modules:
-        # Whoever needs it gets the error.
+        # The tasks that need the module raise the error again.
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     imported()
@@ -66,7 +66,7 @@ def main(
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.Loaded())])))
     start = channel.receive_start(connection)
     for inherited in (descriptor, start.control, start.locks, start.wake, *start.arenas):
-        # Programs that tasks start are not to have them, whoever they run as.
+        # Programs that tasks start must not inherit these.
         os.set_inheritable(inherited, False)
     process_role.in_worker = True
     sys.argv[:] = start.arguments
@@ -78,7 +78,7 @@ def main(
         control = Arena(start.control, start.control_bytes)
         heap = make_heap(arenas[start.number], start.live, threshold_bytes)
     except (OSError, MemoryError) as reason:
-        # The engine's own process had addresses enough, and may have fewer libraries.
+        # The engine's process had enough address space, and may have loaded fewer libraries.
         error = not_mapped(reason, start.memory_limit, len(start.arenas) - 1, start.capacity_bytes)
         connection.sendall(channel.frame(dumps([messages.as_plain(messages.CannotStart(error))])))
         return
@@ -109,11 +109,11 @@ def main(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         process.serve()
-    # What destructors and exit handlers of user code print now has nowhere else to go.
+    # Destructors and exit handlers of user code print to the original streams from now on.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 def _load_what_arrays_need() -> None:
-    """Import here what the first operand of an array would wait for."""
+    """Import the modules that the first operand of an array would wait for."""
     load_dask_array()
     importlib.import_module("dask_mars.expressions.rewrite")

@@ -17,32 +17,32 @@ from dask_mars.store.store import still_used
 
 
 class Outbox:
-    """Sends messages, and keeps results until there is company or somebody may be waiting.
+    """Sends messages, and collects results into batches while no reader is likely to wait.
 
     Parameters
     ----------
     connection : socket.socket
-        To the engine.
+        Socket to the engine.
 
     Attributes
     ----------
     outgoing : list of ToEngine
         Messages that go out with the next flush.
     finished : dict
-        What has been computed and not been reported, by graph.
+        Computed and unreported chunks, by graph.
     flushed_s : float
-        When that was.
+        Time of the last flush.
     retained : list
-        Blocks that something still refers to after their task.
+        Blocks with remaining references after their task.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        # Threads that a task has started may print. What is below is the worker's own thread's.
+        # Threads that a task has started may print. All fields below the lock belong to the worker's own thread.
         self._lock = threading.Lock()
         #: The thread that holds the lock, 0 for none.
         self._holder = 0
-        #: What finalizers have said in other threads while these were sending.
+        #: Messages of finalizers that ran in other threads while these were sending.
         self._late: deque[ToEngine] = deque()
         self._thread = threading.get_ident()
         self._flushing = False
@@ -52,29 +52,29 @@ class Outbox:
         self.retained: list[tuple[Block, Bytes]] = []
 
     def batch(self, graph: int) -> Finished:
-        """Return what has been computed of a graph and not been reported, to be added to."""
+        """Return the batch of computed and unreported chunks of a graph, to add to."""
         batch = self.finished.get(graph)
         if batch is None:
             batch = self.finished[graph] = Finished(graph, [], [], [], {}, [])
         return batch
 
     def return_chunks(self, graph: int, chunks: list[int], reason: Reason) -> None:
-        """Give chunks back that are not computed."""
+        """Return chunks to the engine without computing them."""
         self.outgoing.append(Returned(graph, chunks, reason))
 
     def close_batches(self) -> None:
-        """Have all that was computed go out before what is said from now on."""
+        """Send all results computed so far before any later message."""
         self.outgoing += self.finished.values()
         self.finished.clear()
 
     def flush(self, now_s: float) -> None:
-        """Send all that there is to say."""
+        """Send all pending messages."""
         self.flushed_s = now_s
         if self.retained:
             self.check_retained()
         self.close_batches()
         if self._flushing:
-            # A finalizer says something while this is sent: that goes out behind it.
+            # A finalizer sends a message during a flush, which sends it next.
             return
         self._flushing = True
         try:
@@ -96,7 +96,7 @@ class Outbox:
                 self._holder = 0
 
     def send(self, message: ToEngine) -> None:
-        """Send a message with the next flush, or at once from a thread of a task's."""
+        """Send a message with the next flush, or at once from a task's thread."""
         thread = threading.get_ident()
         if thread == self._thread:
             self.outgoing.append(message)
@@ -106,15 +106,15 @@ class Outbox:
             self._send([message])
 
     def send_now(self, message: ToEngine) -> None:
-        """Send a message, and, from the worker's own thread, what there is to say besides."""
+        """Send a message, and from the worker's own thread all pending ones."""
         self.send(message)
         if threading.get_ident() == self._thread:
             self.flush(time.perf_counter())
 
     def retain(self, owners: list[tuple[Block, Bytes]]) -> None:
-        """Tell the engine of blocks that something still refers to after their task, such as a cache.
+        """Report blocks with remaining references after their task, such as a cache's.
 
-        It has to know before it hears of the task's end, which may free them.
+        The engine has to know before it hears of the task's end, which may free them.
         """
         used = still_used(owners)
         if used:
@@ -122,7 +122,7 @@ class Outbox:
             self.outgoing.append(Retained([block for block, _ in used]))
 
     def check_retained(self) -> None:
-        """Tell the engine of those that nothing refers to any more."""
+        """Report retained blocks without references."""
         used = still_used(self.retained)
         if len(used) < len(self.retained):
             kept = {id(base) for _, base in used}
@@ -139,9 +139,10 @@ class Output:
     send : callable
         Takes a name and a text.
     name : str
-        The stream's.
+        The stream's name.
     original : text stream
-        What it stands for. What only that has, such as its descriptor and its binary buffer, is found there.
+        The stream that it replaces, and that provides its other attributes, such as the descriptor and the binary
+        buffer.
     """
 
     encoding = "utf-8"
@@ -155,19 +156,19 @@ class Output:
         self._parts: list[str] = []
 
     def write(self, text: str) -> int:
-        """Take a text, and send what there is if a line ends in it."""
+        """Collect a text, and send all collected text at the end of a line."""
         self._parts.append(text)
         if "\n" in text:
             self.flush()
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Take several texts."""
+        """Collect several texts."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Send what there is."""
+        """Send the collected text."""
         if self._parts:
             text = "".join(self._parts)
             self._parts.clear()

@@ -1,8 +1,7 @@
-"""Loading `dask.array` without xarray and numbagg.
+"""Loads `dask.array` without xarray and numbagg.
 
-Where they are installed `dask.array` imports them, and with them pandas and numba: most of the memory that a
-process would start with, and of the time. It asks of xarray whether what it is given is one of its arrays, and
-calls numbagg for medians and quantiles.
+Where they are installed `dask.array` imports them, and with them pandas and numba: most of a process's initial
+memory and start-up time. It needs xarray only to recognise its arrays, and numbagg for medians and quantiles.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 
 from packaging.version import Version
 
-#: Older ones are not used by `dask.array`.
+#: Minimum version that `dask.array` uses.
 _NUMBAGG = Version("0.8.0")
 
 
 class _Lazy:
-    """Stands for a module, which is imported once something of it is wanted."""
+    """Stands for a module, which is imported at the first use of an attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,22 +29,22 @@ class _Lazy:
 
 
 class _Xarray(_Lazy):
-    """Stands for xarray in `dask.array`: of what nobody has loaded there are no instances."""
+    """Stands for xarray in `dask.array`: without the module there are no instances of its classes."""
 
     @property
     def DataArray(self) -> Any:  # noqa: N802
-        """The class, or what nothing is an instance of. One thread may be loading it while another asks."""
+        """Return the class, or an empty tuple while it is not loaded; another thread may be loading it."""
         return getattr(sys.modules.get("xarray"), "DataArray", ())
 
 
 def load_dask_array() -> None:
     """Import `dask.array`, but not xarray and numbagg, which tasks may import like any other module.
 
-    To be called before there are threads that may import either.
+    Call it before there are threads that may import either.
     """
     if "dask.array" in sys.modules:
         return
-    # What is None here is not found.
+    # Imports of modules that are None here fail.
     absent: list[str] = [name for name in ("xarray", "numbagg") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
@@ -60,7 +59,7 @@ def load_dask_array() -> None:
 
 
 def _have_numbagg(reductions: ModuleType) -> None:
-    """Have reductions call numbagg as they would if they had imported it."""
+    """Let reductions call numbagg as if they had imported it."""
     try:
         version = Version(metadata.version("numbagg"))
     except metadata.PackageNotFoundError:

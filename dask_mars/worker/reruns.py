@@ -1,4 +1,4 @@
-"""Exceptions after which a task is run again, as it would not fail in the user's process."""
+"""Exceptions after which a task runs again, because it would not fail in the user's process."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import errno
 import re
 from collections.abc import Iterator
 
-#: How NumPy, Python's buffers, Cython, numba and OpenCV say that memory cannot be written to, and NumPy that an
-#: array cannot grow or shrink where it is.
+#: Messages by which NumPy, Python's buffers, Cython, numba and OpenCV report read-only memory, and NumPy an array
+#: that cannot be resized in place.
 _READ_ONLY = re.compile(
     r"read-?only|read-write|not writ(e)?able|WRITEABLE flag|does not own its data", re.IGNORECASE
 )
-#: How h5py says that another process has a file open, and the error of netCDF4 that may mean the same.
+#: h5py's message about a file that another process has open, and netCDF4's error that may mean the same.
 _LOCKED = "unable to lock file"
 _NETCDF_HDF_ERROR = -101
-#: How pickle and imports say that ``__main__`` lacks a name, and that what travelled by value is not its module's.
-#: What pickle says at loading names a module by how it was run.
+#: Messages of pickle and imports about a name that ``__main__`` lacks, or an object that travelled by value and is
+#: not its module's own. Messages of loading name a module by how it was run.
 _NOT_IN_MAIN = re.compile(
     r"Can't get attribute|on __main__ failed|module '__main__' has no|from '__main__'|not found as __main__"
     r"|not the same object as|import of module .+ failed"
 )
-#: How many exceptions of a chain are looked at: it may go in circles.
+#: Maximum number of exceptions of a chain to inspect, as the chain may be a cycle.
 _LINKS = 20
 
 
 def is_about_writing(error: BaseException) -> bool:
-    """Say whether an exception, or one that has led to it, says that memory cannot be written to.
+    """Return whether an exception or one of its causes reports read-only memory.
 
-    Libraries have exceptions of their own for it, and put those of others in the place of NumPy's.
+    Libraries have exceptions of their own for it, and replace NumPy's.
     """
     return any(map(_says_read_only, _chain(error)))
 
 
 def is_about_file_lock(error: BaseException) -> bool:
-    """Say whether an exception, or one that has led to it, says that HDF5 found a file locked.
+    """Return whether an exception or one of its causes reports an HDF5 file that is locked.
 
-    The user's own process may have it open for writing. What is written there, and is not in the file yet, nobody
-    else can read.
+    The user's own process may have the file open for writing. Only that process can read what is not yet in the
+    file.
     """
     return any(map(_says_locked, _chain(error)))
 
 
 def is_about_main(error: BaseException) -> bool:
-    """Return whether an exception, or one that has led to it, says that ``__main__`` lacks a name.
+    """Return whether an exception or one of its causes reports a name that ``__main__`` lacks.
 
-    The user's own process has all of the script, where only what a graph refers to has travelled.
+    The user's own process has the whole script, whereas only names that a graph refers to travel.
     """
     return any(isinstance(link, Exception) and _says(_NOT_IN_MAIN, link) for link in _chain(error))
 
@@ -67,7 +67,7 @@ def _says_locked(error: BaseException) -> bool:
 
 
 def _says_read_only(error: BaseException) -> bool:
-    # What the system says of files is no matter of arrays, and what ends the process is not to be tried again.
+    # System errors about files do not concern arrays, and exceptions that end the process rule out a retry.
     if isinstance(error, OSError) or not isinstance(error, Exception):
         return False
     return _says(_READ_ONLY, error)

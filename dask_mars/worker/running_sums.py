@@ -1,8 +1,8 @@
 """Running sums and products along the rows of chunks, by adding rows.
 
-`numpy.cumsum` goes along one line of an array after the other. Where neighbours in the line lie rows apart in
-memory each step takes another line of the cache: 10 ns a number, in place of 1 for adding one row to the next,
-which is the same to the bit.
+`numpy.cumsum` processes one line of an array after the other. Where neighbours in a line are whole rows apart in
+memory, each step takes another cache line: 10 ns a number, compared with 1 ns for adding one row to the next, with
+the same result to the last bit.
 """
 
 from __future__ import annotations
@@ -18,18 +18,12 @@ from dask_mars.graph.callables import look_up
 
 _Array = np.ndarray[Any, Any]
 
-#: Rows are of so many numbers at least, each of them with so many neighbours: calls for smaller ones take longer.
+#: Minimum numbers in a row, and minimum neighbours of each: calls for smaller ones take longer.
 _FEWEST, _FEWEST_NEIGHBOURS = 128, 16
 
 
 def running_sums(function: Any) -> Any:
-    """Return what adds or multiplies rows in place of one of NumPy's functions.
-
-    Parameters
-    ----------
-    function : callable
-        Is returned if it is none that is known.
-    """
+    """Return a function that adds or multiplies rows in place of one of NumPy's, or the function itself."""
     return look_up(_SUBSTITUTES, function, function)
 
 
@@ -42,9 +36,9 @@ def _running(
     dtype: Any = None,
     out: Any = None,
 ) -> Any:
-    """Do what NumPy's function does."""
+    """Compute the result of NumPy's function."""
     is_plain = out is None and type(a) is np.ndarray and a.dtype.kind in "biufc" and type(axis) is int
-    # A cast that loses something is NumPy's, with what it warns of.
+    # NumPy handles lossy casts, and their warnings.
     if is_plain and _has_long_rows(a, axis) and (dtype is None or np.can_cast(a.dtype, dtype)):
         values = a
         if nan_as is not None and a.dtype.kind in "fc":
@@ -60,7 +54,7 @@ def _running(
                     for number in range(1, len(rows)):
                         combine(sums[number - 1], rows[number], out=sums[number])
             except FloatingPointError:
-                # NumPy says it in its own words, or not at all, as the user likes it.
+                # NumPy then warns or raises in its own words, as the user has configured.
                 del result, sums
             else:
                 return result
@@ -68,7 +62,7 @@ def _running(
 
 
 def _has_long_rows(a: _Array, axis: int) -> bool:
-    """Say whether what is next to each other in memory is next to each other in a row."""
+    """Return whether neighbours in memory are neighbours in a row."""
     if a.ndim < 2 or not -a.ndim <= axis < a.ndim or a.shape[axis] < 2:
         return False
     others = [(abs(stride), length) for stride, length in zip(a.strides, a.shape, strict=True)]

@@ -1,4 +1,4 @@
-"""Operands of shuffles: a map groups what one partition has by reducers, a reducer puts its parts together."""
+"""Operands of shuffles: a map groups the rows of one partition by reducer, a reducer concatenates its parts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,14 @@ import numpy as np
 
 from dask_mars.store.map_output import MapOutput, pack
 
-#: What a part takes besides its data, about.
+#: Approximate overhead of a part, in bytes.
 _PART_BYTES = 2048
-#: Up to how many rows a part has few.
+#: Number of rows below which a part is small.
 _FEW_ROWS = 2000
 
 
 def map_frame(frame: Any, column: Any, reducers: Collection[int]) -> MapOutput:
-    """Group the rows of a dataframe's partition by a column that says the reducer of each.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The partition.
-    column : str
-        The column's name.
-    reducers : collection of int
-        Those that are computed: rows of others are left out.
-    """
+    """Group a partition's rows by a column of reducer numbers, leaving out those that are not in `reducers`."""
     codes = frame[column].to_numpy()
     pandas = sys.modules.get("pandas")
     if pandas is None or type(frame) is not pandas.DataFrame or codes.dtype.kind not in "iuf":
@@ -40,10 +30,10 @@ def map_frame(frame: Any, column: Any, reducers: Collection[int]) -> MapOutput:
     codes = codes[order]
     starts = np.searchsorted(codes, numbers, "left").tolist()
     stops = np.searchsorted(codes, numbers, "right").tolist()
-    # The index of a part is no range any more.
+    # The index of a part is no longer a range.
     row_bytes = int(frame.memory_usage(index=False).sum()) + 8 * frame.index.nlevels * len(frame)
     size_bytes = row_bytes + _PART_BYTES * len(numbers)
-    # To take each part by itself saves a copy of all, and takes longer for each.
+    # Taking each part by itself saves a copy of the whole, but takes longer per part.
     grouped = frame.take(order) if len(frame) < _FEW_ROWS * len(numbers) else None
 
     def parts() -> Iterator[tuple[int, Any]]:
@@ -55,17 +45,7 @@ def map_frame(frame: Any, column: Any, reducers: Collection[int]) -> MapOutput:
 
 
 def reduce_frame(reducer: int, meta: Any, *outputs: MapOutput) -> Any:
-    """Return one partition of the shuffled dataframe: the rows for a reducer, in the order of the partitions.
-
-    Parameters
-    ----------
-    reducer : int
-        Its number.
-    meta : pandas.DataFrame
-        What it is where there are no rows.
-    *outputs : MapOutput
-        Of all maps.
-    """
+    """Return the rows for a reducer, in the order of the partitions; `meta` if there are none."""
     from dask.dataframe.dispatch import concat
 
     parts = [part for output in outputs for part in output.part(reducer)]
@@ -81,19 +61,7 @@ def map_bag(
     reducer_count: int,
     size: int,
 ) -> MapOutput:
-    """Group the items of a bag's partition by the reducer of what a function says of each.
-
-    Parameters
-    ----------
-    grouper : callable
-        Returns what an item is grouped by.
-    sequence : iterable
-        The items.
-    reducer_count : int
-        How many reducers there are.
-    size : int
-        So many items are grouped at a time.
-    """
+    """Group the items of a bag's partition by reducer, `size` items at a time."""
     from dask.tokenize import tokenize
 
     from dask_mars.dask_api.bags import groupby, partition_all
@@ -107,17 +75,7 @@ def map_bag(
 
 
 def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput) -> list[tuple[Any, list[Any]]]:
-    """Return the groups of one reducer, as pairs of what they are grouped by and their items.
-
-    Parameters
-    ----------
-    grouper : callable
-        Returns what an item is grouped by.
-    reducer : int
-        Its number.
-    *outputs : MapOutput
-        Of all maps.
-    """
+    """Return the groups of one reducer, as pairs of group and items."""
     from dask_mars.dask_api.bags import groupby
 
     items = [item for output in outputs for part in output.part(reducer) for item in part]
@@ -125,7 +83,7 @@ def reduce_bag(grouper: Callable[[Any], Any], reducer: int, *outputs: MapOutput)
 
 
 def select(output: MapOutput, reducers: Collection[int]) -> MapOutput:
-    """Return what a map output has for some of the reducers, which are at another host."""
+    """Return the parts of a map output for some of the reducers, which run on another host."""
     return output.select(reducers)
 
 

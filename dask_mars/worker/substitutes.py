@@ -1,4 +1,4 @@
-"""Functions that do the same as others in less time, put in their places wherever an operand calls them."""
+"""Replaces functions of operands by faster ones with the same results."""
 
 from __future__ import annotations
 
@@ -11,25 +11,12 @@ from tlz.functoolz import Compose
 
 from dask_mars.graph.chunks import Operand, Subprogram
 
-#: Returns what is to be called in place of a function, or the function.
+#: Returns the substitute of a function, or the function itself.
 Substitute = Callable[[Any], Any]
 
 
 def with_substitutes(operand: Operand, *substitutes: Substitute) -> Operand:
-    """Return an operand that calls substitutes, itself and by what it calls.
-
-    Parameters
-    ----------
-    operand : Operand
-        Is not changed.
-    *substitutes : callable
-        Each returns what is to be called in place of a function, or the function.
-
-    Returns
-    -------
-    Operand
-        The same if it calls nothing that has a substitute.
-    """
+    """Return an operand with functions replaced, inner ones included; itself if there is nothing to replace."""
     functions = tuple([_substituted(function, substitutes) for function in operand.functions])
     if all(map(operator.is_, functions, operand.functions)):
         return operand
@@ -45,7 +32,7 @@ def _substituted(function: Any, substitutes: Collection[Substitute]) -> Any:
         return function if operand is function.operand else Subprogram(operand, function.literals)
     if kind is partial:
         called = _substituted(function.func, substitutes)
-        # So flox's last step is told how the others are done.
+        # Flox's last step receives its combining function as this keyword.
         named = {
             name: _substituted(value, substitutes) if name == "combine" else value
             for name, value in function.keywords.items()
@@ -54,7 +41,7 @@ def _substituted(function: Any, substitutes: Collection[Substitute]) -> Any:
             return function
         return partial(called, *function.args, **named)
     if kind is Compose:
-        # What is called first comes last.
+        # `Compose` takes the first function last.
         parts = [*reversed(function.funcs), function.first]
         others = [_substituted(part, substitutes) for part in parts]
         return function if all(map(operator.is_, parts, others)) else Compose(others)

@@ -27,19 +27,19 @@ from dask_mars.worker.loop import KnownGraph, WorkerProcess, overflow_files
 
 
 class IdleTime:
-    """How long a thread has had nothing to do; others may read it at any moment."""
+    """Time for which a thread has had nothing to do; other threads may read it at any moment."""
 
     def __init__(self) -> None:
-        #: Up to the last time that it got work, and since when it has none, None while it has. In one object, so
-        #: that nobody reads one before and the other after.
+        #: Seconds without work up to the last work, and start of the present idle time, None while busy. One
+        #: tuple, so that readers see both at once.
         self._state: tuple[float, float | None] = (0.0, time.monotonic())
 
     def begin(self) -> None:
-        """Note that there is nothing to do."""
+        """Record that there is nothing to do."""
         self._state = (self._state[0], time.monotonic())
 
     def end(self) -> None:
-        """Note that there is work."""
+        """Record that there is work."""
         self._state = (self.until(time.monotonic()), None)
 
     def until(self, now_s: float) -> float:
@@ -51,19 +51,19 @@ class IdleTime:
 class WorkerThread(WorkerProcess):
     """The loop of a worker that is a thread.
 
-    What surrounds its tasks (directory, environment, settings) is the user's own, and stays as it is.
+    Its tasks run in the user's own directory, environment and settings, which it leaves alone.
     """
 
-    #: Whoever sends or receives lets the interpreter's lock go, and waits for the engine or another worker to get
-    #: it back. What waits for a result is in the same queues, as a rule.
+    #: Sockets release the GIL, and regaining it means waiting for the engine or other workers. Readers of results
+    #: usually share these queues.
     flush_s = 0.004
-    #: Told when it waits for work.
+    #: Is informed of waits for work.
     idle_time: IdleTime
     #: Returns the user's array that is a chunk of a graph.
     lent_array: Callable[[int, int], Any]
-    #: Returns the context variables of the thread that has submitted a graph.
+    #: Returns the context variables of the thread that submitted a graph.
     variables_of: Callable[[int], Context]
-    #: What this thread sets in the context of each graph: NumPy's allocator is a context variable too.
+    #: Variables that this thread sets in the context of each graph: NumPy's allocator is one.
     own_variables: list[tuple[ContextVar[Any], Any]]
 
     def _wait_for_messages(self) -> bool:
@@ -74,7 +74,7 @@ class WorkerThread(WorkerProcess):
 
     def _borrow(self, number: int, graph: KnownGraph, chunks: list[int]) -> None:
         for chunk in chunks:
-            # If the computation has ended meanwhile, nobody waits for what needs it.
+            # If the computation has ended meanwhile, no reader is left.
             with contextlib.suppress(KeyError):
                 array = self.lent_array(number, chunk)
                 alias = array.view(np.ndarray)
@@ -84,7 +84,7 @@ class WorkerThread(WorkerProcess):
                     graph.borrowed.add(chunk)
 
     def finish(self) -> None:
-        """Report what has been computed; nothing follows."""
+        """Report all results before the end."""
         self._outbox.flush(time.perf_counter())
 
     def _enter(self, number: int) -> None:
@@ -110,11 +110,11 @@ class WorkerThread(WorkerProcess):
         return self._variables
 
     def _collect_garbage(self) -> None:
-        # The user's process has more than this thread's to look through, and sees to it itself.
+        # The user's process has more objects to search, and collects on its own.
         pass
 
     def _close_garbage(self) -> None:
-        # Nor do its descriptors say anything of what this thread has opened.
+        # Descriptors of the user's process say nothing about this thread.
         pass
 
     def _trim(self) -> None:
@@ -136,26 +136,26 @@ def serve(
     Parameters
     ----------
     connection : socket.socket
-        To the engine; closed in the end.
+        Socket to the engine; closed in the end.
     idle_time : IdleTime
-        Told when there is no work.
+        Is informed of waits for work.
     start : Start
-        Who it is.
+        Number and settings of the worker.
     arenas : list of Arena
-        The engine's.
+        The engine's arenas.
     page : ControlPage
-        In which workers note what they run.
+        Page of the workers' notes on what they run.
     lent_array : callable
         Takes the numbers of a graph and a chunk and returns the chunk, an array of the user's; raises KeyError if
-        it is not there any more.
+        it is gone.
     variables_of : callable
-        Takes the number of a graph and returns the context variables that its tasks find; raises KeyError as well.
+        Takes the number of a graph and returns the context variables for its tasks; raises KeyError as well.
 
     Returns
     -------
     list of (int, int)
-        Offset and size in bytes of blocks of its arena that arrays of this process have still, a library's cache,
-        say: nobody else may have them.
+        Offset and size in bytes of blocks of its arena that arrays of this process still use, for example in a
+        library's cache: no other worker may take them.
     """
     process_role.enter_engine()
     arena = arenas[start.number]
@@ -174,7 +174,7 @@ def serve(
         worker.serve()
         worker.finish()
     except (BrokenPipeError, ConnectionResetError):
-        # The engine has ended, and with it everything of this thread's.
+        # The engine has ended, and with it the arena.
         return []
     finally:
         connection.close()
@@ -188,7 +188,7 @@ def serve(
         return [(at, size) for at, size in heap.used.items() if heap.array_block(arena.address + at) is not None]
 
     if in_arrays():
-        # Exceptions go in circles with their frames, which have arrays.
+        # Exceptions and their frames form cycles, which may hold arrays.
         gc.collect()
     return in_arrays()
 

@@ -1,9 +1,9 @@
-"""Chunks of zarr arrays, read and decompressed where they are wanted.
+"""Chunks of zarr arrays, read and decompressed by the thread that computes.
 
 Zarr 3 reads by an event loop in a thread of its own, and decompresses in further threads: 0.4 ms for each chunk,
-and two copies. What is plain is read here by whoever computes, and decompressed by the same library right into the
-result. Everything else zarr reads itself: what is in other stores, sharded or filtered, chunks that are not there,
-and whatever is not as it should be, so that values and errors are always zarr's.
+and two copies. This module reads plain chunks directly, and the same library decompresses them right into the
+result. Zarr reads everything else: other stores, sharded or filtered arrays, missing chunks, and all unexpected
+data, so that values and errors are always zarr's.
 """
 
 from __future__ import annotations
@@ -22,35 +22,29 @@ import numpy as np
 
 from dask_mars.graph.callables import attribute, package_of
 
-#: Decompresses what was read into an array, which is contiguous; says whether it was as much as that.
+#: Decompresses bytes into a contiguous array; returns whether they filled it exactly.
 Decode = Callable[[Any, Any], bool]
 
 _GETTERS = frozenset({"getter", "getter_inline", "getter_nofancy"})
 _GETTERS_MODULE = "dask.array.core"
-#: How many sources of one operand are remembered, and how many arrays may be around one of zarr's.
+#: Maximum number of sources that a getter remembers, and of wrappers around a zarr array.
 _SOURCES, _DEPTH = 8, 16
-#: Numbers, booleans and times, which are what their bytes say.
+#: Kinds of dtypes whose bytes are their values: numbers, booleans and times.
 _PLAIN_KINDS = frozenset("biufcmM")
-#: Of chunks of one shape, before zarr 3.4 and after.
+#: Grids of chunks of one shape, before zarr 3.4 and after.
 _REGULAR_GRIDS = frozenset({"RegularChunkGrid", "RegularChunkGridMetadata"})
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def direct_reads(function: Any) -> Any:
-    """Return what reads plain chunks of zarr arrays itself in place of one of Dask's getters.
-
-    Parameters
-    ----------
-    function : callable
-        Is returned if it is any other.
-    """
+    """Return a getter that reads plain chunks of zarr arrays directly, or the function itself."""
     if attribute(function, "__module__") == _GETTERS_MODULE and function.__name__ in _GETTERS:
         return _DirectGetter(function)
     return function
 
 
 class _DirectGetter:
-    """One of Dask's getters, which finds other arrays in place of zarr's.
+    """One of Dask's getters, with a direct reader in place of a zarr array.
 
     Parameters
     ----------
@@ -61,8 +55,8 @@ class _DirectGetter:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__name__ = function.__name__
-        #: By identity: what was read of, kept so that it stays the only one, and what is read of in its place. Of
-        #: zarr's arrays alone: others may be chunks, which are not to be kept.
+        #: By id: the source, kept so that its id stays unique, and its replacement. Only zarr's arrays, as other
+        #: sources may be chunks, which must not be kept.
         self._sources: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, source: Any, *arguments: Any, **named: Any) -> Any:
@@ -82,13 +76,7 @@ class _DirectGetter:
 
 
 def direct(source: Any) -> Any:
-    """Return what reads plain chunks itself in place of an array of zarr's, or of Xarray's around one.
-
-    Parameters
-    ----------
-    source : array_like
-        Is not changed, and returned if it is anything else.
-    """
+    """Return a direct reader for a zarr array or Xarray's wrappers around one; otherwise the source itself."""
     if _package(source) == "zarr":
         layout = _layout_of(source)
         return source if layout is None else DirectArray(source, layout)
@@ -122,14 +110,14 @@ def _package(value: Any) -> str:
 
 
 class DirectArray:
-    """A zarr array whose plain chunks are read without zarr; in all else it is that array.
+    """A zarr array whose plain chunks are read without zarr; everything else is that array's.
 
     Parameters
     ----------
     array : zarr.Array
-        Of version 3 of the library.
+        An array of version 3 of the library.
     layout : _Layout
-        How it is stored.
+        Its storage.
     """
 
     def __init__(self, array: Any, layout: _Layout) -> None:
@@ -143,29 +131,29 @@ class DirectArray:
         """Return a part of the array, as zarr does."""
         array, layout = self._array, self._layout
         if layout is not None and layout.metadata is not array.metadata:
-            # It has been given another shape meanwhile.
+            # The array has been resized meanwhile.
             layout = self._layout = _layout_of(array)
         found = None if layout is None else layout.read(index)
         return array[index] if found is None else found
 
 
 class _Layout(NamedTuple):
-    """Where the chunks of an array are, and what they are like.
+    """Location and format of an array's chunks.
 
     Attributes
     ----------
     metadata : object
-        Zarr's, from which it is.
+        Zarr's metadata, the source of the layout.
     folder : str
-        Where the files of the chunks are.
+        Directory of the chunks' files.
     name : callable
         Returns the name of a chunk's file, given its coordinates.
     shape, chunks : tuple of int
-        Of the array and of all chunks. Those at the end are stored as a whole, too.
+        Shapes of the array and of all chunks. Files of chunks at the edges are complete, too.
     dtype : numpy.dtype
-        Of the items.
+        Dtype of the items.
     decode : callable or None
-        Decompresses a chunk; None if chunks are stored as they are.
+        Decompresses a chunk; None for uncompressed chunks.
     """
 
     metadata: Any
@@ -177,13 +165,7 @@ class _Layout(NamedTuple):
     decode: Decode | None
 
     def read(self, index: Any) -> Any:
-        """Return a part of the array, or None if zarr has to read it.
-
-        Parameters
-        ----------
-        index : object
-            What is between the brackets.
-        """
+        """Return the part of the array at an index, or None if zarr has to read it."""
         bounds = self._bounds(index)
         if bounds is None:
             return None
@@ -192,7 +174,7 @@ class _Layout(NamedTuple):
         return None
 
     def _bounds(self, index: Any) -> list[tuple[int, int]] | None:
-        """Return where a part begins and ends along each axis, None if it is not made of plain slices."""
+        """Return the bounds of a part along each axis, None if its index is more than plain slices."""
         if type(index) is not tuple or len(index) != len(self.shape):
             return None
         bounds = []
@@ -229,7 +211,7 @@ class _Layout(NamedTuple):
     def _overlap(
         self, coordinates: tuple[int, ...], bounds: list[tuple[int, int]]
     ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Return where in the result a chunk's part goes, and where in the chunk that is."""
+        """Return the position of a chunk's part in the result, and its position in the chunk."""
         into, part = [], []
         for at, (start, stop), size in zip(coordinates, bounds, self.chunks, strict=True):
             first, last = max(start, at * size), min(stop, (at + 1) * size)
@@ -238,11 +220,11 @@ class _Layout(NamedTuple):
         return tuple(into), tuple(part)
 
     def _load(self, path: str, target: np.ndarray[Any, Any]) -> bool:
-        """Fill an array with a chunk; say whether that had the right size."""
+        """Fill an array with a chunk; return whether that had the right size."""
         with _opened(path) as (descriptor, size_bytes):
             if self.decode is None:
                 return size_bytes == target.nbytes and _read_all(descriptor, target)
-            # From the allocator of arrays, which keeps pages warm.
+            # NumPy's allocator keeps pages warm.
             encoded = np.empty(size_bytes, np.uint8)
             return _read_all(descriptor, encoded) and self.decode(encoded, target)
 
@@ -270,7 +252,7 @@ def _read_all(descriptor: int, target: np.ndarray[Any, Any]) -> bool:
 
 
 def _layout_of(array: Any) -> _Layout | None:
-    """Return how an array of zarr's is stored, None if that is not known to be plain."""
+    """Return the storage of a zarr array, None if that is not known to be plain."""
     try:
         return _plain_layout(array)
     except (AttributeError, ImportError, KeyError, NotImplementedError, TypeError, ValueError):
@@ -308,13 +290,13 @@ def _plain_layout(array: Any) -> _Layout | None:
 
 
 def _root(store: Any) -> str | None:
-    """Return the directory that a store is, None if it is none."""
+    """Return the directory of a local store, None for other stores."""
     storage: Any = import_module("zarr.storage")
     if type(store) is storage.LocalStore:
         return str(store.root)
     if type(store) is not storage.FsspecStore:
         return None
-    # So Dask opens what it is given the path of.
+    # Dask opens paths by this store.
     wrapper: Any = import_module("fsspec.implementations.asyn_wrapper")
     local: Any = import_module("fsspec.implementations.local")
     is_local = type(store.fs) is wrapper.AsyncFileSystemWrapper and type(store.fs.sync_fs) is local.LocalFileSystem
@@ -322,14 +304,14 @@ def _root(store: Any) -> str | None:
 
 
 def _decode_of_3(metadata: Any) -> tuple[Decode | None] | None:
-    """Return how chunks of the format 3 are decompressed, in a tuple, or None if they are not plain."""
+    """Return the decompressor of chunks in format 3, in a tuple, or None if they are not plain."""
     codecs: Any = import_module("zarr.codecs")
     if type(metadata.chunk_grid).__name__ not in _REGULAR_GRIDS:
         return None
     first, *rest = metadata.codecs
     if type(first) is not codecs.BytesCodec:
         return None
-    # An enumeration's before zarr 3.4, a plain name after; none for single bytes.
+    # An enumeration before zarr 3.4, a plain name after; None for single bytes.
     if getattr(first.endian, "value", first.endian) not in ("little", None):
         return None
     if not rest:
@@ -344,7 +326,7 @@ def _decode_of_3(metadata: Any) -> tuple[Decode | None] | None:
 
 
 def _decode_of_2(metadata: Any) -> tuple[Decode | None] | None:
-    """Return the same of chunks of the format 2."""
+    """Return the decompressor of chunks in format 2, in the same form."""
     numcodecs = _numcodecs()
     if metadata.filters or metadata.order != "C":
         return None
@@ -380,7 +362,7 @@ def _blosc() -> Decode:
     blosc: Any = import_module("numcodecs.blosc")
 
     def decode(encoded: Any, target: Any) -> bool:
-        # Its header says how much it is, and was (README_CHUNK_FORMAT of c-blosc).
+        # The header has the sizes of content and chunk (README_CHUNK_FORMAT of c-blosc).
         header = bytes(encoded[:16])
         sizes = int.from_bytes(header[4:8], "little"), int.from_bytes(header[12:], "little")
         if sizes != (target.nbytes, len(encoded)):
@@ -404,7 +386,7 @@ def _take(decoded: Any, target: Any) -> bool:
 
 
 def _zstd_content_bytes(encoded: Any) -> int | None:
-    """Return what the header of a frame says of its content's size (RFC 8878, 3.1.1.1), None if it does not."""
+    """Return the content size in the header of a frame (RFC 8878, 3.1.1.1), None if it has none."""
     header = bytes(encoded[:18])
     if len(header) < 6 or not header.startswith(_ZSTD_MAGIC):
         return None

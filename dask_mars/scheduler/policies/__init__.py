@@ -1,7 +1,7 @@
-"""Scheduling policies: in which order READY chunks run, and which workers they are offered to.
+"""Scheduling policies: the order of READY chunks, and the workers they are offered to.
 
-Pure, like the rest of `scheduler`. `memory` is the default, `mars` follows Mars to the letter. What a policy may
-decide says `base`, which is the module to open first; `dask_mars.testing.PolicyTests` says what it has to keep.
+Pure, like the rest of `scheduler`. `memory` is the default, `mars` follows Mars to the letter. `base`, the module
+to open first, describes what a policy may decide; `dask_mars.testing.PolicyTests` tests what it must observe.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dask_mars.scheduler.policies.base import GraphView, Policy, Prioritized, Ra
 from dask_mars.scheduler.policies.mars import MarsPolicy
 from dask_mars.scheduler.policies.memory import MemoryPolicy
 
-#: Makes a graph's policy of what `Policy` takes.
+#: Makes a graph's policy; takes the parameters of `Policy`.
 PolicyFactory = Callable[..., Policy]
 
-#: Those that are there without anything else installed, by name.
+#: Policies of this package, by name.
 POLICIES: dict[str, PolicyFactory] = {
     "memory": MemoryPolicy,
     "mars": MarsPolicy,

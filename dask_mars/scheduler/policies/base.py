@@ -11,24 +11,24 @@ from dask_mars.scheduler.events import GraphPlan
 
 
 class GraphView(Protocol):
-    """What a policy may look at: a graph's bookkeeping. Lists are indexed by chunk.
+    """A policy's view of a graph's bookkeeping. Lists are indexed by chunk.
 
     Attributes
     ----------
     plan : GraphPlan
-        What is computed: inputs, operands, outputs, the user's priorities, declared bytes.
+        Inputs, operands, outputs, the user's priorities, declared bytes.
     state : bytearray
         State of each chunk, as in `states.State`.
     successors : list of list of int
         Chunks that have each chunk as an input.
     undispatched_inputs, undispatched_consumers : list of int
-        How many of a chunk's inputs, and of its successors, nobody has in hand or has computed.
+        Number of a chunk's inputs, and of its successors, that are neither in hand nor computed.
     is_output : bytearray
-        Whether the user wants a chunk.
+        Whether a chunk is a result for the user.
     estimates : Estimates
-        Bytes that chunks are thought to take.
+        Estimated bytes of chunks.
     makers : dict
-        Worker that has computed each finished chunk; filled for policies that have `workers_for`.
+        Worker that computed each finished chunk; filled for policies that override `workers_for`.
     """
 
     plan: GraphPlan
@@ -41,35 +41,35 @@ class GraphView(Protocol):
     makers: dict[int, int]
 
     def bytes_of(self, chunk: int) -> int:
-        """Return the bytes that a chunk takes, or is thought to take once it is computed."""
+        """Return a chunk's size in bytes, estimated before it is computed."""
 
     def is_next(self, chunk: int) -> bool:
-        """Say whether a chunk is READY and may be handed out."""
+        """Return whether a chunk is READY and may be dispatched."""
 
     def push(self, chunk: int) -> None:
         """Queue a READY chunk, again if its key has changed."""
 
 
 class Policy:
-    """Decides in which order a graph's READY chunks run, and which workers they are offered to.
+    """Decides the order of a graph's READY chunks, and the workers they are offered to.
 
-    There is one for each graph. A policy of your own derives from this class, or from `RankedPolicy`, and changes
-    what it has to. It must be pure: no clock, no chance, no I/O, so that equal events give equal decisions.
+    Each graph has a policy of its own. Custom policies derive from this class or from `RankedPolicy`, and override
+    methods. A policy must be pure: no clock, no random numbers, no I/O, so that equal events give equal decisions.
 
     Parameters
     ----------
     graph : GraphView
-        What is known of the graph. To be read, not to be changed.
+        The graph; read-only.
     slots : mapping
-        How many chunks each worker computes at the same time, by the worker's number: those that there will be.
+        Number of chunks that each worker computes at the same time, by the numbers of all workers to come.
     assignment : {"breadth-first", "depth-first"}, optional
-        How the graph is searched when its initial chunks are divided among workers, if the policy does that.
+        Search order for dividing initial chunks among workers, if the policy does that.
 
     Attributes
     ----------
     run_ahead : bool
-        Whether chunks may stand in a worker's queue behind the inputs that they wait for. Without it they are
-        handed out when they are READY, which costs a message for each step of a chain.
+        Whether chunks may stand in a worker's queue behind their inputs. Otherwise they are dispatched when they
+        are READY, which costs a message for each step of a chain.
     """
 
     run_ahead = True
@@ -82,7 +82,7 @@ class Policy:
         self.assignment = assignment
 
     def key_of(self, chunk: int) -> int:
-        """Return the key under which a chunk is queued: of those that are READY the one with the least is next."""
+        """Return the key under which a READY chunk is queued; the smallest key is next."""
         return chunk
 
     def chunk_of(self, key: int) -> int:
@@ -90,32 +90,31 @@ class Policy:
         return key
 
     def on_ready(self, chunk: int, last: int | None) -> None:
-        """Take note that a chunk is about to be queued; its key may change here.
+        """React to a chunk that is about to be queued; its key may change here.
 
         Parameters
         ----------
         chunk : int
             All of its inputs are computed, or in the hands of the worker that it follows.
         last : int or None
-            The input that was the last to be so.
+            The input that was completed last.
         """
 
     def on_last_consumer(self, consumers: list[int], dispatched: int) -> None:
-        """Take note that an input needs one more consumer only, now that another was handed out.
+        """React to an input that needs only one more consumer after a dispatch.
 
         Parameters
         ----------
         consumers : list of int
-            The consumer that is left, if it has not been handed out in other ways.
+            The remaining consumer, unless it has been dispatched meanwhile.
         dispatched : int
-            The one that was handed out.
+            The consumer just dispatched.
         """
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
         """Return the workers that a READY chunk is offered to, None for all.
 
-        The first of them that is free gets it. A worker that is offered nothing else, and has nothing to do, may
-        get it as well.
+        The first free one of them takes it. An idle worker without any offers may take it as well.
         """
         return None
 
@@ -133,35 +132,35 @@ class RankedPolicy(Policy):
             self._rank[chunk] = position
 
     def sort_key(self, chunk: int) -> Any:
-        """Return what chunks are sorted by; the least runs first."""
+        """Return the sort key of a chunk; the smallest runs first."""
         return chunk
 
     def key_of(self, chunk: int) -> int:
-        """Return a chunk's place in the order."""
+        """Return a chunk's rank in the order."""
         return self._rank[chunk]
 
     def chunk_of(self, key: int) -> int:
-        """Return the chunk that is at a place."""
+        """Return the chunk of a rank."""
         return self._order[key]
 
 
 class Prioritized(RankedPolicy):
     """Another policy's order among chunks to which the user has given the same priority.
 
-    What comes before others is offered to all workers: were it to wait for some of them, the others would go on
-    with what comes after it.
+    Chunks above the lowest priority are offered to all workers; otherwise other workers would run lower-priority
+    chunks first.
 
     Parameters
     ----------
     policy : Policy
-        The other one.
+        The other policy.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self.run_ahead = policy.run_ahead
         self._priorities = policy.graph.plan.priorities
-        # What comes with the graph is not computed, and has no priority.
+        # Chunks with known values are not computed, and have no priority.
         operands = enumerate(policy.graph.plan.operand_of)
         computed = [self._priorities.get(chunk, 0.0) for chunk, operand in operands if operand >= 0]
         self._lowest = min(computed, default=0.0)
@@ -172,7 +171,7 @@ class Prioritized(RankedPolicy):
         return -self._priorities.get(chunk, 0.0), self._policy.key_of(chunk)
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
-        """Return all for what comes before others, and what the other policy says for the rest."""
+        """Return None above the lowest priority, and the other policy's choice for the rest."""
         if self._priorities.get(chunk, 0.0) > self._lowest:
             return None
         return self._policy.workers_for(chunk)

@@ -1,4 +1,4 @@
-"""Policies of others: what they do wrong costs them their say, and never an engine or a computation."""
+"""Policies of other packages: their errors disable the policy, but never harm an engine or a computation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Answer = TypeVar("Answer")
 
 
 class Guarded(RankedPolicy):
-    """Asks another policy, and goes on without it once it has raised or said what makes no sense.
+    """Asks another policy, and continues without it once it raises or returns nonsense.
 
-    The order is settled when the graph is submitted: by the keys that the other policy gives then.
+    The order is settled when the graph is submitted, by the other policy's keys at that time.
 
     Parameters
     ----------
@@ -53,22 +53,22 @@ class Guarded(RankedPolicy):
             return otherwise
 
     def sort_key(self, chunk: int) -> tuple[bool, int]:
-        """Return the other's key; what it gives none comes last."""
+        """Return the other policy's key; chunks without a key come last."""
         key = None if self._policy is None else self._asked(lambda: int(self._theirs.key_of(chunk)), None)
         return key is None, key or 0
 
     def on_ready(self, chunk: int, last: int | None) -> None:
-        """Tell the other."""
+        """Forward to the other policy."""
         if self._policy is not None:
             self._asked(lambda: self._theirs.on_ready(chunk, last), None)
 
     def on_last_consumer(self, consumers: list[int], dispatched: int) -> None:
-        """Tell the other."""
+        """Forward to the other policy."""
         if self._policy is not None:
             self._asked(lambda: self._theirs.on_last_consumer(consumers, dispatched), None)
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
-        """Return those that the other names."""
+        """Return the workers that the other policy names."""
         if self._policy is None:
             return None
         return self._asked(lambda: _numbers(self._theirs.workers_for(chunk)), None)

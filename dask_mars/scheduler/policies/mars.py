@@ -10,13 +10,13 @@ from dask_mars.scheduler.policies.base import GraphView, RankedPolicy
 
 
 class MarsPolicy(RankedPolicy):
-    """As Mars describes it (seeds 001 and 003).
+    """The policy that Mars describes.
 
-    *Which chunk*: deeper ones first, then those that deeper ones rely upon, then those with smaller results.
+    *Which chunk*: deeper ones first, then chunks that deeper ones rely upon, then chunks with smaller results.
 
-    *Which worker*: chunks without inputs are divided by the assigner's search; others are offered to the worker
-    that has made most bytes of their inputs, and to all that have made equally many. The first one that is free
-    takes it, so that of those the one with most free resources does.
+    *Which worker*: the assigner's search divides chunks without inputs. Others are offered to the workers that
+    have made most bytes of their inputs; the first free one takes the chunk, and so the one with most free
+    resources.
     """
 
     run_ahead = False
@@ -35,7 +35,7 @@ class MarsPolicy(RankedPolicy):
         return -self._depth[chunk], -self._demand[chunk], size
 
     def workers_for(self, chunk: int) -> Sequence[int] | None:
-        """Return the assigned worker, or those that have made most bytes of the inputs."""
+        """Return the assigned worker, or the workers that have made most bytes of the inputs."""
         assigned = self._initial.get(chunk)
         if assigned is not None:
             return (assigned,)

@@ -10,17 +10,17 @@ from dask_mars.scheduler.states import State
 
 # A plain integer: an IntEnum member costs a look-up and a comparison through its class on the hot path.
 _READY = int(State.READY)
-#: By how much a chunk that frees memory may take more than it frees.
+#: Maximum ratio of taken to freed bytes for a chunk that counts as freeing memory.
 _TOLERANCE = 1.1
-#: How many consumers of a chunk are looked at, so that looking costs no more than running them.
+#: Maximum number of consumers to inspect, so that inspection costs less than running them.
 _FEW = 8
 
 
 class MemoryPolicy(Policy):
-    """Chunks in the graph's order, but some come right behind their inputs.
+    """Chunks in the graph's order, except that some follow their inputs at once.
 
-    Those are chunks that free as much memory as they take, and those that take none or are pieces of their input,
-    which would have to be read from disk later.
+    These are chunks that free as much memory as they take, and chunks that take none or are pieces of their input,
+    which might be spilled before their turn.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class MemoryPolicy(Policy):
         super().__init__(graph, slots, assignment)
         self._inputs = graph.plan.inputs
         self._count = len(self._inputs)
-        #: Where chunks come that were brought forward.
+        #: New places of chunks that were brought forward.
         self._places: dict[int, int] = {}
 
     def key_of(self, chunk: int) -> int:
-        """Return the place of a chunk, and the chunk itself among those that have the same."""
+        """Return the place of a chunk, with the chunk's number as tie-breaker."""
         place = self._places.get(chunk)
         if place is None:
-            # Before what was brought forward to the same place, and that before what begins something new.
+            # Before chunks brought forward to the same place, which come before initial chunks.
             place = chunk - 1 if self._inputs[chunk] else chunk
         return place * self._count + chunk
 
@@ -45,20 +45,20 @@ class MemoryPolicy(Policy):
         return key % self._count
 
     def on_ready(self, chunk: int, last: int | None) -> None:
-        """Settle where a chunk comes whose inputs are all there, or in hand."""
+        """Decide the place of a chunk whose inputs are all computed or in hand."""
         places = self._places
-        # Right behind its last input it is already, unless that was brought forward.
+        # It follows its last input already, unless that was brought forward.
         if last == chunk - 1 and not places:
             return
         inputs = self._inputs[chunk]
         if inputs:
             behind = max([places.get(source, source) for source in inputs]) if places else max(inputs)
-            # Most come there anyway.
+            # Most chunks stand there anyway.
             if behind < chunk - 1 and (self._frees_memory(chunk) or self._siblings_fit_input(chunk)):
                 places[chunk] = behind
 
     def _siblings_fit_input(self, chunk: int) -> bool:
-        """Say whether a chunk and all others that are made of its input take no more memory than that has."""
+        """Return whether all consumers of a chunk's input together take no more memory than the input."""
         graph = self.graph
         inputs = graph.plan.inputs[chunk]
         size = graph.bytes_of(inputs[0])
@@ -67,14 +67,14 @@ class MemoryPolicy(Policy):
         return graph.estimates.expected_bytes(chunk) * len(graph.successors[inputs[0]]) <= _TOLERANCE * size
 
     def _frees_memory(self, chunk: int, missing: int | None = None) -> bool:
-        """Say whether hardly more memory is needed once a chunk, and an input that it lacks, was computed."""
+        """Return whether running a chunk, after its missing input, frees about as much memory as it takes."""
         graph = self.graph
         undispatched_consumers, is_output = graph.undispatched_consumers, graph.is_output
         expected_bytes = graph.estimates.expected_bytes
         last = [
             source
             for source in graph.plan.inputs[chunk]
-            # What is persisted stays.
+            # Persisted objects are not freed.
             if undispatched_consumers[source] == 1 and not is_output[source] and source not in graph.plan.objects
         ]
         freed_bytes = sum(map(graph.bytes_of, last))
@@ -88,19 +88,19 @@ class MemoryPolicy(Policy):
                 and not is_output[missing]
                 and all(graph.undispatched_inputs[other] <= 1 for other in others)
             ):
-                # They can all follow, and then the input that was missing is gone too.
+                # They can all follow, and then the missing input is freed, too.
                 need = sum(map(expected_bytes, others))
             else:
                 need += expected_bytes(missing)
         return _TOLERANCE * freed_bytes >= need
 
     def on_last_consumer(self, consumers: list[int], dispatched: int) -> None:
-        """Bring the chunk forward that is the last to need an input.
+        """Bring the last remaining consumer of an input forward.
 
-        If all that it lacks is one input, and that can be computed, that one is brought forward for it. What was
-        queued already is queued again; what is left of it is passed over when its turn comes.
+        If it lacks one input that can run, that input is brought forward instead. Queued chunks are queued again;
+        their old entries are skipped later.
         """
-        # There is none if the other needs the input twice.
+        # There is none if the dispatched chunk reads the input twice.
         if not consumers:
             return
         graph = self.graph

@@ -1,4 +1,4 @@
-"""Finds policies by name: our own, and those that other packages bring by entry point."""
+"""Finds policies by name: those of this package, and those of others by entry point."""
 
 from __future__ import annotations
 
@@ -11,21 +11,10 @@ GROUP = "dask_mars.policies"
 
 
 def load_policy(name: str) -> None:
-    """Make a policy known to the state machine.
-
-    Parameters
-    ----------
-    name : str
-        As in the setting ``dask-mars.policy``.
-
-    Raises
-    ------
-    ValueError
-        There is no policy of that name.
-    """
+    """Make a policy known to the state machine; raise `ValueError` for an unknown name."""
     if name in POLICIES:
         return
-    # It takes what ten other modules here take to import, and few have policies of their own.
+    # The import takes as long as ten modules here, and few users have policies of their own.
     from importlib.metadata import entry_points
 
     found = entry_points(group=GROUP)
