@@ -9,7 +9,7 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 folder=${FOLDER:-/var/tmp/dask-mars-sid}
 packages=ca-certificates,gcc,git,iproute2,libc6-dev,make,openssl,procps
 if [ ! -e "$folder/etc/debian_version" ]; then
-  debootstrap --variant=minbase --include="$packages" sid "$folder" "${MIRROR:-http://deb.debian.org/debian}"
+  debootstrap --variant=minbase --include="$packages" sid "$folder" ${MIRROR:+"$MIRROR"}
 fi
 rm -rf "$folder/root/source" && mkdir -p "$folder/root/source"
 git -C "$source" ls-files -z | tar -C "$source" --null -T - -c | tar -x -C "$folder/root/source"
